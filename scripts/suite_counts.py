@@ -1,0 +1,48 @@
+#!/usr/bin/env python3
+"""Counts what each suite of a ctest log ran.
+
+suite_counts.py PRESET LOG SUMMARY   prints a line a suite, appends to SUMMARY; exits 1 if a suite ran nothing
+suite_counts.py --total SUMMARY      prints the sums as `N passed, N failed, N skipped`
+"""
+import re
+import sys
+
+DOCTEST = re.compile(r"\[doctest\] test cases:\s*(\d+)\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed\s*\|\s*(\d+) skipped")
+PLAIN = re.compile(r"^(?:\w+: )?(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.M)
+
+
+def counts(text):
+    passed = failed = skipped = 0
+    for found in DOCTEST.finditer(text):
+        passed, failed = passed + int(found[2]), failed + int(found[3])
+    for found in PLAIN.finditer(text):
+        passed, failed, skipped = passed + int(found[1]), failed + int(found[2]), skipped + int(found[3] or 0)
+    return passed, failed, skipped
+
+
+def main():
+    if sys.argv[1] == "--total":
+        rows = [tuple(map(int, line.split())) for line in open(sys.argv[2])]
+        print("{} passed, {} failed, {} skipped".format(*(sum(column) for column in zip(*rows))))
+        return 0
+    preset, log, summary = sys.argv[1:]
+    parts = re.split(r"^\d+/\d+ Testing: (.+)$", open(log, errors="replace").read(), flags=re.M)
+    empty = []
+    with open(summary, "a") as out:
+        for name, text in zip(parts[1::2], parts[2::2]):
+            passed, failed, skipped = counts(text)
+            seconds = re.search(r"Test time =\s*([\d.]+) sec", text)
+            print(f"   {preset:8} {name:24} {passed:6} passed {failed:4} failed {skipped:4} skipped"
+                  f" {float(seconds[1]) if seconds else 0:8.1f} s")
+            print(passed, failed, skipped, file=out)
+            if passed + failed == 0:
+                empty.append(name)
+    if len(parts) < 3:
+        empty.append("(no suite at all)")
+    for name in empty:
+        print(f"   {preset}: suite {name} ran nothing")
+    return 1 if empty else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,18 @@
+# Installs BUILD into a fresh prefix, builds the outside project against it with COMPILER and runs what came out.
+set(work ${BUILD}/package-test)
+file(REMOVE_RECURSE ${work})
+function(step)
+  execute_process(COMMAND ${ARGV} RESULT_VARIABLE status OUTPUT_VARIABLE text ERROR_VARIABLE text)
+  if(NOT status EQUAL 0)
+    string(REPLACE ";" " " command "${ARGV}")
+    message(FATAL_ERROR "${command}\n${text}")
+  endif()
+  set(output "${text}" PARENT_SCOPE)
+endfunction()
+step(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
+step(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${work}/build -G Ninja -DCMAKE_CXX_COMPILER=${COMPILER}
+     -DCMAKE_PREFIX_PATH=${work}/prefix -DCMAKE_BUILD_TYPE=Release)
+step(${CMAKE_COMMAND} --build ${work}/build)
+step(${work}/build/use_cokv)
+message("${output}")
+message("package: 1 passed, 0 failed")

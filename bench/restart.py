@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""After a restart, what does a prompt's first token cost when its KV comes from the remote cache?
+
+usage: bench/restart.py COKV [--model DIR] [--tokens 1000] [--runs 7] [--dtype bf16] [--json FILE]
+
+Each run, with a prompt of its own: a server computes it (TTFT computed) while its KV streams to the cache; the server is
+stopped; a new one is asked the same (TTFT remote). Beside them, in the same run: the bytes that came back over a bare
+loopback socket, and one step of the model (the median time between tokens). The bound is 1.5 times their sum.
+"""
+import argparse
+import json
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "scripts"))
+from lib_servers import Server, complete, metric  # noqa: E402
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def raw_loopback(size, repeats=5):
+    """Seconds that `size` bytes take over a loopback socket: one sender, one receiver, large buffers, best case of a socket."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    payload, target = bytes(size), bytearray(size)
+
+    def send():
+        peer, _ = listener.accept()
+        with peer:
+            for _ in range(repeats):
+                peer.recv(1)
+                peer.sendall(payload)
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    times = []
+    with socket.create_connection(listener.getsockname()) as peer:
+        for _ in range(repeats):
+            start = time.perf_counter()
+            peer.sendall(b"x")
+            got = 0
+            while got < size:
+                got += peer.recv_into(memoryview(target)[got:])
+            times.append(time.perf_counter() - start)
+    sender.join()
+    listener.close()
+    return statistics.median(times)
+
+
+def prompts(count, tokens, seed):
+    """Prompts that share no prefix: the verses of Genesis in an order of their own, cut to `tokens` after tokenisation."""
+    verses = open(os.path.join(ROOT, "models/text/genesis.txt")).read().strip().split("\n")
+    rng = random.Random(seed)
+    for number in range(count):
+        rng.shuffle(verses)
+        yield f"{number}: " + " ".join(verses)[: int(tokens * 3.3)]
+
+
+def machine():
+    model = next((l.split(":")[1].strip() for l in open("/proc/cpuinfo") if l.startswith("model name")), "?")
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
+    return f"{model}, {os.cpu_count()} cores", commit
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("cokv")
+    options.add_argument("--model", default=os.path.join(ROOT, "models/tiny-kjv"))
+    options.add_argument("--tokens", type=int, default=1000)
+    options.add_argument("--runs", type=int, default=7)
+    options.add_argument("--dtype", default="bf16")
+    options.add_argument("--json")
+    options = options.parse_args()
+    log = open(os.devnull, "w")
+    rows = []
+    with Server(options.cokv, "cache", "--memory", "1GiB", log=log) as cache:
+        serve = ["serve", "--model", options.model, "--dtype", options.dtype, "--kv-remote", cache.url]
+        for prompt in prompts(options.runs, options.tokens, seed=1):
+            with Server(options.cokv, *serve, log=log) as server:
+                complete(server.port, "In the day that", 8)
+                cold = complete(server.port, prompt, 32)
+                server.stop()
+            with Server(options.cokv, *serve, log=log) as server:
+                complete(server.port, "In the day that", 8)
+                before = metric(server.port, "cokv_kv_bytes_total", path="remote_in")
+                warm = complete(server.port, prompt, 32)
+                moved = metric(server.port, "cokv_kv_bytes_total", path="remote_in") - before
+                server.stop()
+            if cold["text"] != warm["text"]:
+                raise SystemExit("the answers differ")
+            step = statistics.median(b - a for a, b in zip(warm["arrivals"], warm["arrivals"][1:]))
+            rows.append({"prompt_tokens": warm["usage"]["prompt_tokens"],
+                         "cached_tokens": warm["usage"]["prompt_tokens_details"]["cached_tokens"],
+                         "computed_ms": cold["ttft"] * 1e3, "remote_ms": warm["ttft"] * 1e3,
+                         "bytes": moved, "raw_ms": raw_loopback(int(moved)) * 1e3, "step_ms": step * 1e3})
+        cache.stop()
+    median = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+    floor = median["raw_ms"] + median["step_ms"]
+    host, commit = machine()
+    print(f"{host}, {options.dtype}, medians of {options.runs}, commit {commit}\n")
+    print("| prompt tokens | from cache | TTFT computed ms | TTFT remote ms | remote / computed | bytes | raw loopback ms | one step ms | remote / (raw + step) |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    print(f"| {median['prompt_tokens']:.0f} | {median['cached_tokens']:.0f} | {median['computed_ms']:.2f} | {median['remote_ms']:.2f} "
+          f"| {median['remote_ms'] / median['computed_ms']:.3f} | {median['bytes']:.0f} | {median['raw_ms']:.2f} | {median['step_ms']:.2f} "
+          f"| {median['remote_ms'] / floor:.2f} |")
+    if options.json:
+        json.dump({"machine": host, "commit": commit, "dtype": options.dtype, "runs": rows, "median": median,
+                   "over_floor": median["remote_ms"] / floor}, open(options.json, "w"), indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,5 @@
-// The element types that KV and weights come in, with their sizes and the names used in namespaces and on command lines.
+// The element types that KV and weights come in, with their sizes and the names used in namespaces and on command
+// lines.
 #pragma once
 
 #include <cstddef>
@@ -13,12 +14,15 @@ enum class dtype : std::uint8_t { f32 = 1, f16 = 2, bf16 = 3, fp8_e4m3 = 4, fp8_
 // Bytes an element takes.
 constexpr std::size_t size_of(dtype t) noexcept {
   switch (t) {
-    case dtype::f32: return 4;
+    case dtype::f32:
+      return 4;
     case dtype::f16:
-    case dtype::bf16: return 2;
+    case dtype::bf16:
+      return 2;
     case dtype::fp8_e4m3:
     case dtype::fp8_e5m2:
-    case dtype::u8: return 1;
+    case dtype::u8:
+      return 1;
   }
   return 0;
 }

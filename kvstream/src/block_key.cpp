@@ -1,0 +1,61 @@
+#include "cokv/kvstream/block_key.hpp"
+
+#include <algorithm>
+#include <bit>
+
+#include "cokv/runtime/error.hpp"
+
+namespace cokv {
+
+std::optional<block_key> block_key::parse(std::string_view hex) noexcept {
+  if (auto id = parse_id256(hex)) return block_key{*id};
+  return std::nullopt;
+}
+
+block_key root_key(std::string_view salt) {
+  sha256 hash;
+  hash.update("cokv.root.1");
+  hash.update_u32(static_cast<std::uint32_t>(salt.size()));
+  hash.update(salt);
+  return {hash.finish()};
+}
+
+block_key chain(const block_key& parent, std::span<const std::int32_t> tokens) {
+  sha256 hash;
+  hash.update("cokv.block.1");
+  hash.update(parent.bytes);
+  hash.update_u32(static_cast<std::uint32_t>(tokens.size()));
+  if constexpr (std::endian::native == std::endian::little)
+    hash.update(std::as_bytes(tokens));
+  else
+    for (auto t : tokens) hash.update_u32(static_cast<std::uint32_t>(t));
+  return {hash.finish()};
+}
+
+std::vector<block_key> chain_keys(std::span<const std::int32_t> tokens, std::uint32_t block_tokens,
+                                  std::string_view salt) {
+  key_chain keys(block_tokens, salt);
+  keys.append(tokens);
+  return keys.keys();
+}
+
+key_chain::key_chain(std::uint32_t block_tokens, std::string_view salt)
+    : block_tokens_(block_tokens), last_(root_key(salt)) {
+  if (block_tokens == 0) throw config_error("block key: block_tokens is 0");
+}
+
+void key_chain::append(std::span<const std::int32_t> tokens) {
+  auto add = [this](std::span<const std::int32_t> block) { keys_.push_back(last_ = chain(last_, block)); };
+  if (!rest_.empty()) {
+    auto take = std::min<std::size_t>(block_tokens_ - rest_.size(), tokens.size());
+    rest_.insert(rest_.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(take));
+    tokens = tokens.subspan(take);
+    if (rest_.size() < block_tokens_) return;
+    add(rest_);
+    rest_.clear();
+  }
+  for (; tokens.size() >= block_tokens_; tokens = tokens.subspan(block_tokens_)) add(tokens.first(block_tokens_));
+  rest_.assign(tokens.begin(), tokens.end());
+}
+
+}  // namespace cokv

@@ -19,10 +19,10 @@
 namespace cokv {
 
 enum class open_mode {
-  read,      // must exist
-  write,     // must exist; read and write
-  create,    // made or emptied; read and write
-  create_new // must not exist: already there is file_exists; read and write
+  read,       // must exist
+  write,      // must exist; read and write
+  create,     // made or emptied; read and write
+  create_new  // must not exist: already there is file_exists; read and write
 };
 
 // An open file. Reads and writes move the whole buffer: fewer bytes read means end of file (n is what there was,
@@ -133,8 +133,7 @@ class file_system : public asio::execution_context::service {
   // void(error_code, file)
   template <class Token = asio::deferred_t>
   auto async_open(std::string path, open_mode mode, Token&& token = Token()) {
-    return asio::async_initiate<Token, void(error_code, file)>(
-        initiate_open{this}, token, std::move(path), mode);
+    return asio::async_initiate<Token, void(error_code, file)>(initiate_open{this}, token, std::move(path), mode);
   }
 
   // void(error_code): a file, or an empty directory.
@@ -146,8 +145,7 @@ class file_system : public asio::execution_context::service {
   // void(error_code): replaces `to` if it exists, at once for every reader.
   template <class Token = asio::deferred_t>
   auto async_rename(std::string from, std::string to, Token&& token = Token()) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_rename{this}, token, std::move(from),
-                                                         std::move(to));
+    return asio::async_initiate<Token, void(error_code)>(initiate_rename{this}, token, std::move(from), std::move(to));
   }
 
   // void(error_code, std::vector<directory_entry>), sorted by name.

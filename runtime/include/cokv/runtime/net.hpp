@@ -38,23 +38,23 @@ class buffer_list {
  public:
   static constexpr std::size_t limit = 64;
 
-  buffer_list() = default;
+  buffer_list() noexcept {}
   template <class BufferSequence>
   explicit buffer_list(const BufferSequence& sequence) {
     auto end = asio::buffer_sequence_end(sequence);
     for (auto it = asio::buffer_sequence_begin(sequence); it != end && count_ < limit; ++it)
       if (Buffer one(*it); one.size() != 0) {
-        items_[count_++] = one;
+        std::construct_at(items_ + count_++, one);
         bytes_ += one.size();
       }
   }
   buffer_list(const buffer_list& other) : count_(other.count_), bytes_(other.bytes_) {
-    std::copy_n(other.items_, count_, items_);
+    std::uninitialized_copy_n(other.items_, count_, items_);
   }
   buffer_list& operator=(const buffer_list& other) {
     count_ = other.count_;
     bytes_ = other.bytes_;
-    std::copy_n(other.items_, count_, items_);
+    std::uninitialized_copy_n(other.items_, count_, items_);
     return *this;
   }
 

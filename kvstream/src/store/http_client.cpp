@@ -1,0 +1,356 @@
+#include "store/http_client.hpp"
+
+#include <boost/beast/core/string.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
+
+#include "cokv/runtime/error.hpp"
+
+namespace cokv::detail {
+namespace http = boost::beast::http;
+namespace {
+
+constexpr std::size_t head_limit = 16 << 10;
+
+auto as_tuple() { return asio::as_tuple(asio::deferred); }
+
+}  // namespace
+
+// What the deadline's handler shares with the connection. One clock wait serves a connection for all its life: setting
+// a deadline that is later than the one waited for is a store.
+struct http_connection::state : std::enable_shared_from_this<state> {
+  state(byte_stream s) : stream(std::move(s)), time(clock::of(stream.get_executor())) {}
+
+  byte_stream stream;
+  clock& time;
+  std::optional<time_point> deadline;
+  std::optional<time_point> waited_for;
+  asio::cancellation_signal stop_waiting;
+  std::function<void()> on_expiry;
+  bool open = true;
+  bool expired = false;
+
+  void expect_within(duration limit) {
+    deadline = time.now() + limit;
+    if (waited_for && *waited_for <= *deadline) return;
+    if (waited_for) stop_waiting.emit(asio::cancellation_type::terminal);
+    wait();
+  }
+
+  void relax() { deadline.reset(); }
+
+  void wait() {
+    waited_for = deadline;
+    const auto until = *deadline;
+    time.async_wait_until(
+        until, asio::bind_executor(
+                   stream.get_executor(),
+                   asio::bind_cancellation_slot(stop_waiting.slot(), [weak = weak_from_this(), until](error_code) {
+                     if (auto self = weak.lock()) self->woke(until);
+                   })));
+  }
+
+  void woke(time_point until) {
+    if (waited_for != until) return;  // a nearer deadline took this one's place
+    waited_for.reset();
+    if (!open || !deadline) return;
+    if (*deadline > time.now()) return wait();
+    expired = true;
+    close();
+    if (on_expiry) std::exchange(on_expiry, nullptr)();
+  }
+
+  void close() {
+    if (!std::exchange(open, false)) return;
+    stream.close();
+    deadline.reset();
+    waited_for.reset();
+    stop_waiting.emit(asio::cancellation_type::terminal);
+  }
+};
+
+http_connection::http_connection(byte_stream stream, const http_client_options& options)
+    : state_(std::make_shared<state>(std::move(stream))), options_(options), in_(head_limit) {}
+
+http_connection::~http_connection() { close(); }
+
+void http_connection::begin_exchange() noexcept {
+  state_->on_expiry = nullptr;
+  state_->relax();
+  heard_ = false;
+}
+
+bool http_connection::open() const noexcept { return state_->open; }
+
+void http_connection::close() {
+  state_->on_expiry = nullptr;
+  state_->close();
+}
+
+void http_connection::park(duration limit, std::function<void()> on_expiry) {
+  state_->on_expiry = std::move(on_expiry);
+  state_->expect_within(limit);
+}
+
+error_code http_connection::translate(error_code ec) const {
+  if (state_->expired) return errc::deadline;
+  if (ec == asio::error::eof) return errc::unavailable;
+  return ec;
+}
+
+awaitable<error_code> http_connection::write(std::span<asio::const_buffer> bytes) {
+  const auto held = state_;
+  buffer_cursor<asio::const_buffer> left(bytes);
+  left.consume(0);
+  while (!left.done()) {
+    if (!held->open) co_return translate(errc::closed);
+    held->expect_within(options_.idle);
+    auto [ec, n] = co_await held->stream.async_write_some(left.next(), as_tuple());
+    if (ec) co_return translate(ec);
+    left.consume(n);
+  }
+  held->relax();
+  co_return error_code();
+}
+
+awaitable<result<std::size_t>> http_connection::read_some(std::span<const asio::mutable_buffer> into) {
+  if (in_.size() != 0) {  // what came along with the head
+    const auto n = asio::buffer_copy(into, in_.data());
+    in_.consume(n);
+    co_return n;
+  }
+  const auto held = state_;
+  if (!held->open) co_return translate(errc::closed);
+  held->expect_within(options_.idle);
+  auto [ec, n] = co_await held->stream.async_read_some(into, as_tuple());
+  if (ec) co_return translate(ec);
+  heard_ = true;
+  held->relax();
+  co_return n;
+}
+
+awaitable<error_code> http_connection::read(std::span<asio::mutable_buffer> into) {
+  buffer_cursor<asio::mutable_buffer> left(into);
+  left.consume(0);
+  while (!left.done()) {
+    auto n = co_await read_some(left.next());
+    if (!n) co_return n.error();
+    left.consume(*n);
+  }
+  co_return error_code();
+}
+
+awaitable<result<http_head>> http_connection::read_head() {
+  const auto held = state_;
+  http::response_parser<http::empty_body> parser;
+  parser.header_limit(head_limit);
+  parser.body_limit(boost::none);
+  parser.eager(false);
+  bool first = in_.size() == 0;
+  for (;;) {
+    if (in_.size() != 0) {
+      error_code ec;
+      in_.consume(parser.put(in_.data(), ec));
+      if (parser.is_header_done()) break;
+      if (ec && ec != http::error::need_more) co_return errc::protocol;
+    }
+    if (!held->open) co_return translate(errc::closed);
+    if (in_.size() >= head_limit) co_return errc::protocol;
+    held->expect_within(first ? options_.first_byte : options_.idle);
+    first = false;
+    auto [ec, n] = co_await held->stream.async_read_some(in_.prepare(head_limit - in_.size()), as_tuple());
+    if (ec) co_return translate(ec);
+    in_.commit(n);
+    heard_ = true;
+  }
+  held->relax();
+  http_head head;
+  head.status = parser.get().result_int();
+  head.keep_alive = parser.keep_alive();
+  if (auto length = parser.content_length()) head.content_length = *length;
+  // Neither our server nor any other has a reason to answer these requests in chunks.
+  if (parser.chunked()) co_return errc::protocol;
+  head.fields = std::move(parser.get().base());
+  co_return head;
+}
+
+awaitable<result<std::string>> http_connection::read_body(const http_head& head, std::size_t limit) {
+  if (head.status == 204 || head.status == 304) co_return std::string();
+  if (!head.content_length) co_return errc::protocol;
+  if (*head.content_length > limit) co_return errc::too_large;
+  std::string body(*head.content_length, '\0');
+  asio::mutable_buffer into = asio::buffer(body);
+  if (auto ec = co_await read({&into, 1})) co_return ec;
+  co_return body;
+}
+
+http_lease::http_lease(std::shared_ptr<http_client> client, std::unique_ptr<http_connection> connection)
+    : client_(std::move(client)), connection_(std::move(connection)) {}
+
+http_lease& http_lease::operator=(http_lease&& other) noexcept {
+  if (this != &other) {
+    drop();
+    client_ = std::move(other.client_);
+    connection_ = std::move(other.connection_);
+  }
+  return *this;
+}
+
+void http_lease::keep() {
+  if (connection_) client_->give_back(std::move(connection_), true);
+  client_.reset();
+}
+
+void http_lease::drop() {
+  if (connection_) client_->give_back(std::move(connection_), false);
+  client_.reset();
+}
+
+http_client::http_client(asio::any_io_executor ex, http_url at, std::string api_key, http_client_options options)
+    : ex_(std::move(ex)), at_(std::move(at)), api_key_(std::move(api_key)), options_(options) {}
+
+http_client::~http_client() { close(); }
+
+void http_client::close() {
+  closed_ = true;
+  idle_.clear();
+  waiting_.complete_all(errc::closed);
+}
+
+// Waits until a connection comes back. Taking one is left to whoever wakes up: give_back() only tells the first.
+awaitable<error_code> http_client::wait_in_line(time_point until) {
+  auto turn = detail::initiate<void(error_code)>(asio::deferred, ex_, [this](waiter& op) { waiting_.push_back(op); });
+  auto [order, ec, late] = co_await asio::experimental::make_parallel_group(
+                               std::move(turn), clock::of(ex_).async_wait_until(until, asio::deferred))
+                               .async_wait(asio::experimental::wait_for_one(), asio::deferred);
+  if (order[0] == 1 && !late) co_return errc::deadline;
+  co_return ec;
+}
+
+awaitable<result<http_lease>> http_client::acquire(bool fresh) {
+  const auto self = shared_from_this();
+  const auto until = clock::of(ex_).now() + options_.connect;
+  // A turn that was given and not used, because its owner was cancelled meanwhile, goes to the next in line.
+  struct turn {
+    http_client& client;
+    bool unused = false;
+    ~turn() {
+      if (unused) client.wake_next();
+    }
+  } given{*this};
+  if (fresh) idle_.clear();  // what ended the peer of one of them ended the others'
+  bool first_come = waiting_.empty();
+  while (!closed_) {
+    if (first_come && !idle_.empty()) {
+      given.unused = false;
+      http_lease lease(self, std::move(idle_.back()));
+      idle_.pop_back();
+      ++used_;
+      if (lease->clean()) co_return lease;
+      continue;
+    }
+    if (first_come && used_ < options_.max_connections) {
+      auto lease = co_await connect();
+      given.unused = false;
+      co_return lease;
+    }
+    if (in_line_ >= options_.max_waiting) co_return errc::queue_full;
+    struct place {
+      std::size_t& n;
+      explicit place(std::size_t& count) : n(count) { ++n; }
+      ~place() { --n; }
+    } in_line(in_line_);
+    given.unused = false;
+    if (auto ec = co_await wait_in_line(until)) co_return ec;
+    given.unused = true;
+    first_come = true;
+  }
+  co_return errc::closed;
+}
+
+awaitable<result<http_lease>> http_client::connect() {
+  const auto self = shared_from_this();
+  auto& time = clock::of(ex_);
+  if (time.now() < down_until_) co_return errc::unavailable;
+  ++used_;
+  struct claim {
+    http_client& client;
+    bool held = true;
+    ~claim() {
+      if (held) client.give_back(nullptr, false);
+    }
+  } slot{*this};
+  auto [order, ec, stream, late] = co_await asio::experimental::make_parallel_group(
+                                       network::of(ex_).async_connect({at_.host, at_.port}, asio::deferred),
+                                       time.async_wait_for(options_.connect, asio::deferred))
+                                       .async_wait(asio::experimental::wait_for_one(), asio::deferred);
+  const bool too_late = order[0] == 1 && !late;
+  if (ec && !too_late && ec == asio::error::operation_aborted) co_return ec;
+  if (ec) {
+    back_off_ = std::clamp(back_off_ * 2, options_.back_off_min, options_.back_off_max);
+    down_until_ = time.now() + back_off_;
+    co_return too_late ? make_error_code(errc::deadline) : ec;
+  }
+  back_off_ = {};
+  slot.held = false;
+  co_return http_lease(self, std::make_unique<http_connection>(std::move(stream), options_));
+}
+
+void http_client::give_back(std::unique_ptr<http_connection> connection, bool reusable) {
+  --used_;
+  if (connection && reusable && !closed_ && connection->clean()) {
+    auto* one = connection.get();
+    connection->end_exchange();
+    connection->park(options_.keep_alive,
+                     [this, one] { std::erase_if(idle_, [one](const auto& other) { return other.get() == one; }); });
+    idle_.push_back(std::move(connection));
+  }
+  wake_next();
+}
+
+void http_client::wake_next() {
+  if (!waiting_.empty()) waiting_.front().complete({});
+}
+
+awaitable<result<http_exchange>> http_client::attempt(const http_request& request, bool fresh, bool& stale) {
+  auto lease = co_await acquire(fresh);
+  if (!lease) co_return lease.error();
+  auto& connection = **lease;
+  connection.begin_exchange();
+  std::string head = request.method + ' ' + request.target + " HTTP/1.1\r\nHost: " + at_.authority() + "\r\n";
+  if (!api_key_.empty()) head += "Authorization: Bearer " + api_key_ + "\r\n";
+  if (request.chunked)
+    head += "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n";
+  else if (!request.body.empty() || request.method != "GET")
+    head += "Content-Length: " + std::to_string(request.body.size()) + "\r\n";
+  head += request.fields + "\r\n";
+  std::array<asio::const_buffer, 2> bytes{asio::buffer(head), asio::buffer(request.body)};
+  error_code ec = co_await connection.write(bytes);
+  // A server may refuse before it has read everything, and close: its answer says more than the failed write.
+  result<http_head> answer = ec;
+  do {
+    answer = co_await connection.read_head();
+  } while (answer && answer->status == 100 && !request.chunked);
+  if (!answer) {
+    stale = !connection.fresh() && connection.silent() && answer.error() != errc::deadline;
+    co_return ec ? ec : answer.error();
+  }
+  co_return http_exchange{std::move(*lease), std::move(*answer)};
+}
+
+awaitable<result<http_exchange>> http_client::start(http_request request) {
+  bool stale = false;
+  auto exchange = co_await attempt(request, false, stale);
+  if (!exchange && stale) exchange = co_await attempt(request, true, stale);
+  co_return exchange;
+}
+
+awaitable<result<http_reply>> http_client::exchange(http_request request, std::size_t limit) {
+  auto started = co_await start(std::move(request));
+  if (!started) co_return started.error();
+  auto body = co_await started->lease->read_body(started->head, limit);
+  if (!body) co_return body.error();
+  if (started->head.keep_alive) started->lease.keep();
+  co_return http_reply{std::move(started->head), std::move(*body)};
+}
+}  // namespace cokv::detail

@@ -1,0 +1,52 @@
+#include "store/http_url.hpp"
+
+#include <boost/url/parse.hpp>
+#include <boost/url/url_view.hpp>
+
+#include "cokv/runtime/error.hpp"
+
+namespace cokv::detail {
+
+std::string http_url::authority() const {
+  std::string out = host.find(':') == std::string::npos ? host : '[' + host + ']';
+  if (port != 80) out += ':' + std::to_string(port);
+  return out;
+}
+
+result<http_url> parse_http_url(std::string_view text) {
+  if (text.find("://") == text.npos) return errc::invalid_argument;  // "cache:9009" is a URL of scheme "cache"
+  const auto url = boost::urls::parse_uri(boost::urls::string_view(text.data(), text.size()));
+  if (!url) return errc::invalid_argument;
+  if (url->scheme_id() != boost::urls::scheme::http) return errc::unsupported;
+  if (!url->has_authority() || url->has_userinfo() || url->has_query() || url->has_fragment())
+    return errc::invalid_argument;
+  if (!url->encoded_path().empty() && url->encoded_path() != "/") return errc::invalid_argument;
+  http_url out;
+  switch (url->host_type()) {
+    case boost::urls::host_type::ipv4:
+    case boost::urls::host_type::ipv6: {
+      const auto host = url->host_address();
+      out.host.assign(host.data(), host.size());
+      break;
+    }
+    case boost::urls::host_type::name: {
+      const auto host = url->host_name();
+      out.host.assign(host.data(), host.size());
+      break;
+    }
+    default:
+      return errc::invalid_argument;
+  }
+  if (out.host.empty()) return errc::invalid_argument;
+  // The host goes into a header field: a decoded %0d%0a must not get that far.
+  for (const unsigned char c : out.host)
+    if (c <= ' ' || c >= 0x7f) return errc::invalid_argument;
+  if (url->has_port()) {
+    // port_number() is 0 both for ":0" and for a number that doesn't fit.
+    if (url->port_number() == 0) return errc::invalid_argument;
+    out.port = url->port_number();
+  }
+  return out;
+}
+
+}  // namespace cokv::detail

@@ -1,0 +1,25 @@
+// Where a remote cache is: `http://host:port`, nothing behind it. What a person may have typed is told apart from what
+// this build cannot serve, so that a command line can say which.
+//
+//     auto at = parse_http_url("http://127.0.0.1:9009");   // at->host == "127.0.0.1", at->port == 9009
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "cokv/runtime/asio.hpp"
+
+namespace cokv::detail {
+
+struct http_url {
+  std::string host;         // a name, an IPv4 address, or an IPv6 address without its brackets
+  std::uint16_t port = 80;  // never 0
+
+  std::string authority() const;  // as a Host field wants it: brackets around IPv6, the port unless it is 80
+};
+
+// errc::invalid_argument: not a URL, or one with a path, query, fragment or user. errc::unsupported: another scheme.
+result<http_url> parse_http_url(std::string_view text);
+
+}  // namespace cokv::detail

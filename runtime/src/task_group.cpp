@@ -1,0 +1,78 @@
+#include "cokv/runtime/task_group.hpp"
+
+#include <boost/assert.hpp>
+
+#include "cokv/runtime/error.hpp"
+
+namespace cokv::detail {
+
+scope_child::~scope_child() {
+  unlink();
+  auto s = std::move(in);
+  s->leave(completed);
+}
+
+std::unique_ptr<scope_child> scope::open(bool body) {
+  BOOST_ASSERT_MSG(started(), "a task_group runs children only inside with()");
+  if (cancelled_) return nullptr;
+  if (!body && live_ > limit_) {  // the body is one of live_
+    note(child_error::body, errc::queue_full, nullptr);
+    return nullptr;
+  }
+  auto child = std::make_unique<scope_child>(shared_from_this(), body ? child_error::body : spawned_++);
+  running_.push_back(*child);
+  ++live_;
+  return child;
+}
+
+void scope::note(std::size_t child, error_code ec, std::exception_ptr thrown) {
+  if (thrown) {
+    if (!thrown_) thrown_ = std::move(thrown);
+    cancel(false);
+    return;
+  }
+  if (!ec || (on_purpose_ && ec == asio::error::operation_aborted)) return;
+  if (!first_) first_ = ec;
+  errors_.push_back({child, ec});
+  cancel(false);
+}
+
+void scope::cancel(bool on_purpose) {
+  on_purpose_ = on_purpose_ || (on_purpose && !first_ && !thrown_);
+  if (cancelled_) return;
+  cancelled_ = true;
+  // A signal may end children, and with them this scope, before it returns.
+  auto self = shared_from_this();
+  while (!running_.empty()) {
+    auto& child = running_.front();
+    running_.pop_front();
+    signalled_.push_back(child);
+    child.cancelled = true;
+    if (child.started) child.signal.emit(asio::cancellation_type::all);
+  }
+}
+
+void scope::leave(bool completed) {
+  --live_;
+  abandoned_ = abandoned_ || !completed;
+  if (live_ == 0 && join_) finish_join();
+}
+
+void scope::joining() {
+  if (live_ == 0) asio::post(ex_, [self = shared_from_this()] { self->finish_join(); });
+}
+
+void scope::finish_join() {
+  auto handler = std::move(*join_);
+  join_.reset();
+  if (abandoned_) return;  // the context is going away, and with it whoever waits here
+  if (join_slot_.is_connected()) join_slot_.clear();
+  asio::dispatch(ex_, std::move(handler));
+}
+
+verdict scope::take_verdict() {
+  if (thrown_) std::rethrow_exception(std::exchange(thrown_, nullptr));
+  return {first_, std::move(errors_)};
+}
+
+}  // namespace cokv::detail

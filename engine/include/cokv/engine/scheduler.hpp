@@ -1,0 +1,148 @@
+// Decides what each model step computes: which requests, which of their tokens, in which KV blocks. Continuous batching
+// with chunked prefill under a token budget, admission by free blocks, preemption by recomputation. A pure state
+// machine: it does no I/O, reads no clock, and asks a block_source for blocks.
+//
+//     cokv::scheduler scheduler({.block_tokens = 16, .max_batched_tokens = 1024}, blocks);
+//     scheduler.add({.id = 1, .prompt = tokens, .max_tokens = 64});
+//     while (scheduler.has_work()) {
+//       const cokv::schedule& now = scheduler.next();
+//       scheduler.done(run_model(now));                  // one sampled token for each item that samples
+//     }
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cokv/engine/token.hpp"
+#include "cokv/runtime/asio.hpp"
+
+namespace cokv {
+
+using request_id = std::uint64_t;
+using block_index = std::uint32_t;
+
+// Where KV blocks come from. The scheduler gives every block back exactly once.
+class block_source {
+ public:
+  virtual ~block_source() = default;
+  virtual std::size_t capacity() const = 0;   // all blocks there are
+  virtual std::size_t available() const = 0;  // how many allocate() would give now
+  // Appends n blocks, or none and returns false.
+  virtual bool allocate(std::size_t n, std::vector<block_index>& out) = 0;
+  // May be called while a step or load that was handed out still writes the blocks (the request was cancelled): the
+  // source keeps such blocks in quarantine, outside available(), until their writers are done.
+  virtual void release(std::span<const block_index> blocks) = 0;
+  // Leading whole blocks of `tokens` that are computed and can be shared, handed out as if allocated.
+  virtual std::vector<block_index> match(request_id id, std::span<const token_id> tokens) { return {}; }
+};
+
+struct scheduler_options {
+  std::uint32_t block_tokens = 16;
+  std::uint32_t max_batched_tokens = 1024;  // the most tokens of one step
+  std::uint32_t max_running = 256;          // the most requests of one step; never more than max_batched_tokens
+  std::uint32_t max_waiting = 4096;         // the bound of the queue
+  std::uint32_t max_sequence = 8192;        // prompt and answer together
+};
+
+struct schedule_request {
+  request_id id = 0;                  // not in use
+  std::vector<token_id> prompt;       // not empty
+  std::uint32_t max_tokens = 16;      // of the answer, at least 1
+  std::uint32_t loadable_tokens = 0;  // leading prompt tokens whose KV a slower tier holds; whole blocks are used
+};
+
+// Compute tokens [start, start + count) of the request's sequence; their KV goes to blocks start / block_tokens onward.
+struct schedule_item {
+  request_id id = 0;
+  std::uint32_t start = 0;
+  std::uint32_t count = 0;
+  bool sample = false;  // the last of them is the end of the known sequence: sample a token from its logits
+};
+
+// Bring KV of tokens [start, start + count), whole blocks, from the tier that promised it; then call loaded().
+struct schedule_load {
+  request_id id = 0;
+  std::uint32_t start = 0;
+  std::uint32_t count = 0;
+};
+
+struct schedule {
+  std::vector<schedule_item> items;  // requests that decode come first
+  std::vector<schedule_load> loads;
+  std::vector<request_id> preempted;  // gave their blocks back and wait to be computed again
+  std::uint32_t tokens = 0;           // sum of counts
+  bool empty() const noexcept { return items.empty() && loads.empty(); }
+};
+
+struct sampled_token {
+  request_id id = 0;
+  token_id token = 0;
+  bool last = false;  // the request reached max_tokens or max_sequence; it is gone, its blocks are released
+};
+
+// Guarantees: no request is passed by a later one in admission; the oldest request never waits for a newer one's
+// blocks; a request that decodes gets its token in every step while there are blocks; a step has at most
+// max_batched_tokens.
+class scheduler {
+ public:
+  scheduler(scheduler_options options, block_source& blocks);
+  scheduler(const scheduler&) = delete;
+  scheduler& operator=(const scheduler&) = delete;
+  ~scheduler();  // releases all blocks
+
+  // errc::invalid_argument (empty prompt, max_tokens 0), errc::already_exists, errc::queue_full, errc::too_large (the
+  // prompt leaves no room for a token under max_sequence, or needs more blocks than there are). An answer that would
+  // not fit is cut where the sequence is full.
+  error_code add(schedule_request request);
+
+  // Plans the next step; the reference holds until the next call. May be empty while loads or quarantined blocks are
+  // awaited: ask again when one of them is over.
+  const schedule& next();
+
+  // The step that next() planned ran. `tokens`: one a sampling item, in order, also for requests cancelled meanwhile
+  // (theirs is dropped). Returns what was appended.
+  std::vector<sampled_token> done(std::span<const token_id> tokens);
+
+  // A load ended; the first good_tokens of its count arrived and were verified (0: none did, all is computed).
+  void loaded(request_id id, std::uint32_t good_tokens);
+
+  // Ends a request in any state, also while its step or load is in flight, and releases its blocks. False: no such one.
+  bool cancel(request_id id);
+
+  bool has_work() const noexcept { return !requests_.empty(); }
+  std::size_t waiting() const noexcept { return waiting_.size(); }
+  std::size_t running() const noexcept { return running_.size(); }
+  bool contains(request_id id) const { return requests_.contains(id); }
+
+  // Of a request that exists.
+  std::span<const token_id> tokens(request_id id) const;     // prompt and what was generated
+  std::span<const block_index> blocks(request_id id) const;  // block i holds tokens [i, i + 1) * block_tokens
+  std::uint32_t cached_tokens(request_id id) const;          // prompt tokens not computed at first admission
+  std::uint32_t computed_tokens(request_id id) const;
+
+ private:
+  struct entry;
+  enum class state : std::uint8_t { waiting, loading, running };
+
+  std::size_t blocks_for(std::size_t tokens) const noexcept;
+  void release(entry& e);
+  bool make_room(entry& e);
+  void admit();
+  void preempt(entry& e);
+
+  scheduler_options options_;
+  block_source* source_;
+  std::map<request_id, std::unique_ptr<entry>> requests_;
+  std::deque<entry*> waiting_;   // by arrival
+  std::vector<entry*> running_;  // by arrival; loading ones included
+  schedule plan_;
+  std::uint64_t arrivals_ = 0;
+  bool in_flight_ = false;
+};
+
+}  // namespace cokv

@@ -1,0 +1,103 @@
+#include "cokv/engine/sampler.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <sstream>
+
+#include "cokv/runtime/error.hpp"
+
+namespace cokv {
+namespace {
+
+template <class T>
+std::string text(T value) {
+  std::ostringstream out;
+  out << value;
+  return out.str();
+}
+
+}  // namespace
+
+std::optional<std::string> check(const sampling_params& p) {
+  if (!(p.temperature >= 0 && p.temperature <= 100))
+    return "temperature: " + text(p.temperature) + " is not in 0 to 100";
+  if (!(p.top_p > 0 && p.top_p <= 1)) return "top_p: " + text(p.top_p) + " is not above 0 and at most 1";
+  return std::nullopt;
+}
+
+std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> c, std::array<std::uint32_t, 2> k) noexcept {
+  for (int round = 0; round < 10; ++round) {
+    auto a = std::uint64_t{0xD2511F53} * c[0], b = std::uint64_t{0xCD9E8D57} * c[2];
+    c = {static_cast<std::uint32_t>(b >> 32) ^ c[1] ^ k[0], static_cast<std::uint32_t>(b),
+         static_cast<std::uint32_t>(a >> 32) ^ c[3] ^ k[1], static_cast<std::uint32_t>(a)};
+    k[0] += 0x9E3779B9;
+    k[1] += 0xBB67AE85;
+  }
+  return c;
+}
+
+double uniform(std::uint64_t seed, std::uint64_t position) noexcept {
+  auto r = philox4x32({static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(position >> 32), 0, 0},
+                      {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
+  auto bits = (std::uint64_t{r[0]} << 32 | r[1]) >> 11;
+  return static_cast<double>(bits) * 0x1p-53;
+}
+
+result<token_id> sampler::sample(std::span<const float> logits, const sampling_params& params, std::uint64_t position) {
+  constexpr auto lowest = -std::numeric_limits<float>::infinity();
+  token_id best = 0;
+  float top = lowest;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (!(logits[i] < std::numeric_limits<float>::infinity())) return make_error_code(errc::invalid_argument);
+    if (logits[i] > top) {
+      top = logits[i];
+      best = static_cast<token_id>(i);
+    }
+  }
+  if (top == lowest) return make_error_code(errc::invalid_argument);
+  if (params.temperature == 0 || params.top_k == 1) return best;
+
+  auto weight = [&](float logit) { return std::exp((double{logit} - top) / params.temperature); };
+  auto before = [](const candidate& a, const candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
+  };
+  candidates_.clear();
+  candidates_.reserve(logits.size());
+  for (std::size_t i = 0; i < logits.size(); ++i)
+    candidates_.push_back({logits[i], static_cast<token_id>(i), weight(logits[i])});
+  auto& c = candidates_;
+  bool some = params.top_k != 0 && params.top_k < c.size();
+  if (some) {
+    std::partial_sort(c.begin(), c.begin() + params.top_k, c.end(), before);
+    c.resize(params.top_k);
+  }
+  double total = 0;
+  for (auto& x : c) total += x.weight;
+  if (params.top_p < 1) {
+    // Sorted only as far as the mass reaches: usually a few dozen of a hundred thousand.
+    double mass = 0;
+    std::size_t kept = 0, sorted = some ? c.size() : 0;
+    while (kept < c.size() && mass < params.top_p * total) {
+      if (kept == sorted) {
+        sorted = std::min(c.size(), std::max<std::size_t>(64, sorted * 8));
+        std::partial_sort(c.begin() + static_cast<std::ptrdiff_t>(kept),
+                          c.begin() + static_cast<std::ptrdiff_t>(sorted), c.end(), before);
+      }
+      mass += c[kept++].weight;
+    }
+    c.resize(kept);
+    total = mass;
+  }
+  double target = uniform(params.seed, position) * total, sum = 0;
+  const candidate* last = nullptr;
+  for (auto& x : c) {
+    if (x.weight == 0) continue;
+    last = &x;
+    sum += x.weight;
+    if (target < sum) break;
+  }
+  return last ? last->id : best;
+}
+
+}  // namespace cokv

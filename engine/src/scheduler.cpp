@@ -1,0 +1,221 @@
+#include "cokv/engine/scheduler.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "cokv/runtime/error.hpp"
+
+namespace cokv {
+
+struct scheduler::entry {
+  request_id id = 0;
+  std::uint64_t arrival = 0;
+  state where = state::waiting;
+  bool admitted_before = false;
+  std::vector<token_id> tokens;
+  std::vector<block_index> blocks;
+  std::uint32_t prompt = 0;
+  std::uint32_t limit = 0;      // the sequence is complete at this length
+  std::uint32_t loadable = 0;   // leading tokens that a slower tier holds
+  std::uint32_t computed = 0;   // leading tokens whose KV is in blocks
+  std::uint32_t loading = 0;    // tokens of the load in flight
+  std::uint32_t scheduled = 0;  // tokens of the step in flight
+  std::uint32_t cached = 0;
+
+  std::uint32_t remaining() const noexcept { return static_cast<std::uint32_t>(tokens.size()) - computed; }
+};
+
+namespace {
+
+void at_least_one(const char* name, std::uint32_t value) {
+  if (value == 0) throw config_error(std::string(name) + ": 0 is not at least 1");
+}
+
+constexpr auto by_arrival = [](const auto* a, const auto* b) { return a->arrival < b->arrival; };
+
+}  // namespace
+
+scheduler::scheduler(scheduler_options options, block_source& blocks) : options_(options), source_(&blocks) {
+  at_least_one("block_tokens", options_.block_tokens);
+  at_least_one("max_batched_tokens", options_.max_batched_tokens);
+  at_least_one("max_running", options_.max_running);
+  at_least_one("max_waiting", options_.max_waiting);
+  at_least_one("max_sequence", options_.max_sequence);
+  // So that each running request can decode in every step.
+  options_.max_running = std::min(options_.max_running, options_.max_batched_tokens);
+}
+
+scheduler::~scheduler() {
+  for (auto& [id, e] : requests_) release(*e);
+}
+
+std::size_t scheduler::blocks_for(std::size_t tokens) const noexcept {
+  return (tokens + options_.block_tokens - 1) / options_.block_tokens;
+}
+
+void scheduler::release(entry& e) {
+  if (!e.blocks.empty()) source_->release(e.blocks);
+  e.blocks.clear();
+}
+
+error_code scheduler::add(schedule_request request) {
+  if (request.prompt.empty() || request.max_tokens == 0) return errc::invalid_argument;
+  if (requests_.contains(request.id)) return errc::already_exists;
+  if (waiting_.size() >= options_.max_waiting) return errc::queue_full;
+  auto room =
+      std::min<std::uint64_t>(options_.max_sequence, std::uint64_t{source_->capacity()} * options_.block_tokens);
+  if (request.prompt.size() >= room) return errc::too_large;
+  auto e = std::make_unique<entry>();
+  e->id = request.id;
+  e->arrival = arrivals_++;
+  e->prompt = static_cast<std::uint32_t>(request.prompt.size());
+  e->limit = static_cast<std::uint32_t>(std::min<std::uint64_t>(room, std::uint64_t{e->prompt} + request.max_tokens));
+  e->loadable = std::min(request.loadable_tokens, e->prompt);
+  e->tokens = std::move(request.prompt);
+  waiting_.push_back(e.get());
+  requests_.emplace(request.id, std::move(e));
+  return {};
+}
+
+const schedule& scheduler::next() {
+  if (in_flight_) throw std::logic_error("scheduler::next: the step before is not done");
+  plan_.items.clear();
+  plan_.loads.clear();
+  plan_.preempted.clear();
+  plan_.tokens = 0;
+  auto plan_tokens = [&](entry& e, std::uint32_t count) {
+    e.scheduled = count;
+    plan_.items.push_back({e.id, e.computed, count, count == e.remaining()});
+    plan_.tokens += count;
+  };
+  // By index: make_room may take requests off the end, never at or before i.
+  for (std::size_t i = 0; i < running_.size(); ++i) {
+    auto& e = *running_[i];
+    if (e.where == state::running && e.remaining() == 1 && make_room(e)) plan_tokens(e, 1);
+  }
+  for (auto* e : running_) {
+    auto left = options_.max_batched_tokens - plan_.tokens;
+    if (left == 0) break;
+    if (e->where == state::running && e->remaining() > 1) plan_tokens(*e, std::min(left, e->remaining()));
+  }
+  // Room that preemption just made is for the requests that lacked it.
+  if (plan_.preempted.empty()) admit();
+  in_flight_ = !plan_.items.empty();
+  return plan_;
+}
+
+// One more token's block; newer requests give way. False: e has to sit this step out.
+bool scheduler::make_room(entry& e) {
+  if (e.blocks.size() * options_.block_tokens > e.computed) return true;
+  while (!source_->allocate(1, e.blocks)) {
+    auto victim =
+        std::find_if(running_.rbegin(), running_.rend(), [](const entry* r) { return r->where == state::running; });
+    if (victim == running_.rend() || (*victim)->arrival <= e.arrival) return false;
+    preempt(**victim);
+  }
+  return true;
+}
+
+void scheduler::preempt(entry& e) {
+  plan_.preempted.push_back(e.id);
+  release(e);
+  e.computed = 0;
+  e.where = state::waiting;
+  std::erase(running_, &e);
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &e, by_arrival), &e);
+}
+
+void scheduler::admit() {
+  while (!waiting_.empty() && running_.size() < options_.max_running && plan_.tokens < options_.max_batched_tokens) {
+    auto& e = *waiting_.front();
+    auto known = static_cast<std::uint32_t>(e.tokens.size());
+    // The last known token is always computed: its logits are what the next one is sampled from.
+    auto most_hits = std::size_t{known - 1} / options_.block_tokens;
+    e.blocks = source_->match(e.id, std::span(e.tokens).first(most_hits * options_.block_tokens));
+    if (e.blocks.size() > most_hits) throw std::logic_error("block_source::match: more blocks than were asked for");
+    auto need = blocks_for(known) - e.blocks.size();
+    // A block to spare for each running request: admitting into the last one only to preempt would waste a prefill.
+    if (source_->available() < need + running_.size() || !source_->allocate(need, e.blocks)) {
+      auto hits = blocks_for(known) - need;
+      e.blocks.resize(hits);
+      release(e);
+      return;
+    }
+    waiting_.pop_front();
+    running_.insert(std::upper_bound(running_.begin(), running_.end(), &e, by_arrival), &e);
+    e.computed = static_cast<std::uint32_t>(blocks_for(known) - need) * options_.block_tokens;
+    if (!e.admitted_before) e.cached = e.computed;
+    auto loadable = std::min(e.loadable, known - 1) / options_.block_tokens * options_.block_tokens;
+    if (loadable > e.computed) {
+      e.where = state::loading;
+      e.loading = loadable - e.computed;
+      plan_.loads.push_back({e.id, e.computed, e.loading});
+      continue;
+    }
+    e.admitted_before = true;
+    e.where = state::running;
+    auto count = std::min(options_.max_batched_tokens - plan_.tokens, e.remaining());
+    e.scheduled = count;
+    plan_.items.push_back({e.id, e.computed, count, count == e.remaining()});
+    plan_.tokens += count;
+  }
+}
+
+std::vector<sampled_token> scheduler::done(std::span<const token_id> tokens) {
+  if (!in_flight_) throw std::logic_error("scheduler::done: no step is in flight");
+  auto samples = std::count_if(plan_.items.begin(), plan_.items.end(), [](auto& i) { return i.sample; });
+  if (tokens.size() != static_cast<std::size_t>(samples))
+    throw std::logic_error("scheduler::done: expected " + std::to_string(samples) + " tokens, got " +
+                           std::to_string(tokens.size()));
+  in_flight_ = false;
+  std::vector<sampled_token> out;
+  auto token = tokens.begin();
+  for (auto& item : plan_.items) {
+    auto sampled = item.sample ? *token++ : 0;
+    auto found = requests_.find(item.id);
+    // Cancelled meanwhile, perhaps with its id in use again: a newcomer has nothing scheduled.
+    if (found == requests_.end() || found->second->scheduled == 0) continue;
+    auto& e = *found->second;
+    e.computed += e.scheduled;
+    e.scheduled = 0;
+    if (!item.sample) continue;
+    e.tokens.push_back(sampled);
+    bool last = e.tokens.size() >= e.limit;
+    out.push_back({e.id, sampled, last});
+    if (last) cancel(e.id);
+  }
+  return out;
+}
+
+void scheduler::loaded(request_id id, std::uint32_t good_tokens) {
+  auto found = requests_.find(id);
+  if (found == requests_.end() || found->second->where != state::loading) return;
+  auto& e = *found->second;
+  e.computed += std::min(good_tokens, e.loading) / options_.block_tokens * options_.block_tokens;
+  // What did not come is not asked for again after a preemption.
+  if (good_tokens < e.loading) e.loadable = e.computed;
+  e.loading = 0;
+  if (!e.admitted_before) e.cached = e.computed;
+  e.admitted_before = true;
+  e.where = state::running;
+}
+
+bool scheduler::cancel(request_id id) {
+  auto found = requests_.find(id);
+  if (found == requests_.end()) return false;
+  auto* e = found->second.get();
+  release(*e);
+  std::erase(running_, e);
+  std::erase(waiting_, e);
+  requests_.erase(found);
+  return true;
+}
+
+std::span<const token_id> scheduler::tokens(request_id id) const { return requests_.at(id)->tokens; }
+std::span<const block_index> scheduler::blocks(request_id id) const { return requests_.at(id)->blocks; }
+std::uint32_t scheduler::cached_tokens(request_id id) const { return requests_.at(id)->cached; }
+std::uint32_t scheduler::computed_tokens(request_id id) const { return requests_.at(id)->computed; }
+
+}  // namespace cokv

@@ -5,8 +5,6 @@
 //     auto q_width = config.heads * config.head_dim;
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -18,6 +16,7 @@
 #include "cokv/engine/sampler.hpp"
 #include "cokv/engine/token.hpp"
 #include "cokv/kvstream/dtype.hpp"
+#include "cokv/kvstream/id256.hpp"
 
 namespace cokv {
 
@@ -60,7 +59,6 @@ model_config load_model_config(const std::filesystem::path& dir);
 model_config parse_model_config(std::string_view config, const std::string& config_name,
                                 std::string_view generation = {}, const std::string& generation_name = {});
 
-using model_fingerprint = std::array<std::byte, 32>;
 using load_progress = std::function<void(std::uint64_t done, std::uint64_t total)>;  // bytes
 
 // Names the function that a model computes, so KV of one model is never read as another's: SHA-256 over the fields of
@@ -68,6 +66,6 @@ using load_progress = std::function<void(std::uint64_t done, std::uint64_t total
 // bytes. How tensors are spread over files, sampling defaults and end tokens do not change it; one flipped weight bit
 // does. It guards against accidents: XXH3 does not resist someone who makes a collision on purpose. Every weight byte
 // is read once (memory speed when cached, disk speed when not), which also brings the mapped pages in.
-model_fingerprint fingerprint(const model_config& config, const weights& tensors, const load_progress& progress = {});
+id256 fingerprint(const model_config& config, const weights& tensors, const load_progress& progress = {});
 
 }  // namespace cokv

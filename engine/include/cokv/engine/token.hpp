@@ -8,6 +8,6 @@
 
 namespace cokv {
 
-using token_id = std::uint32_t;
+using token_id = std::int32_t;  // signed, as the keys of KV blocks take it; never negative
 
 }  // namespace cokv

@@ -91,7 +91,7 @@ std::vector<token_id> read_eos(const fields& f, std::uint32_t vocab) {
   auto* v = f.find("eos_token_id");
   std::vector<token_id> out;
   if (!v) return out;
-  if (!v->is_array()) return {u32(f, "eos_token_id", 0, vocab - 1)};
+  if (!v->is_array()) return {static_cast<token_id>(f.uint("eos_token_id", 0, vocab - 1))};
   for (auto& item : v->get_array()) {
     auto place = f.place("eos_token_id[" + std::to_string(out.size()) + "]");
     out.push_back(static_cast<token_id>(detail::to_uint(item, place, 0, vocab - 1)));
@@ -129,7 +129,7 @@ model_config parse_model_config(std::string_view config, const std::string& conf
   read_sizes(f, out);
   read_rope(f, out);
   out.stored_type = read_type(f);
-  if (f.has("bos_token_id")) out.bos = u32(f, "bos_token_id", 0, out.vocab - 1);
+  if (f.has("bos_token_id")) out.bos = static_cast<token_id>(f.uint("bos_token_id", 0, out.vocab - 1));
   out.eos = read_eos(f, out.vocab);
   if (!generation.empty()) {
     auto more = detail::parse_json(generation, generation_name);

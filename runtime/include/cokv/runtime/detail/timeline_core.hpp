@@ -1,0 +1,82 @@
+// What timelines, events and streams share: a monotonic word that one thread advances, the context's waiters on it, and
+// the edges of other streams. advance() costs a store and two loads while nobody waits for what it reached.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/mailbox.hpp"
+#include "cokv/runtime/detail/unique_function.hpp"
+
+namespace cokv::detail {
+
+class timeline_core : public std::enable_shared_from_this<timeline_core> {
+ public:
+  using waiter = operation<void(error_code), std::uint64_t>;  // the state is the position waited for
+  using edge_function = unique_function<void(error_code)>;
+  static constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
+
+  // With a word of its own, or one that somebody else advances: then notify() or poll() is that somebody's job.
+  explicit timeline_core(asio::any_io_executor ex, std::atomic<std::uint64_t>* word = nullptr);
+
+  const asio::any_io_executor& get_executor() const noexcept { return back_.get_executor(); }
+
+  // From any thread.
+  std::uint64_t value() const noexcept { return word_->load(std::memory_order_seq_cst); }
+  bool settled(std::uint64_t position) const noexcept { return value() >= position || failed_from() <= position; }
+  error_code status(std::uint64_t position) const noexcept;  // success while the position is open
+  void advance(std::uint64_t value);                         // to a larger value; a smaller one changes nothing
+  void fail(std::uint64_t from, error_code ec);              // every position from here on; the earliest failure wins
+  void notify();                                             // one coalesced poll() in the context, if somebody waits
+  void subscribe(std::uint64_t position, edge_function f);   // called once, on the advancing thread, or here and now
+
+  // On the context's thread.
+  void add(waiter& op);
+  void poll();
+  void close(error_code ec);  // waiters and edges complete with ec; later ones too
+
+  template <class Token>
+  static auto async_wait(std::shared_ptr<timeline_core> self, std::uint64_t position, Token&& token) {
+    auto ex = self->get_executor();
+    return async_wait_on(std::move(self), ex, position, std::forward<Token>(token));
+  }
+  template <class Executor, class Token>
+  static auto async_wait_on(std::shared_ptr<timeline_core> self, const Executor& ex, std::uint64_t position,
+                            Token&& token) {
+    return initiate<void(error_code), std::uint64_t>(std::forward<Token>(token), ex,
+                                                     [self = std::move(self), position](waiter& op) {
+                                                       op.state() = position;
+                                                       self->add(op);
+                                                     });
+  }
+
+ private:
+  struct edge {
+    std::uint64_t position;
+    edge_function function;
+  };
+
+  std::uint64_t failed_from() const noexcept { return failed_from_.load(std::memory_order_seq_cst); }
+  void settle();
+  void fire_edges();
+
+  std::atomic<std::uint64_t> own_word_{0};
+  std::atomic<std::uint64_t>* word_;
+  std::atomic<std::uint64_t> failed_from_{never};
+  std::atomic<std::uint64_t> next_waiter_{never};  // the head's position: advance() posts only when it is reached
+  std::atomic<std::uint64_t> next_edge_{never};
+  std::atomic<bool> poll_posted_{false};
+  mutable std::mutex mutex_;  // failure_, edges_
+  error_code failure_;
+  std::vector<edge> edges_;
+  operation_list<waiter> waiters_;
+  mailbox back_;
+};
+
+}  // namespace cokv::detail

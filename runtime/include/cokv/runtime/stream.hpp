@@ -1,0 +1,134 @@
+// An in-order queue of a device: copies, kernels, and edges to other streams, enqueued without waiting and done one
+// after the other. Events say how far it is; its error, once there is one, sticks and arrives at the next await.
+//
+//     cokv::stream copies = device.make_stream({.name = "copies"}).value();
+//     copies.wait(computed);                                // the other stream's event: no host involved
+//     copies.copy(host_block, device_block);
+//     co_await copies.record().async_wait();
+//
+// Enqueuing returns at once. Buffers stay referenced until their operation is done, also when every handle to the
+// stream is gone (what was enqueued still runs) and when the context is destroyed (what runs is waited for, what had
+// not begun is dropped). A kernel that captures raw pointers answers for them itself: capture buffers.
+//
+// | enqueue | returns |
+// |---|---|
+// | success | accepted; its own failure sticks to the stream |
+// | errc::queue_full | max_in_flight operations are not done: async_room |
+// | errc::invalid_argument | sizes of source and destination differ |
+// | errc::wrong_device | a buffer or event that this device can't reach |
+// | errc::unsupported | a launch on a device that has no host kernels |
+// | the stream's error | it failed before; nothing is enqueued any more |
+// | errc::closed | its context is gone |
+//
+// Cheap to copy; used from the context's thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/buffer.hpp"
+#include "cokv/runtime/detail/unique_function.hpp"
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/event.hpp"
+
+namespace cokv {
+
+// What a kernel costs, for devices that price it: floating-point operations, and bytes of device memory it touches.
+struct cost {
+  double flops = 0;
+  double bytes = 0;
+};
+
+struct stream_options {
+  std::string name;                  // its track in a trace
+  int priority = 0;                  // lower is more urgent, where the device knows priorities
+  std::size_t max_in_flight = 1024;  // operations enqueued and not done
+};
+
+namespace detail {
+
+using kernel = unique_function<error_code()>;
+
+// A device's side of a stream.
+class stream_backend {
+ public:
+  virtual ~stream_backend() = default;
+  virtual error_code copy(std::span<const copy_op> batch, std::string_view name) = 0;
+  virtual error_code launch(std::string_view name, kernel fn, cost price) = 0;
+  virtual error_code wait(const event& e) = 0;
+  virtual std::uint64_t enqueued() const noexcept = 0;
+  virtual std::size_t max_in_flight() const noexcept = 0;
+  virtual const std::shared_ptr<timeline_core>& line() const noexcept = 0;
+};
+
+}  // namespace detail
+
+class stream {
+ public:
+  stream() = default;
+  explicit stream(std::shared_ptr<detail::stream_backend> backend) noexcept : backend_(std::move(backend)) {}
+  explicit operator bool() const noexcept { return backend_ != nullptr; }
+  const asio::any_io_executor& get_executor() const noexcept { return backend_->line()->get_executor(); }
+
+  // dst and src are of equal size and don't overlap. `name` is the span's in a trace.
+  error_code copy(buffer dst, buffer src, std::string_view name = "copy") {
+    const copy_op one{std::move(dst), std::move(src)};
+    return backend_->copy({&one, 1}, name);
+  }
+  // One operation for the bound and for events; nothing is enqueued if one of the batch is refused.
+  error_code copy_batch(std::span<const copy_op> batch, std::string_view name = "copy") {
+    return backend_->copy(batch, name);
+  }
+
+  // What is enqueued from here on waits for the event; its error becomes this stream's.
+  error_code wait(const event& e) { return backend_->wait(e); }
+
+  // The point behind everything enqueued so far.
+  event record() const { return {backend_->line(), backend_->enqueued()}; }
+
+  // Runs fn, `void()` or `error_code()`, move-only or not, on the device's threads, with all of them for parallel
+  // algorithms of oneTBB inside it. What it returns or throws as an error sticks to the stream.
+  template <class F>
+  error_code launch(std::string_view name, F&& fn, cost price = {}) {
+    if constexpr (std::is_convertible_v<std::invoke_result_t<std::decay_t<F>&>, error_code>)
+      return backend_->launch(name, std::forward<F>(fn), price);
+    else
+      return backend_->launch(
+          name, [fn = std::decay_t<F>(std::forward<F>(fn))]() mutable -> error_code { return fn(), error_code(); },
+          price);
+  }
+
+  // The error that stuck, if one did.
+  error_code status() const noexcept { return backend_->line()->status(backend_->enqueued()); }
+  std::size_t in_flight() const noexcept {
+    const auto done = backend_->line()->value(), enqueued = backend_->enqueued();
+    return done < enqueued && !status() ? enqueued - done : 0;
+  }
+
+  // void(error_code): when an operation would be accepted (somebody else may take the room first), or the stream's
+  // error. Cancellation: terminal, partial, total.
+  template <class Token = asio::deferred_t>
+  auto async_room(Token&& token = Token()) const {
+    const auto next = backend_->enqueued() + 1, bound = std::uint64_t{backend_->max_in_flight()};
+    return detail::timeline_core::async_wait(backend_->line(), next > bound ? next - bound : 0,
+                                             std::forward<Token>(token));
+  }
+
+  // void(error_code): when everything enqueued so far is done, with the stream's error. Cancellation: as async_room.
+  template <class Token = asio::deferred_t>
+  auto async_drain(Token&& token = Token()) const {
+    return detail::timeline_core::async_wait(backend_->line(), backend_->enqueued(), std::forward<Token>(token));
+  }
+
+ private:
+  std::shared_ptr<detail::stream_backend> backend_;
+};
+
+}  // namespace cokv

@@ -1,0 +1,20 @@
+#include "cokv/runtime/buffer.hpp"
+
+#include <new>
+#include <stdexcept>
+
+namespace cokv {
+
+buffer buffer::host(std::size_t bytes, std::size_t align) {
+  const std::align_val_t alignment{align};
+  void* memory = ::operator new(bytes ? bytes : 1, alignment);
+  return adopt(memory, bytes, memory_kind::host,
+               std::shared_ptr<void>(memory, [alignment](void* p) { ::operator delete(p, alignment); }));
+}
+
+buffer buffer::slice(std::size_t offset, std::size_t n) const {
+  if (offset > size_ || n > size_ - offset) throw std::out_of_range("buffer::slice beyond the end");
+  return buffer(data_ + offset, n, kind_, host_accessible_, owner_);
+}
+
+}  // namespace cokv

@@ -307,8 +307,10 @@ TEST_CASE("run_as_operation: a coroutine's result, its error and its cancellatio
   counter_by_coroutine c(s);
   c.ex = ctx.get_executor();
   int value = 0;
-  error_code bad, cancelled;
-  asio::cancellation_signal signal;
+  error_code bad, cancelled, early;
+  asio::cancellation_signal signal, at_once;
+  c.async_count(9, asio::bind_cancellation_slot(at_once.slot(), [&](error_code ec, int) { early = ec; }));
+  at_once.emit(asio::cancellation_type::total);  // before the coroutine has begun
   c.async_count(2, [&](error_code, int v) { value = v; });
   c.async_count(-1, [&](error_code ec, int) { bad = ec; });
   c.async_count(9, asio::bind_cancellation_slot(signal.slot(), [&](error_code ec, int) { cancelled = ec; }));
@@ -317,6 +319,7 @@ TEST_CASE("run_as_operation: a coroutine's result, its error and its cancellatio
   signal.emit(asio::cancellation_type::terminal);
   ctx.run();
   CHECK(value == 8);
+  CHECK(early == asio::error::operation_aborted);
   CHECK(bad == errc::invalid_argument);
   CHECK(cancelled == asio::error::operation_aborted);
 }

@@ -44,6 +44,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -418,31 +419,69 @@ struct completion_of<std::tuple<error_code, T...>> {
   static std::tuple<error_code, T...> failed(error_code ec) { return {ec, T()...}; }
 };
 
+// How a cancellation finds a coroutine that may not have begun: co_spawn alone would throw out of run() there.
+struct body_cancellation {
+  asio::cancellation_signal signal;
+  bool started = false;
+  bool cancelled = false;
+};
+
+template <class R>
+awaitable<R> guarded_body(std::shared_ptr<body_cancellation> cancellation, awaitable<R> body) {
+  if (cancellation->cancelled) {
+    co_await asio::this_coro::throw_if_cancelled(false);
+    throw boost::system::system_error(asio::error::operation_aborted);
+  }
+  cancellation->started = true;
+  co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
+  std::exception_ptr thrown;
+  std::optional<R> r;
+  try {
+    r.emplace(co_await std::move(body));
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  // The last step is co_spawn's own, and must not throw in a cancelled coroutine.
+  co_await asio::this_coro::throw_if_cancelled(false);
+  if (thrown) std::rethrow_exception(thrown);
+  co_return std::move(*r);
+}
+
 // Runs a coroutine as the body of an operation: it returns error_code, result<T> or tuple<error_code, T...>. A
-// cancellation of the handler reaches the coroutine; a system_error that escapes becomes its code, any other exception
-// is a bug and leaves the context's run().
+// cancellation of the handler reaches the coroutine, whatever its kind and however early; a system_error that escapes
+// becomes its code, any other exception is a bug and leaves the context's run().
 template <class R, class Executor>
 void run_as_operation(const Executor& ex, awaitable<R> body,
                       asio::any_completion_handler<typename completion_of<R>::signature> handler) {
+  auto cancellation = std::make_shared<body_cancellation>();
   auto slot = asio::get_associated_cancellation_slot(handler);
-  asio::co_spawn(
-      ex, std::move(body),
-      asio::bind_cancellation_slot(slot, [ex, work = asio::make_work_guard(asio::get_associated_executor(handler, ex)),
-                                          handler = std::move(handler)](std::exception_ptr error, R r) mutable {
-        auto values = [&]() -> decltype(completion_of<R>::failed({})) {
-          if (!error) return completion_of<R>::values(std::move(r));
-          try {
-            std::rethrow_exception(error);
-          } catch (const boost::system::system_error& e) {
-            return completion_of<R>::failed(e.code());
-          }
-        }();
-        auto to = work.get_executor();
-        auto alloc = asio::get_associated_allocator(handler, asio::recycling_allocator<void>());
-        post_to(to, ex, alloc, [handler = std::move(handler), values = std::move(values)]() mutable {
-          std::apply([&](auto&&... v) { std::move(handler)(std::move(v)...); }, std::move(values));
-        });
-      }));
+  if (slot.is_connected()) {
+    slot.assign([cancellation](asio::cancellation_type_t type) {
+      if (type == asio::cancellation_type::none) return;
+      cancellation->cancelled = true;
+      if (cancellation->started) cancellation->signal.emit(type);
+    });
+  }
+  // It holds `cancellation` too: co_spawn's last step looks at the slot after the body is gone.
+  auto finish = [ex, slot, cancellation, work = asio::make_work_guard(asio::get_associated_executor(handler, ex)),
+                 handler = std::move(handler)](std::exception_ptr error, R r) mutable {
+    if (slot.is_connected()) slot.clear();
+    auto values = [&]() -> decltype(completion_of<R>::failed({})) {
+      if (!error) return completion_of<R>::values(std::move(r));
+      try {
+        std::rethrow_exception(error);
+      } catch (const boost::system::system_error& e) {
+        return completion_of<R>::failed(e.code());
+      }
+    }();
+    auto to = work.get_executor();
+    auto alloc = asio::get_associated_allocator(handler, asio::recycling_allocator<void>());
+    post_to(to, ex, alloc, [handler = std::move(handler), values = std::move(values)]() mutable {
+      std::apply([&](auto&&... v) { std::move(handler)(std::move(v)...); }, std::move(values));
+    });
+  };
+  asio::co_spawn(ex, guarded_body(cancellation, std::move(body)),
+                 asio::bind_cancellation_slot(cancellation->signal.slot(), std::move(finish)));
 }
 
 }  // namespace cokv::detail

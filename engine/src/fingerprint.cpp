@@ -1,0 +1,71 @@
+#include <xxhash.h>
+
+#include <bit>
+#include <memory>
+
+#include "cokv/engine/model_config.hpp"
+#include "cokv/engine/weights.hpp"
+
+namespace cokv {
+namespace {
+
+constexpr std::size_t progress_step = 64 << 20;
+
+// Numbers as fixed bytes and texts with their length, so that no two lists of fields give the same bytes.
+class describer {
+ public:
+  describer() { text("cokv.model.1"); }
+  void number(std::uint64_t v) {
+    hash_.update_u32(static_cast<std::uint32_t>(v));
+    hash_.update_u32(static_cast<std::uint32_t>(v >> 32));
+  }
+  void number(double v) { number(std::bit_cast<std::uint64_t>(v)); }
+  void text(std::string_view v) {
+    number(std::uint64_t{v.size()});
+    hash_.update(v);
+  }
+  id256 finish() { return hash_.finish(); }
+
+ private:
+  sha256 hash_;
+};
+
+}  // namespace
+
+id256 fingerprint(const model_config& c, const weights& tensors, const load_progress& progress) {
+  describer out;
+  out.text(c.architecture);
+  for (std::uint64_t v : {c.layers, c.hidden, c.heads, c.kv_heads, c.head_dim, c.intermediate,
+                          std::uint32_t{c.tie_embeddings}, std::uint32_t{c.rope_scaling.has_value()}})
+    out.number(v);
+  out.number(double{c.rms_eps});
+  out.number(c.rope_theta);
+  if (auto& r = c.rope_scaling) {
+    for (double v : {r->factor, r->low_frequency_factor, r->high_frequency_factor}) out.number(v);
+    out.number(std::uint64_t{r->original_positions});
+  }
+
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), &XXH3_freeState);
+  if (!hash) throw std::bad_alloc();
+  std::uint64_t read = 0;
+  for (auto& [name, t] : tensors.tensors()) {
+    out.text(name);
+    out.text(to_string(t.type));
+    out.number(std::uint64_t{t.shape.size()});
+    for (auto d : t.shape) out.number(d);
+    XXH3_128bits_reset(hash.get());
+    for (std::size_t at = 0; at < t.bytes.size();) {
+      auto n = std::min(progress_step, t.bytes.size() - at);
+      XXH3_128bits_update(hash.get(), t.bytes.data() + at, n);
+      at += n;
+      read += n;
+      if (progress) progress(read, tensors.bytes());
+    }
+    auto digest = XXH3_128bits_digest(hash.get());
+    out.number(std::uint64_t{digest.low64});
+    out.number(std::uint64_t{digest.high64});
+  }
+  return out.finish();
+}
+
+}  // namespace cokv

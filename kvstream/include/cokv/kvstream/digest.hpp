@@ -1,0 +1,56 @@
+// Digests of KV bytes, made while the bytes pass: XXH3-64 fused with a copy by streaming stores, so that checking costs
+// a fraction of the copy that happens anyway. AVX-512, AVX2 and plain code are chosen when the program runs.
+//
+//     std::uint64_t stored = cokv::copy_digest(into, from);            // copies, and says what it copied
+//     if (cokv::digest_of(into) != stored) return cokv::errc::digest_mismatch;
+//
+//     cokv::digest_state d;                                            // the same over pieces
+//     d.update(header); d.copy(target, payload);
+//     std::uint64_t trailer = d.value();
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace cokv {
+
+// Numbers that are written to disk and sent.
+enum class digest_algorithm : std::uint8_t { none = 0, xxh3_64 = 1 };
+
+// How bytes are copied. `automatic` picks the best for this processor and length; the others are for tests and benches
+// (one that the processor lacks falls back to the next below).
+enum class copy_path : std::uint8_t { automatic, memcpy, stream_sse2, stream_avx2, stream_avx512 };
+copy_path best_copy_path() noexcept;
+
+// Streaming stores pass the caches by: right for what is not read again soon, and ordered before any later store when
+// this returns. The ranges are equally long and do not overlap; any alignment.
+void copy_bytes(std::span<std::byte> into, std::span<const std::byte> from,
+                copy_path path = copy_path::automatic) noexcept;
+
+// The digest of a sequence of bytes, however it is cut.
+class digest_state {
+ public:
+  digest_state() noexcept { reset(); }
+  void reset() noexcept;
+  void update(std::span<const std::byte> bytes) noexcept;
+  // Takes `from` in and copies it to `into` in the same pass.
+  void copy(std::span<std::byte> into, std::span<const std::byte> from, copy_path path = copy_path::automatic) noexcept;
+  std::uint64_t value() const noexcept;
+
+ private:
+  alignas(64) std::array<std::byte, 576> state_;
+};
+
+std::uint64_t digest_of(std::span<const std::byte> bytes) noexcept;
+// Of pieces as if they were one.
+std::uint64_t digest_of(std::span<const std::span<const std::byte>> pieces) noexcept;
+std::uint64_t copy_digest(std::span<std::byte> into, std::span<const std::byte> from,
+                          copy_path path = copy_path::automatic) noexcept;
+// Packs the pieces into `into`, which has room for all of them.
+std::uint64_t gather_digest(std::span<std::byte> into, std::span<const std::span<const std::byte>> pieces) noexcept;
+// Unpacks `from` into the pieces, which it fills exactly.
+std::uint64_t scatter_digest(std::span<const std::span<std::byte>> pieces, std::span<const std::byte> from) noexcept;
+
+}  // namespace cokv

@@ -1,0 +1,110 @@
+// KV memory in pages of one block, [layer][block][head][plane][token][dim] in one buffer. Blocks are leased; a freed
+// block gets a new generation at once, so that references to it are stale, and is handed out again only when nothing
+// can write or read it any more: buffers of a block keep it in quarantine, and so do events it was told to wait for.
+//
+//     cokv::kv_pool pool(g, 1024);
+//     auto lease = pool.allocate();                            // result<block_lease>
+//     stream.copy(pool.segment(0, *lease), source);            // the stream's reference holds the block
+//     lease->reset();                                          // free: quarantined until the copy is done
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cokv/kvstream/geometry.hpp"
+#include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/buffer.hpp"
+#include "cokv/runtime/event.hpp"
+
+namespace cokv {
+
+// Names a block as it was at one time: stale once that block is freed.
+struct block_ref {
+  std::uint32_t index = 0;
+  std::uint32_t generation = 0;
+  friend auto operator<=>(const block_ref&, const block_ref&) = default;
+};
+
+namespace detail {
+struct pool_state;
+}
+
+// A share of a block. The block is freed when its last lease is gone. Movable; copies are made by share() alone. May
+// outlive the pool. Belongs to the pool's thread.
+class block_lease {
+ public:
+  block_lease() = default;
+  block_lease(block_lease&& other) noexcept;
+  block_lease& operator=(block_lease&& other) noexcept;
+  ~block_lease();
+
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+  // Of an empty lease: std::logic_error.
+  block_ref ref() const;
+  std::uint32_t index() const { return ref().index; }
+  block_lease share() const;
+  std::uint32_t shares() const noexcept;
+  void reset() noexcept;
+
+ private:
+  friend class kv_pool;
+  block_lease(std::shared_ptr<detail::pool_state> state, std::uint32_t index) noexcept;
+
+  std::shared_ptr<detail::pool_state> state_;
+  std::uint32_t index_ = 0;
+};
+
+struct kv_pool_stats {
+  std::uint32_t blocks = 0;
+  std::uint32_t free = 0;  // can be handed out now
+  std::uint32_t leased = 0;
+  std::uint32_t quarantined = 0;  // freed, waiting for their last user
+  std::uint64_t allocations = 0;
+  std::uint64_t refusals = 0;  // allocations that found too few free blocks
+};
+
+class kv_pool {
+ public:
+  // In host memory.
+  kv_pool(geometry g, std::uint32_t blocks);
+  // In memory of the caller's, a device's say. Throws config_error when it is smaller than pool_bytes(g, blocks).
+  kv_pool(geometry g, std::uint32_t blocks, buffer memory);
+  kv_pool(kv_pool&&) noexcept;
+  kv_pool& operator=(kv_pool&&) noexcept;
+  ~kv_pool();
+
+  const geometry& shape() const noexcept;
+  std::uint32_t blocks() const noexcept;
+  // All of it, for kernels that address blocks by index.
+  const buffer& memory() const noexcept;
+
+  // errc::out_of_memory when too few blocks are free: all n or none. What a block held before is not cleared.
+  result<block_lease> allocate();
+  result<std::vector<block_lease>> allocate(std::uint32_t n);
+  // Free blocks, those included whose events have come since.
+  std::uint32_t available();
+
+  // Another lease of a block that is still leased; errc::stale_reference otherwise.
+  result<block_lease> lease(block_ref ref);
+  bool current(block_ref ref) const noexcept;
+
+  // A layer's part of a block, contiguous. The buffer, its slices and copies keep the block from being handed out
+  // again, whichever thread drops them. Throws std::logic_error for a lease of another pool.
+  buffer segment(std::uint32_t layer, const block_lease& lease) const;
+  result<buffer> segment(std::uint32_t layer, block_ref ref) const;
+  // Where it begins in memory().
+  std::uint64_t offset(std::uint32_t layer, std::uint32_t block) const;
+
+  // The block stays out of use until the event is ready, with success or not: for writers that work on memory() without
+  // a buffer of the block.
+  void hold_until(const block_lease& lease, event done);
+
+  kv_pool_stats stats() const noexcept;
+
+ private:
+  std::shared_ptr<detail::pool_state> state_;
+};
+
+}  // namespace cokv

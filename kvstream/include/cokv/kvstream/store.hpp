@@ -1,0 +1,192 @@
+// Keyed KV blocks outside the device: in memory, in a folder, behind a cache server. A block is L segments, one a
+// layer; it becomes visible when all of them are there and verified, and what is read is what was written or an error.
+//
+//     auto writer = co_await store.async_open_write(ns, g.layout(), keys);
+//     for (std::uint32_t layer = 0; layer < g.layers(); ++layer)
+//       co_await writer->async_write(layer, segments_of(layer));        // one buffer a key
+//     co_await writer->async_commit();                                  // now all of them are visible
+//
+//     auto reader = co_await store.async_open_read(ns, g.layout(), keys);
+//     std::size_t good = co_await reader->async_read(0, buffers);       // leading blocks that arrived and verified
+//
+// | operation        | cancellation              | the caller's buffers         | completes when | errors |
+// | async_match      | total: nothing happened   | none                         | known          | unavailable |
+// | async_open_write | total: no writer          | none                         | may write      | invalid_argument,
+// too_large, store_full, unavailable | | async_open_read  | total: no reader          | none                         |
+// may read       | invalid_argument, namespace_mismatch, unavailable | | async_write      | total: writer is failed   |
+// held until it completes      | reusable       | out_of_range, invalid_argument, store_full, unavailable, the system's
+// | | async_commit     | partial: unknown, ask     | none                         | visible        | invalid_argument
+// (layers missing), store_full, the system's | | async_read       | total: reader is failed   | held until nothing
+// writes    | verified       | out_of_range, invalid_argument, unavailable | | async_remove     | partial: unknown, ask
+// | none                         | gone           | not_found, unavailable |
+//
+// A block that is missing, damaged or evicted is no error of async_read: it ends the prefix, so `good` is smaller.
+// Blocks never change: a commit of a key that is there already keeps what is there. All objects belong to one context.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cokv/kvstream/block_key.hpp"
+#include "cokv/kvstream/geometry.hpp"
+#include "cokv/kvstream/namespace_id.hpp"
+#include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/buffer.hpp"
+#include "cokv/runtime/detail/initiate.hpp"
+
+namespace cokv {
+
+// What a store is and has done. Counters start at 0 with the object.
+struct store_info {
+  std::string kind;               // "memory", "file", "http"
+  std::uint64_t limit_bytes = 0;  // 0: not known
+  std::uint64_t used_bytes = 0;
+  std::uint64_t blocks = 0;
+  std::uint64_t written_blocks = 0;  // became visible
+  std::uint64_t written_bytes = 0;
+  std::uint64_t read_segments = 0;  // verified and given
+  std::uint64_t read_bytes = 0;
+  std::uint64_t hits = 0;    // keys that matched
+  std::uint64_t misses = 0;  // keys asked for that did not
+  std::uint64_t evicted_blocks = 0;
+  std::uint64_t digest_failures = 0;  // damage found and never used
+  std::uint64_t refused = 0;          // foreign, old or misnamed things found in the store's place
+  std::uint64_t failed_writes = 0;    // blocks that did not become visible, deferred ones included
+};
+
+struct write_options {
+  // async_commit completes as soon as the store has taken the bytes; they become visible later, or are dropped and
+  // counted in failed_writes. The bytes on their way are bounded, so a commit may still wait.
+  bool deferred = false;
+};
+
+// Destroyed without async_commit: nothing becomes visible. One operation at a time.
+class block_writer {
+ public:
+  using done_handler = asio::any_completion_handler<void(error_code)>;
+
+  explicit block_writer(asio::any_io_executor ex) : executor_(std::move(ex)) {}
+  virtual ~block_writer() = default;
+  block_writer(const block_writer&) = delete;
+  block_writer& operator=(const block_writer&) = delete;
+
+  const asio::any_io_executor& get_executor() const noexcept { return executor_; }
+
+  // One buffer for each key, in their order, each of the layer's segment size. Layers come in any order, each once.
+  template <asio::completion_token_for<void(error_code)> Token = asio::deferred_t>
+  auto async_write(std::uint32_t layer, std::vector<buffer> segments, Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code)>(
+        std::forward<Token>(token), executor_, [this, layer, segments = std::move(segments)](done_handler h) mutable {
+          do_write(layer, std::move(segments), std::move(h));
+        });
+  }
+
+  // Makes all blocks visible; every layer must have been written. The writer is spent afterwards.
+  template <asio::completion_token_for<void(error_code)> Token = asio::deferred_t>
+  auto async_commit(Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code)>(std::forward<Token>(token), executor_,
+                                                     [this](done_handler h) { do_commit(std::move(h)); });
+  }
+
+ protected:
+  virtual void do_write(std::uint32_t layer, std::vector<buffer> segments, done_handler handler) = 0;
+  virtual void do_commit(done_handler handler) = 0;
+
+ private:
+  asio::any_io_executor executor_;
+};
+
+// One operation at a time; layers are read in order.
+class block_reader {
+ public:
+  using count_handler = asio::any_completion_handler<void(error_code, std::size_t)>;
+
+  explicit block_reader(asio::any_io_executor ex) : executor_(std::move(ex)) {}
+  virtual ~block_reader() = default;
+  block_reader(const block_reader&) = delete;
+  block_reader& operator=(const block_reader&) = delete;
+
+  const asio::any_io_executor& get_executor() const noexcept { return executor_; }
+
+  // One buffer for each key, each of the layer's segment size. Gives how many leading blocks arrived and verified, in
+  // this layer and all before it; it never grows. What lies in buffers from there on is undefined.
+  template <asio::completion_token_for<void(error_code, std::size_t)> Token = asio::deferred_t>
+  auto async_read(std::uint32_t layer, std::vector<buffer> into, Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code, std::size_t)>(
+        std::forward<Token>(token), executor_, [this, layer, into = std::move(into)](count_handler h) mutable {
+          do_read(layer, std::move(into), std::move(h));
+        });
+  }
+
+ protected:
+  virtual void do_read(std::uint32_t layer, std::vector<buffer> into, count_handler handler) = 0;
+
+ private:
+  asio::any_io_executor executor_;
+};
+
+class store {
+ public:
+  using done_handler = asio::any_completion_handler<void(error_code)>;
+  using count_handler = asio::any_completion_handler<void(error_code, std::size_t)>;
+  using writer_handler = asio::any_completion_handler<void(error_code, std::unique_ptr<block_writer>)>;
+  using reader_handler = asio::any_completion_handler<void(error_code, std::unique_ptr<block_reader>)>;
+
+  explicit store(asio::any_io_executor ex) : executor_(std::move(ex)) {}
+  virtual ~store() = default;
+  store(const store&) = delete;
+  store& operator=(const store&) = delete;
+
+  const asio::any_io_executor& get_executor() const noexcept { return executor_; }
+  virtual store_info info() const = 0;
+
+  // How many of the keys, from the first, are stored whole.
+  template <asio::completion_token_for<void(error_code, std::size_t)> Token = asio::deferred_t>
+  auto async_match(namespace_id ns, std::vector<block_key> keys, Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code, std::size_t)>(
+        std::forward<Token>(token), executor_,
+        [this, ns, keys = std::move(keys)](count_handler h) mutable { do_match(ns, std::move(keys), std::move(h)); });
+  }
+
+  template <asio::completion_token_for<void(error_code, std::unique_ptr<block_writer>)> Token = asio::deferred_t>
+  auto async_open_write(namespace_id ns, block_layout layout, std::vector<block_key> keys, write_options options = {},
+                        Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code, std::unique_ptr<block_writer>)>(
+        std::forward<Token>(token), executor_,
+        [this, ns, layout = std::move(layout), keys = std::move(keys), options](writer_handler h) mutable {
+          do_open_write(ns, std::move(layout), std::move(keys), options, std::move(h));
+        });
+  }
+
+  // The reader keeps what it found from being evicted under it. A block of another layout counts as not there.
+  template <asio::completion_token_for<void(error_code, std::unique_ptr<block_reader>)> Token = asio::deferred_t>
+  auto async_open_read(namespace_id ns, block_layout layout, std::vector<block_key> keys, Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code, std::unique_ptr<block_reader>)>(
+        std::forward<Token>(token), executor_,
+        [this, ns, layout = std::move(layout), keys = std::move(keys)](reader_handler h) mutable {
+          do_open_read(ns, std::move(layout), std::move(keys), std::move(h));
+        });
+  }
+
+  template <asio::completion_token_for<void(error_code)> Token = asio::deferred_t>
+  auto async_remove(namespace_id ns, block_key key, Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code)>(
+        std::forward<Token>(token), executor_, [this, ns, key](done_handler h) { do_remove(ns, key, std::move(h)); });
+  }
+
+ protected:
+  virtual void do_match(namespace_id ns, std::vector<block_key> keys, count_handler handler) = 0;
+  virtual void do_open_write(namespace_id ns, block_layout layout, std::vector<block_key> keys, write_options options,
+                             writer_handler handler) = 0;
+  virtual void do_open_read(namespace_id ns, block_layout layout, std::vector<block_key> keys,
+                            reader_handler handler) = 0;
+  virtual void do_remove(namespace_id ns, block_key key, done_handler handler) = 0;
+
+ private:
+  asio::any_io_executor executor_;
+};
+
+}  // namespace cokv

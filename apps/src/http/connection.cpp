@@ -1,0 +1,238 @@
+#include "http/connection.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <boost/beast/http/rfc7230.hpp>
+
+namespace cokv::http::detail {
+namespace {
+
+namespace bh = beast::http;
+
+constexpr std::size_t pipelined_bytes = 64 << 10;  // read ahead of the request that is being answered
+
+problem problem_of(error_code ec) {
+  if (ec == bh::error::header_limit || ec == errc::too_large)
+    return {status::request_header_fields_too_large, "the request's header is too large"};
+  if (ec == errc::deadline) return {status::request_timeout, "the request's header took too long"};
+  return {status::bad_request, "malformed HTTP request: " + ec.message()};
+}
+
+// What a handler left unanswered because the body could not be read.
+std::optional<problem> problem_of_body(error_code ec, std::uint64_t limit) {
+  if (ec == errc::too_large)
+    return problem{status::payload_too_large, "the request body is larger than " + std::to_string(limit) + " bytes"};
+  if (ec == errc::deadline) return problem{status::request_timeout, "the request body took too long"};
+  if (ec == errc::protocol) return problem{status::bad_request, "malformed request body"};
+  return std::nullopt;  // the client has gone
+}
+
+}  // namespace
+
+connection::connection(std::shared_ptr<server_state> s, byte_stream stream)
+    : server_(std::move(s)),
+      wire_(std::move(stream), server_->options.limit.header_bytes + pipelined_bytes),
+      at_(server_->connections.insert(server_->connections.end(), this)),
+      since_(clock::of(server_->ex).now()) {}
+
+connection::~connection() {
+  server_->connections.erase(at_);
+  server_->ended.try_send(error_code());
+}
+
+awaitable<void> connection::run() {
+  for (;;) {
+    idle_ = true;
+    since_ = clock::of(server_->ex).now();
+    if (wire_.ahead.size() == 0) {
+      if (server_->draining) co_return;
+      if (!co_await wire_.read_ahead(server_->options.limit.idle)) co_return;
+    }
+    idle_ = false;
+    switch (co_await serve_one()) {
+      case next::again:
+        continue;
+      case next::end:
+        co_return;
+      case next::linger:
+        co_await linger();
+        co_return;
+    }
+  }
+}
+
+// Beast's parser, fed by hand: its own read operation can lose a cancellation between two reads, and a client that
+// sends a byte at a time would then keep the connection.
+awaitable<result<void>> connection::read_head(exchange::parser& parser) {
+  auto& time = clock::of(server_->ex);
+  const auto until = time.now() + server_->options.limit.header;
+  for (;;) {
+    if (wire_.ahead.size() != 0) {
+      error_code ec;
+      wire_.ahead.consume(parser.put(wire_.ahead.data(), ec));
+      if (ec && ec != bh::error::need_more) co_return ec;
+      if (parser.is_header_done()) co_return result<void>();
+      if (!ec && wire_.ahead.size() != 0) continue;
+    }
+    const auto left = until - time.now();
+    if (left <= duration(0)) co_return make_error_code(errc::deadline);
+    if (auto n = co_await wire_.read_ahead(left); !n) co_return n.error();
+  }
+}
+
+std::optional<problem> connection::check_head(exchange::parser& parser, request_head& head) {
+  auto& message = parser.get();
+  head.method = message.method();
+  head.version = message.version();
+  const auto target = message.target();
+  if (head.version != 10 && head.version != 11)
+    return problem{status::http_version_not_supported, "only HTTP/1.0 and HTTP/1.1 are spoken here"};
+  if (parse_target({target.data(), target.size()}, head))
+    return problem{status::bad_request, "malformed request target"};
+  if (const auto hosts = message.count(field::host); hosts > 1 || (head.version == 11 && hosts == 0))
+    return problem{status::bad_request, "a request has one Host header"};
+  if (message.count(field::transfer_encoding) != 0 && !parser.chunked())
+    return problem{status::not_implemented, "the only transfer encoding spoken here is chunked"};
+  if (auto coding = message[field::content_encoding]; !coding.empty() && !beast::iequals(coding, "identity"))
+    return problem{status::unsupported_media_type, "request bodies are read without content encoding"};
+  head.fields = message.base();
+  return std::nullopt;
+}
+
+awaitable<connection::next> connection::serve_one() {
+  auto& time = clock::of(server_->ex);
+  const auto start = time.now();
+  exchange::parser parser;
+  parser.header_limit(static_cast<std::uint32_t>(server_->options.limit.header_bytes));
+  parser.body_limit(boost::none);  // bounded by the exchange, route by route
+
+  const auto read = co_await read_head(parser);
+  request_head head;
+  std::optional<problem> refused;
+  if (!read) {
+    // Nobody is there to hear of it, unless it is the request itself that is at fault.
+    const auto ec = read.error();
+    if (ec != errc::deadline && ec != errc::too_large &&
+        &ec.category() != &make_error_code(bh::error::need_more).category())
+      co_return next::end;
+    refused = problem_of(ec);
+  } else {
+    refused = check_head(parser, head);
+  }
+
+  exchange x(wire_, server_->options.limit, parser, head, read && !refused && !server_->draining);
+  auto found = refused ? decltype(server_->routes)::match{} : server_->routes.find(head.method, head.path);
+  const bool open = found.target && (*found.target)->options.open;
+  if (!refused && !open) {
+    const auto given = head.fields[field::authorization];
+    if (!server_->options.keys.allows({given.data(), given.size()})) {
+      x.set(field::www_authenticate, "Bearer realm=\"cokv\"");
+      refused = problem{status::unauthorized,
+                        given.empty() ? "this server needs an API key: Authorization: Bearer KEY" : "unknown API key",
+                        {},
+                        "invalid_api_key"};
+    }
+  }
+  if (!refused && found.allowed.empty())
+    refused = problem{status::not_found, "no such route: " + head.path, {}, "unknown_route"};
+  if (!refused && !found.target) {
+    x.set(field::allow, found.allowed);
+    refused = problem{status::method_not_allowed, head.path + " answers " + found.allowed, {}, "method_not_allowed"};
+  }
+  if (found.target && !refused) {
+    const auto limit = (*found.target)->options.body_bytes.value_or(server_->options.limit.body_bytes);
+    x.limit_body(limit);
+    if (x.content_length() && *x.content_length() > limit) refused = problem_of_body(errc::too_large, limit);
+  }
+
+  if (refused) {
+    co_await x.refuse(*refused);
+  } else {
+    head.parameters = std::move(found.parameters);
+    co_await answer(x, **found.target);
+  }
+  if (!peer_gone_) co_await x.skip_body();
+
+  const served record{head.method, found.target ? std::string_view((*found.target)->pattern) : std::string_view(),
+                      x.code(),    x.received(),
+                      x.sent(),    time.now() - start};
+  spdlog::debug("{} {} {} -> {} in {:.1f} ms", x.peer(), std::string_view(bh::to_string(head.method)), head.path,
+                static_cast<unsigned>(x.code()), std::chrono::duration<double, std::milli>(record.took).count());
+  if (server_->options.observe) server_->options.observe(record);
+  if (peer_gone_ || !x.finished()) co_return next::end;
+  if (x.reusable()) co_return next::again;
+  co_return x.body_done() && read ? next::end : next::linger;
+}
+
+awaitable<void> connection::answer(exchange& x, const target& to) {
+  struct count {
+    std::size_t& n;
+    explicit count(std::size_t& n) : n(n) { ++n; }
+    ~count() { --n; }
+  } running(server_->running);
+
+  auto ended = co_await with(task_group{}, [&](task_group& scope) -> awaitable<void> {
+    // While the body is on its way the handler itself reads the stream.
+    auto watch = [this, &scope] { scope.spawn([this] { return watch_peer(); }); };
+    if (x.body_done())
+      watch();
+    else
+      x.watch_with(watch);
+    co_await handle(x, to);
+    x.watch_with({});
+    scope.cancel();
+  });
+  (void)ended;  // the client's going is told by peer_gone_
+}
+
+awaitable<void> connection::handle(exchange& x, const target& to) {
+  std::string failure;
+  try {
+    co_await to.run(x);
+  } catch (const boost::system::system_error& e) {
+    if (e.code() == asio::error::operation_aborted) throw;  // cancelled: nobody waits for an answer
+    failure = e.what();
+  } catch (const std::exception& e) {
+    failure = e.what();
+  }
+  if (!failure.empty()) spdlog::error("{} {}: {}", x.peer(), to.pattern, failure);
+  if (x.started()) co_return;
+  const auto limit = to.options.body_bytes.value_or(server_->options.limit.body_bytes);
+  if (x.body_error()) {
+    if (auto p = problem_of_body(x.body_error(), limit)) co_await x.refuse(*p);
+  } else {
+    if (failure.empty()) spdlog::error("{} {}: the handler gave no answer", x.peer(), to.pattern);
+    co_await x.refuse({status::internal_server_error, "the server failed to answer; its log says why"});
+  }
+}
+
+// Reads ahead what a pipelining client sends; an end or an error means that nobody waits for the answer any more.
+awaitable<error_code> connection::watch_peer() {
+  while (wire_.ahead.size() < pipelined_bytes) {
+    auto n = co_await wire_.read_ahead(duration::max());
+    if (!n) {
+      if (n.error() == asio::error::operation_aborted && wire_.stream.is_open()) co_return n.error();
+      peer_gone_ = true;
+      co_return make_error_code(errc::closed);  // fails the scope, which cancels the handler
+    }
+  }
+  co_return error_code();
+}
+
+// A close with unread bytes would reset the connection, and the answer with it: read on for a little while.
+awaitable<void> connection::linger() {
+  auto& time = clock::of(server_->ex);
+  const auto& limit = server_->options.limit;
+  const auto until = time.now() + limit.linger;
+  wire_.stream.shutdown_send();
+  std::vector<char> sink(64 << 10);
+  for (std::uint64_t seen = 0; seen < limit.linger_bytes;) {
+    const auto left = until - time.now();
+    if (left <= duration(0)) co_return;
+    auto n = co_await wire_.read_some(asio::buffer(sink), left);
+    if (!n) co_return;
+    seen += *n;
+  }
+}
+
+}  // namespace cokv::http::detail

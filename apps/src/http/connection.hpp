@@ -1,0 +1,40 @@
+// One client connection of a server: reads requests one after the other, runs their handlers and watches for the
+// client's going meanwhile.
+#pragma once
+
+#include "http/server.hpp"
+
+namespace cokv::http::detail {
+
+class connection {
+ public:
+  connection(std::shared_ptr<server_state> s, byte_stream stream);
+  ~connection();
+  connection(const connection&) = delete;
+
+  awaitable<void> run();
+
+  bool idle() const { return idle_; }
+  time_point idle_since() const { return since_; }
+  void close() { wire_.stream.close(); }
+
+ private:
+  enum class next { again, end, linger };
+
+  awaitable<next> serve_one();
+  awaitable<result<void>> read_head(exchange::parser& parser);
+  std::optional<problem> check_head(exchange::parser& parser, request_head& head);
+  awaitable<void> answer(exchange& x, const target& to);
+  awaitable<void> handle(exchange& x, const target& to);
+  awaitable<error_code> watch_peer();
+  awaitable<void> linger();
+
+  std::shared_ptr<server_state> server_;
+  wire wire_;
+  std::list<connection*>::iterator at_;
+  bool idle_ = true;
+  bool peer_gone_ = false;
+  time_point since_;
+};
+
+}  // namespace cokv::http::detail

@@ -1,0 +1,263 @@
+#include "http/exchange.hpp"
+
+#include <boost/beast/http/rfc7230.hpp>
+#include <charconv>
+#include <ctime>
+#include <limits>
+#include <stdexcept>
+
+namespace cokv::http {
+namespace {
+
+constexpr std::uint64_t skippable = 64 << 10;
+
+asio::const_buffer as_buffer(std::string_view s) { return {s.data(), s.size()}; }
+
+std::string date_text(wall_time now) {
+  const std::time_t t = std::chrono::duration_cast<std::chrono::seconds>(now.time_since_epoch()).count();
+  std::tm parts{};
+  ::gmtime_r(&t, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &parts)};
+}
+
+}  // namespace
+
+exchange::exchange(wire& w, const limits& limit, parser& p, request_head& head, bool may_keep_alive)
+    : wire_(w),
+      limits_(limit),
+      parser_(p),
+      head_(head),
+      body_limit_(limit.body_bytes),
+      body_since_(clock::of(w.stream.get_executor()).now()),
+      keep_alive_(may_keep_alive && p.keep_alive()) {
+  if (auto n = p.content_length()) length_ = *n;
+  if (p.is_done()) {
+    length_ = 0;
+    body_done_ = true;
+  }
+}
+
+// ---- the request body
+
+duration exchange::read_limit() {
+  // A body that trickles makes progress for ever: it also has to keep up with least_rate.
+  auto& time = clock::of(wire_.stream.get_executor());
+  const auto allowed = limits_.stall + std::chrono::seconds(received_ / std::max<std::uint64_t>(1, limits_.least_rate));
+  const auto left = body_since_ + allowed - time.now();
+  return std::max(duration(0), std::min<duration>(limits_.stall, left));
+}
+
+awaitable<error_code> exchange::continue_if_expected() {
+  if (std::exchange(reading_, true)) co_return error_code();
+  body_since_ = clock::of(wire_.stream.get_executor()).now();
+  const auto expect = parser_.get()[field::expect];
+  if (wire_.ahead.size() != 0 || head_.version < 11 || !beast::iequals(expect, "100-continue")) co_return error_code();
+  const std::array buffers{as_buffer("HTTP/1.1 100 Continue\r\n\r\n")};
+  co_return co_await wire_.write(buffers, write_limit(0));
+}
+
+awaitable<result<std::size_t>> exchange::read_some(asio::mutable_buffer into) {
+  if (body_error_) co_return body_error_;
+  if (body_done_ || into.size() == 0) co_return std::size_t(0);
+  body_error_ = co_await continue_if_expected();
+  if (body_error_) co_return body_error_;
+  auto n = length_ ? co_await read_counted(into, read_limit()) : co_await read_chunked(into, read_limit());
+  if (!n) {
+    body_error_ = n.error();
+    co_return n;
+  }
+  received_ += *n;
+  if (received_ > body_limit_) {
+    body_error_ = errc::too_large;
+    co_return body_error_;
+  }
+  if (length_ && received_ == *length_) end_body();
+  co_return n;
+}
+
+awaitable<result<std::size_t>> exchange::read_counted(asio::mutable_buffer into, duration limit) {
+  const auto left = std::min<std::uint64_t>(*length_ - received_, into.size());
+  into = asio::buffer(into, static_cast<std::size_t>(left));
+  if (wire_.ahead.size() == 0 && into.size() < 4096) {  // small pieces: one system call for many
+    if (auto n = co_await wire_.read_ahead(limit); !n) co_return n;
+  }
+  if (wire_.ahead.size() != 0) {
+    const std::size_t n = asio::buffer_copy(into, wire_.ahead.data());
+    wire_.ahead.consume(n);
+    co_return n;
+  }
+  co_return co_await wire_.read_some(into, limit);
+}
+
+awaitable<result<std::size_t>> exchange::read_chunked(asio::mutable_buffer into, duration limit) {
+  for (;;) {
+    auto& body = parser_.get().body();
+    body.data = into.data();
+    body.size = into.size();
+    error_code ec = beast::http::error::need_more;
+    if (wire_.ahead.size() != 0) {
+      const std::size_t used = parser_.put(wire_.ahead.data(), ec);
+      wire_.ahead.consume(used);
+      if (ec && ec != beast::http::error::need_more && ec != beast::http::error::need_buffer)
+        co_return make_error_code(errc::protocol);
+    }
+    const std::size_t got = into.size() - body.size;
+    if (parser_.is_done()) end_body();
+    if (got != 0 || body_done_) co_return got;
+    if (ec == beast::http::error::need_more || wire_.ahead.size() == 0)
+      if (auto n = co_await wire_.read_ahead(limit); !n) co_return n;
+  }
+}
+
+void exchange::end_body() {
+  body_done_ = true;
+  if (on_body_done_) std::exchange(on_body_done_, nullptr)();
+}
+
+awaitable<error_code> exchange::read_exactly(asio::mutable_buffer into) {
+  while (into.size() != 0) {
+    auto n = co_await read_some(into);
+    if (!n) co_return n.error();
+    if (*n == 0) co_return body_error_ = errc::protocol;
+    into += *n;
+  }
+  co_return error_code();
+}
+
+awaitable<result<std::string>> exchange::read_all() {
+  std::string out;
+  for (;;) {
+    const std::size_t had = out.size();
+    // What is announced is believed only as fast as it arrives.
+    std::size_t more = std::clamp<std::size_t>(had, 4096, 1 << 20);
+    if (length_) more = std::min<std::uint64_t>(more, *length_ - had);
+    if (more == 0) more = 1;
+    out.resize(had + more);
+    auto n = co_await read_some(asio::buffer(out.data() + had, more));
+    if (!n) co_return n.error();
+    out.resize(had + *n);
+    if (body_done_) co_return out;
+  }
+}
+
+awaitable<void> exchange::skip_body() {
+  if (body_done_ || body_error_ || !keep_alive_ || !finished()) co_return;
+  std::array<char, 4096> sink;
+  while (!body_done_ && received_ <= skippable) {
+    auto n = co_await read_some(asio::buffer(sink));
+    if (!n) co_return;
+  }
+}
+
+// ---- the response
+
+duration exchange::write_limit(std::size_t bytes) const {
+  return limits_.stall + std::chrono::seconds(bytes / std::max<std::uint64_t>(1, limits_.least_rate));
+}
+
+void exchange::set(field name, std::string value) {
+  set(std::string_view(beast::http::to_string(name)), std::move(value));
+}
+
+void exchange::set(std::string_view name, std::string value) {
+  if (value.find_first_of(std::string_view("\r\n\0", 3)) != std::string::npos)
+    throw std::logic_error("a header value may not hold a line break");
+  fields_.append(name).append(": ").append(value).append("\r\n");
+}
+
+std::string exchange::head_text(status code, std::string_view type, std::optional<std::uint64_t> length) {
+  const auto reason = beast::http::obsolete_reason(code);
+  std::string out = "HTTP/1.1 " + std::to_string(static_cast<unsigned>(code)) + ' ';
+  out.append(reason.data(), reason.size()).append("\r\n");
+  out.append("Date: ").append(date_text(clock::of(wire_.stream.get_executor()).wall_now())).append("\r\n");
+  if (!type.empty()) out.append("Content-Type: ").append(type).append("\r\n");
+  if (length)
+    out.append("Content-Length: ").append(std::to_string(*length)).append("\r\n");
+  else if (chunked_)
+    out.append("Transfer-Encoding: chunked\r\n");
+  // Said outright in both cases: HTTP/1.0 clients need the one, all others the other.
+  out.append(keep_alive_ ? "Connection: keep-alive\r\n" : "Connection: close\r\n");
+  out.append(fields_).append("\r\n");
+  return out;
+}
+
+awaitable<error_code> exchange::respond(status code, std::string_view type, std::string_view body) {
+  if (started()) throw std::logic_error("a request is answered once");
+  // A small rest of the body is skipped; for a large one it is cheaper to connect again.
+  if (!body_done_ && (!length_ || *length_ - received_ > skippable || body_error_)) keep_alive_ = false;
+  response_ = phase::body;
+  code_ = code;
+  const bool bodiless = code == status::no_content || code == status::not_modified;
+  const std::string head =
+      head_text(code, bodiless ? "" : type, bodiless ? std::nullopt : std::optional<std::uint64_t>(body.size()));
+  if (bodiless || head_.method == verb::head) body = {};
+  const std::array buffers{as_buffer(head), as_buffer(body)};
+  write_error_ = co_await wire_.write(buffers, write_limit(head.size() + body.size()));
+  if (!write_error_) {
+    sent_ += body.size();
+    response_ = phase::done;
+  }
+  co_return write_error_;
+}
+
+awaitable<error_code> exchange::refuse(problem p) {
+  const std::string body = error_body(p);
+  co_return co_await respond(p.code, "application/json", body);
+}
+
+awaitable<error_code> exchange::start(status code, std::string_view type, std::optional<std::uint64_t> length) {
+  if (started()) throw std::logic_error("a request is answered once");
+  if (!body_done_ && (!length_ || *length_ - received_ > skippable || body_error_)) keep_alive_ = false;
+  response_ = phase::body;
+  code_ = code;
+  promised_ = length;
+  chunked_ = !length && head_.version >= 11;
+  if (!length && !chunked_) keep_alive_ = false;  // HTTP/1.0: the end of the connection is the end of the body
+  const std::string head = head_text(code, type, length);
+  const std::array buffers{as_buffer(head)};
+  write_error_ = co_await wire_.write(buffers, write_limit(head.size()));
+  co_return write_error_;
+}
+
+awaitable<error_code> exchange::write(std::string_view bytes) {
+  const std::array buffers{as_buffer(bytes)};
+  co_return co_await write(buffers);
+}
+
+awaitable<error_code> exchange::write(std::span<const asio::const_buffer> buffers) {
+  if (response_ != phase::body) throw std::logic_error("write() comes after start() and before finish()");
+  if (write_error_) co_return write_error_;
+  std::size_t total = 0;
+  for (const auto& b : buffers) total += b.size();
+  if (total == 0) co_return error_code();
+  if (promised_ && sent_ + total > *promised_) throw std::logic_error("more than the length that start() announced");
+  sent_ += total;
+  if (head_.method == verb::head) co_return error_code();
+  if (!chunked_) co_return write_error_ = co_await wire_.write(buffers, write_limit(total));
+  char size[20];
+  auto end = std::to_chars(size, size + 16, total, 16).ptr;
+  *end++ = '\r';
+  *end++ = '\n';
+  std::vector<asio::const_buffer> all;
+  all.reserve(buffers.size() + 2);
+  all.emplace_back(size, static_cast<std::size_t>(end - size));
+  all.insert(all.end(), buffers.begin(), buffers.end());
+  all.push_back(as_buffer("\r\n"));
+  co_return write_error_ = co_await wire_.write(all, write_limit(total));
+}
+
+awaitable<error_code> exchange::finish() {
+  if (response_ != phase::body) throw std::logic_error("finish() comes once, after start()");
+  if (write_error_) co_return write_error_;
+  if (promised_ && sent_ != *promised_ && head_.method != verb::head)
+    throw std::logic_error("less than the length that start() announced");
+  if (chunked_ && head_.method != verb::head) {
+    const std::array buffers{as_buffer("0\r\n\r\n")};
+    write_error_ = co_await wire_.write(buffers, write_limit(0));
+  }
+  if (!write_error_) response_ = phase::done;
+  co_return write_error_;
+}
+
+}  // namespace cokv::http

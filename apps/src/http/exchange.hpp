@@ -1,0 +1,104 @@
+// One request and its response, as a handler sees them. Both bodies stream: a request body is read as it arrives,
+// straight into the handler's memory where its length is known; a response goes out as it is written, and a slow
+// client slows its handler down. When the client goes away while a handler runs, the handler is cancelled.
+//
+//     routes: server.route(verb::post, "/v1/echo", [](exchange& x) -> awaitable<void> {
+//       auto body = co_await x.read_all();
+//       if (!body) co_return;                                  // answered by the server: 413, 408 or 400
+//       co_await x.respond(status::ok, "text/plain", *body);
+//     });
+//
+//     co_await x.start(status::ok, "text/event-stream");        // streaming
+//     while (auto token = next()) if (co_await x.write("data: " + *token + "\n\n")) co_return;
+//     co_await x.finish();
+#pragma once
+
+#include <boost/beast/http/buffer_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <span>
+
+#include "cokv/runtime/task_group.hpp"
+#include "http/limits.hpp"
+#include "http/message.hpp"
+#include "http/wire.hpp"
+
+namespace cokv::http {
+
+class exchange {
+ public:
+  using parser = beast::http::request_parser<beast::http::buffer_body>;
+
+  exchange(wire& w, const limits& limit, parser& p, request_head& head, bool may_keep_alive);
+  exchange(const exchange&) = delete;
+
+  const request_head& request() const { return head_; }
+  std::string peer() const { return wire_.stream.peer(); }
+
+  // ---- the request body
+  // Errors: errc::too_large, errc::deadline (too slow), errc::protocol (malformed), the stream's own. They stick; a
+  // handler that returns after one without having responded leaves the answer to the server.
+  std::optional<std::uint64_t> content_length() const { return length_; }  // none: chunked
+  awaitable<result<std::size_t>> read_some(asio::mutable_buffer into);     // 0: the end
+  awaitable<error_code> read_exactly(asio::mutable_buffer into);           // errc::protocol: the body ends before
+  awaitable<result<std::string>> read_all();
+  bool body_done() const { return body_done_; }
+
+  // ---- the response
+  void set(field name, std::string value);  // before start() or respond()
+  void set(std::string_view name, std::string value);
+  void close_after() { keep_alive_ = false; }
+  awaitable<error_code> respond(status code, std::string_view type, std::string_view body);
+  awaitable<error_code> refuse(problem p);  // respond() with an error object
+  // Then write() and finish(). With a length exactly that many bytes are to be written; without, chunks.
+  awaitable<error_code> start(status code, std::string_view type, std::optional<std::uint64_t> length = {});
+  awaitable<error_code> write(std::string_view bytes);
+  awaitable<error_code> write(std::span<const asio::const_buffer> buffers);  // in one system call where possible
+  awaitable<error_code> finish();
+  bool started() const { return response_ != phase::none; }
+  bool finished() const { return response_ == phase::done; }
+  error_code body_error() const { return body_error_; }
+  status code() const { return code_; }
+  std::uint64_t received() const { return received_; }
+  std::uint64_t sent() const { return sent_; }
+
+  // ---- for the server
+  void limit_body(std::uint64_t bytes) { body_limit_ = bytes; }
+  void watch_with(std::function<void()> start) { on_body_done_ = std::move(start); }
+  bool reusable() const { return keep_alive_ && finished() && body_done_; }
+  awaitable<void> skip_body();  // what little is left, so that the connection can be used again
+
+ private:
+  enum class phase { none, body, done };
+
+  awaitable<result<std::size_t>> read_counted(asio::mutable_buffer into, duration limit);
+  awaitable<result<std::size_t>> read_chunked(asio::mutable_buffer into, duration limit);
+  awaitable<error_code> continue_if_expected();
+  void end_body();
+  std::string head_text(status code, std::string_view type, std::optional<std::uint64_t> length);
+  duration read_limit();
+  duration write_limit(std::size_t bytes) const;
+
+  wire& wire_;
+  const limits& limits_;
+  parser& parser_;
+  request_head& head_;
+  std::optional<std::uint64_t> length_;
+  std::uint64_t body_limit_;
+  std::uint64_t received_ = 0;
+  time_point body_since_;
+  bool body_done_ = false;
+  bool reading_ = false;
+  error_code body_error_;
+  std::function<void()> on_body_done_;
+
+  phase response_ = phase::none;
+  status code_ = status::unknown;
+  bool keep_alive_;
+  bool chunked_ = false;
+  std::optional<std::uint64_t> promised_;
+  std::uint64_t sent_ = 0;
+  error_code write_error_;
+  std::string fields_;
+};
+
+}  // namespace cokv::http

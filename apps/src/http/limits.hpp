@@ -1,0 +1,25 @@
+// What one server puts up with. Every wait for a client has a deadline and every amount a bound, so that slow, greedy
+// or broken clients cost a connection for a known time, and nothing else.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "cokv/runtime/clock.hpp"
+
+namespace cokv::http {
+
+struct limits {
+  std::size_t header_bytes = 16 << 10;  // request line and fields; beyond: 431
+  std::uint64_t body_bytes = 1 << 20;   // where the route says nothing; beyond: 413
+  std::size_t connections = 1024;       // beyond: the longest idle one is closed, else new ones wait to be accepted
+  duration idle = std::chrono::seconds(75);    // between requests
+  duration header = std::chrono::seconds(10);  // from a request's first byte to its last header byte; beyond: 408
+  duration stall = std::chrono::seconds(30);   // one read or write of a body without progress
+  std::uint64_t least_rate = 1024;             // bytes a second that a body makes on average, after `stall`
+  duration linger = std::chrono::seconds(2);   // how long a refused request is still read, so that its answer arrives
+  std::uint64_t linger_bytes = 64 << 20;
+};
+
+}  // namespace cokv::http

@@ -1,0 +1,101 @@
+// An HTTP/1.1 server over the network seam: real sockets on an io_context, simulated ones in virtual time on a
+// sim_context. Routes, limits and deadlines, keep-alive and pipelining, API keys, cancellation of handlers whose
+// client has gone, and a drain that lets requests in flight finish.
+//
+//     http::server server(context.get_executor(), {.keys = api_keys::load("keys.txt")});
+//     server.route(verb::get, "/healthz", healthz, {.open = true});
+//     server.listen({"127.0.0.1", 8080});                 // config_error: the port is in use
+//     asio::co_spawn(context, server.run(), asio::detached);
+//     ...
+//     server.drain(10s);                                  // run() returns when the last request has been answered
+//
+// A server belongs to its context and is used from the context's thread. Handlers run there as coroutines; they and
+// what they captured live until the last connection has ended.
+#pragma once
+
+#include <boost/asio/experimental/channel.hpp>
+#include <functional>
+#include <list>
+#include <memory>
+
+#include "cokv/runtime/with.hpp"
+#include "http/api_keys.hpp"
+#include "http/exchange.hpp"
+#include "http/router.hpp"
+
+namespace cokv::http {
+
+using handler = std::function<awaitable<void>(exchange&)>;
+
+struct route_options {
+  std::optional<std::uint64_t> body_bytes = {};  // instead of limits::body_bytes
+  bool open = false;                             // needs no API key
+};
+
+// One answered (or abandoned) request, for logs and metrics.
+struct served {
+  verb method;
+  std::string_view route;  // the pattern; empty: none matched
+  status code;             // unknown: the client went before it was answered
+  std::uint64_t bytes_in, bytes_out;
+  duration took;
+};
+
+struct server_options {
+  limits limit = {};
+  api_keys keys = {};
+  std::function<void(const served&)> observe = {};
+};
+
+namespace detail {
+
+struct target {
+  handler run;
+  route_options options;
+  std::string pattern;
+};
+
+class connection;
+
+// Shared by the server and its connections, so that either may be destroyed first.
+struct server_state {
+  server_state(asio::any_io_executor e, server_options o) : ex(std::move(e)), options(std::move(o)), ended(ex, 1) {}
+
+  asio::any_io_executor ex;
+  server_options options;
+  router<std::shared_ptr<const target>> routes;
+  listener accepting;
+  std::list<connection*> connections;
+  std::size_t running = 0;
+  bool draining = false;
+  time_point drain_until{};
+  asio::experimental::channel<void(error_code)> ended;  // a connection has ended, or drain() was called
+};
+
+}  // namespace detail
+
+class server {
+ public:
+  explicit server(asio::any_io_executor ex, server_options options = {});
+
+  void route(verb method, std::string_view pattern, handler h, route_options options = {});
+
+  // Binds now. config_error when it can't, naming the address; `flag` starts that line.
+  void listen(const endpoint& at, std::string_view flag = "--listen");
+  endpoint local_endpoint() const { return state_->accepting.local_endpoint(); }
+
+  // Accepts and serves until drained or cancelled; returns after the last connection has ended.
+  awaitable<void> run();
+
+  // Stops accepting, closes idle connections, lets requests in flight finish for `grace` and cancels the rest.
+  // May be called again with a shorter grace.
+  void drain(duration grace);
+
+  std::size_t connections() const { return state_->connections.size(); }
+  std::size_t requests_running() const { return state_->running; }
+
+ private:
+  std::shared_ptr<detail::server_state> state_;
+};
+
+}  // namespace cokv::http

@@ -1,0 +1,40 @@
+// A byte stream with the bytes that were read ahead of need, and reads and writes that have a deadline.
+#pragma once
+
+#include <array>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <span>
+
+#include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/net.hpp"
+
+namespace cokv::http {
+
+// One operation void(error_code, size_t), or errc::deadline when it took longer than `limit` and moved nothing.
+template <class Operation>
+awaitable<result<std::size_t>> within(clock& time, duration limit, Operation operation) {
+  auto [order, ec, n, late] =
+      co_await asio::experimental::make_parallel_group(std::move(operation), time.async_wait_for(limit))
+          .async_wait(asio::experimental::wait_for_one(), asio::deferred);
+  if (!ec) co_return n;
+  if (ec == asio::error::operation_aborted && !late) co_return make_error_code(errc::deadline);
+  co_return ec;
+}
+
+class wire {
+ public:
+  wire(byte_stream s, std::size_t read_ahead) : stream(std::move(s)), ahead(read_ahead) {}
+
+  // Reads at least a byte more into `ahead`; errc::too_large when it is full.
+  awaitable<result<std::size_t>> read_ahead(duration limit);
+  awaitable<result<std::size_t>> read_some(asio::mutable_buffer into, duration limit);
+  // All of it, in as few system calls as the stream permits.
+  awaitable<error_code> write(std::span<const asio::const_buffer> from, duration limit);
+
+  byte_stream stream;
+  boost::beast::flat_buffer ahead;
+};
+
+}  // namespace cokv::http

@@ -37,13 +37,14 @@ connection::connection(std::shared_ptr<server_state> s, byte_stream stream)
 
 connection::~connection() {
   server_->connections.erase(at_);
-  server_->ended.try_send(error_code());
+  server_->changed.try_send(true);
 }
 
 awaitable<void> connection::run() {
   for (;;) {
     idle_ = true;
     since_ = clock::of(server_->ex).now();
+    server_->changed.try_send(true);
     if (wire_.ahead.size() == 0) {
       if (server_->draining) co_return;
       if (!co_await wire_.read_ahead(server_->options.limit.idle)) co_return;

@@ -21,7 +21,7 @@ awaitable<void> accept(state_ptr s, task_group& group) {
   while (!s->draining) {
     if (s->connections.size() >= s->options.limit.connections) {
       close_idle_one(*s);
-      co_await s->ended.async_receive(asio::as_tuple(asio::deferred));
+      co_await s->changed.async_receive(asio::as_tuple(asio::deferred));
       continue;
     }
     auto [ec, stream] = co_await s->accepting.async_accept(asio::as_tuple(asio::deferred));
@@ -40,7 +40,7 @@ awaitable<void> drained(state_ptr s) {
   auto& time = clock::of(s->ex);
   while (!s->connections.empty() && time.now() < s->drain_until)
     co_await asio::experimental::make_parallel_group(time.async_wait_until(s->drain_until),
-                                                     s->ended.async_receive(asio::deferred))
+                                                     s->changed.async_receive(asio::deferred))
         .async_wait(asio::experimental::wait_for_one(), asio::deferred);
 }
 
@@ -79,7 +79,7 @@ void server::drain(duration grace) {
     for (auto* c : state_->connections)
       if (c->idle()) c->close();
   }
-  state_->ended.try_send(error_code());
+  state_->changed.try_send(true);
 }
 
 }  // namespace cokv::http

@@ -13,11 +13,11 @@
 // what they captured live until the last connection has ended.
 #pragma once
 
-#include <boost/asio/experimental/channel.hpp>
 #include <functional>
 #include <list>
 #include <memory>
 
+#include "cokv/runtime/channel.hpp"
 #include "cokv/runtime/with.hpp"
 #include "http/api_keys.hpp"
 #include "http/exchange.hpp"
@@ -59,7 +59,7 @@ class connection;
 
 // Shared by the server and its connections, so that either may be destroyed first.
 struct server_state {
-  server_state(asio::any_io_executor e, server_options o) : ex(std::move(e)), options(std::move(o)), ended(ex, 1) {}
+  server_state(asio::any_io_executor e, server_options o) : ex(std::move(e)), options(std::move(o)), changed(ex, 1) {}
 
   asio::any_io_executor ex;
   server_options options;
@@ -69,7 +69,7 @@ struct server_state {
   std::size_t running = 0;
   bool draining = false;
   time_point drain_until{};
-  asio::experimental::channel<void(error_code)> ended;  // a connection has ended, or drain() was called
+  channel<bool> changed;  // a connection has ended or become idle, or drain() was called
 };
 
 }  // namespace detail

@@ -9,12 +9,15 @@
 #include "cokv/runtime/clock.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/net.hpp"
+#include "cokv/runtime/result.hpp"
 
 namespace cokv::http {
 
 // One operation void(error_code, size_t), or errc::deadline when it took longer than `limit` and moved nothing.
+// duration::max() is no limit.
 template <class Operation>
 awaitable<result<std::size_t>> within(clock& time, duration limit, Operation operation) {
+  if (limit == duration::max()) co_return co_await std::move(operation)(as_result);
   auto [order, ec, n, late] =
       co_await asio::experimental::make_parallel_group(std::move(operation), time.async_wait_for(limit))
           .async_wait(asio::experimental::wait_for_one(), asio::deferred);

@@ -19,8 +19,12 @@
 
 namespace cokv {
 
+namespace detail {
+struct tokenizer_tables;
+}
+
 struct encode_options {
-  bool parse_special = true;  // text that spells an added token becomes it; off for text from people one does not trust
+  bool parse_special = true;  // text that spells a special token becomes it; off for text that must not steer
   bool add_special = true;    // what the tokenizer's post-processor puts around a text (a BOS); nothing if it has none
 };
 
@@ -55,10 +59,9 @@ class tokenizer {
   std::size_t size() const noexcept;                                   // highest id + 1
 
  private:
-  struct tables;
   struct cache;
-  explicit tokenizer(std::shared_ptr<const tables>);
-  std::shared_ptr<const tables> tables_;
+  explicit tokenizer(std::shared_ptr<const detail::tokenizer_tables>);
+  std::shared_ptr<const detail::tokenizer_tables> tables_;
   std::unique_ptr<cache> cache_;
 };
 

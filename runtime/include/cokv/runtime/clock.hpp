@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/detail/deadline_heap.hpp"
+#include "cokv/runtime/detail/initiate.hpp"
 
 namespace cokv {
 
@@ -30,23 +32,45 @@ struct clock_tag {
 using time_point = clock_tag::time_point;
 using wall_time = std::chrono::sys_time<duration>;
 
+namespace detail {
+
+struct deadline_state;
+struct sim_task;
+using deadline_operation = operation<void(error_code), deadline_state>;
+
+class clock_impl {
+ public:
+  virtual ~clock_impl() = default;
+  virtual time_point now() const noexcept = 0;
+  virtual wall_time wall_now() const noexcept = 0;
+  virtual void add(deadline_operation& op) noexcept = 0;    // its state().when is set
+  virtual void remove(deadline_state& state) noexcept = 0;  // its operation ends
+  virtual void shutdown() = 0;
+};
+
+struct deadline_state : heap_node {
+  time_point when{};
+  clock_impl* owner = nullptr;
+  deadline_operation* operation = nullptr;
+  sim_task* task = nullptr;
+  std::uint64_t ticket = 0;
+
+  deadline_state() = default;
+  deadline_state(const deadline_state&) = delete;
+  deadline_state& operator=(const deadline_state&) = delete;
+  ~deadline_state() {
+    if (owner) owner->remove(*this);
+  }
+};
+
+}  // namespace detail
+
 // One per context, used from the context's thread.
 class clock : public asio::execution_context::service {
  public:
-  using handler = asio::any_completion_handler<void(error_code)>;
-
-  class impl {
-   public:
-    virtual ~impl() = default;
-    virtual time_point now() const noexcept = 0;
-    virtual wall_time wall_now() const noexcept = 0;
-    virtual void wait_until(time_point when, handler done) = 0;
-    virtual void shutdown() = 0;
-  };
-
   inline static asio::execution_context::id id;
   explicit clock(asio::execution_context& context) : service(context) {}
-  clock(asio::execution_context& context, asio::any_io_executor ex, std::unique_ptr<impl> p)
+  clock(asio::execution_context& context, asio::any_io_executor ex, std::unique_ptr<detail::clock_impl> p)
       : service(context), ex_(std::move(ex)), impl_(std::move(p)) {}
 
   static clock& of(const asio::any_io_executor& ex);
@@ -55,44 +79,37 @@ class clock : public asio::execution_context::service {
   time_point now() const noexcept { return impl_->now(); }
   wall_time wall_now() const noexcept { return impl_->wall_now(); }
 
-  // void(error_code): success at or after `when` (a point that has passed completes at once, still by post),
+  // void(error_code): success at or after `when` (at once for a point that has passed, still by post),
   // operation_aborted when cancelled. terminal, partial and total cancellation.
   template <class Token = asio::deferred_t>
   auto async_wait_until(time_point when, Token&& token = Token()) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_wait{this}, token, when);
+    return detail::initiate<void(error_code), detail::deadline_state>(
+        std::forward<Token>(token), ex_, [this, when](detail::deadline_operation& op) { add(op, when); });
   }
 
-  // The same, counted from when the operation is initiated.
+  // The same, counted from when the operation is started. duration::max() is never.
   template <class Token = asio::deferred_t>
   auto async_wait_for(duration d, Token&& token = Token()) {
-    return asio::async_initiate<Token, void(error_code)>(initiate_wait{this}, token, d);
+    return detail::initiate<void(error_code), detail::deadline_state>(
+        std::forward<Token>(token), ex_, [this, d](detail::deadline_operation& op) {
+          time_point start = now();
+          add(op, d > time_point::max() - start ? time_point::max() : start + d);
+        });
   }
 
  private:
-  struct initiate_wait {
-    using executor_type = asio::any_io_executor;
-    clock* self;
-    executor_type get_executor() const noexcept { return self->ex_; }
-    template <class Handler>
-    void operator()(Handler&& done, time_point when) const {
-      self->impl_->wait_until(when, std::forward<Handler>(done));
-    }
-    template <class Handler>
-    void operator()(Handler&& done, duration d) const {
-      self->impl_->wait_until(after(self->impl_->now(), d), std::forward<Handler>(done));
-    }
-  };
-
-  static time_point after(time_point t, duration d) {  // saturates: duration::max() is never
-    return d > time_point::max() - t ? time_point::max() : t + d;
+  void add(detail::deadline_operation& op, time_point when) {
+    op.state().when = when;
+    op.state().owner = impl_.get();
+    op.state().operation = &op;
+    impl_->add(op);
   }
-
   void shutdown() override {
     if (impl_) impl_->shutdown();
   }
 
   asio::any_io_executor ex_;
-  std::unique_ptr<impl> impl_;
+  std::unique_ptr<detail::clock_impl> impl_;
 };
 
 }  // namespace cokv

@@ -28,7 +28,8 @@ struct endpoint {
   std::string to_string() const;  // "host:port", "[::1]:port"
 };
 
-// Reads "HOST:PORT", "[V6]:PORT" or ":PORT". Errors say what is wrong and compare equal to errc::invalid_argument.
+// Reads "HOST:PORT", "[V6]:PORT" or ":PORT". Errors say what is wrong and compare equal to
+// boost::system::errc::invalid_argument.
 result<endpoint> parse_endpoint(std::string_view text);
 
 // The buffers of one operation, erased: at most `limit` of them, what is beyond is left to the next operation (which

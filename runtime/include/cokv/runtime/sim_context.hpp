@@ -34,13 +34,12 @@ struct sim_domain {
 };
 
 // A handler that is ready, or waits for its time. Nodes come from the context's free lists.
-struct sim_task {
+struct sim_task : heap_node {
   void (*call)(sim_task*, bool run);
   sim_domain* domain;
-  std::int64_t when = 0;
-  std::uint64_t sequence = 0;
-  std::uint32_t place = none;  // in the heap of deadlines
-  static constexpr std::uint32_t none = ~std::uint32_t{0};
+  std::uint64_t ticket = 0;  // tells a node in use from the same memory used again
+
+  sim_task(void (*c)(sim_task*, bool), sim_domain* d) : call(c), domain(d) {}
 };
 
 }  // namespace detail
@@ -89,26 +88,32 @@ class sim_context : public asio::execution_context {
   // A timer that a simulated device sets: `fn` runs at `when` as a handler of the domain.
   struct timer_id {
     detail::sim_task* task = nullptr;
-    std::uint64_t sequence = 0;
+    std::uint64_t ticket = 0;
   };
   template <class F>
   timer_id at(time_point when, detail::sim_domain& domain, F fn) {
+    static_assert(sizeof(task_of<F>) <= granule * (classes - 1), "kept in the free lists, where a timer_id may look");
+    if (domain.dead) return {};
     auto* task = make(domain, std::move(fn));
-    schedule(task, when);
-    return {task, task->sequence};
+    task->ticket = ++tickets_;
+    deadlines_.push(when.time_since_epoch().count(), *task);
+    return {task, task->ticket};
   }
   bool cancel(timer_id id);  // false when it ran, or is about to
 
   detail::sim_domain& home() noexcept { return home_; }
-  void drop(detail::sim_domain& domain);  // destroys every handler of the domain
+  void drop(detail::sim_domain& domain);                                 // destroys every handler of the domain
+  void keep(std::shared_ptr<void> p) { keep_.push_back(std::move(p)); }  // until the context goes
   void* allocate(std::size_t bytes);
   void deallocate(void* p, std::size_t bytes) noexcept;
 
  private:
+  static constexpr std::size_t granule = 64, classes = 9;
+
   template <class F>
   struct task_of : detail::sim_task {
     F fn;
-    task_of(detail::sim_domain& d, F&& f) : sim_task{&invoke, &d}, fn(std::move(f)) {}
+    task_of(detail::sim_domain& d, F&& f) : sim_task(&invoke, &d), fn(std::move(f)) {}
     static void invoke(sim_task* task, bool run) {
       auto* self = static_cast<task_of*>(task);
       sim_context& core = self->domain->core;
@@ -117,13 +122,6 @@ class sim_context : public asio::execution_context {
       core.deallocate(self, sizeof(task_of));  // before the upcall, which may want it
       if (run) std::move(fn)();
     }
-  };
-
-  struct later {
-    std::int64_t when;
-    std::uint64_t sequence;
-    detail::sim_task* task;
-    bool operator<(const later& o) const { return when != o.when ? when < o.when : sequence < o.sequence; }
   };
 
   template <class F>
@@ -143,28 +141,21 @@ class sim_context : public asio::execution_context {
     if (!domain.dead) ready_.push_back(make(domain, std::forward<F>(fn)));
   }
 
-  void schedule(detail::sim_task* task, time_point when);
-  void place(std::size_t i, const later& entry) noexcept;
-  void sift_up(std::size_t i, later entry) noexcept;
-  void sift_down(std::size_t i, later entry) noexcept;
-  void erase(std::size_t i) noexcept;
   bool advance(time_point limit);
   void run_one();
-  outcome drain_ready();
   void destroy_all();
-
-  static constexpr std::size_t granule = 64, classes = 9;
 
   detail::sim_domain home_;
   detail::sim_domain* running_ = nullptr;
   std::vector<detail::sim_task*> ready_;
-  std::vector<later> deadlines_;
+  detail::deadline_heap deadlines_;
   std::vector<void*> free_[classes];
   time_point now_{};
-  std::uint64_t seed_, random_state_, sequence_ = 0, hash_ = 1469598103934665603ull;
+  std::uint64_t seed_, random_state_, tickets_ = 0, hash_ = 1469598103934665603ull;
   std::size_t steps_ = 0, steps_this_instant_ = 0, work_ = 0;
   sim_options options_;
   bool stopped_ = false;
+  std::vector<std::shared_ptr<void>> keep_;
 };
 
 // Has the properties that any_io_executor, work guards and strands ask for.

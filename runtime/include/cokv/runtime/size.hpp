@@ -13,8 +13,8 @@
 
 namespace cokv {
 
-// Errors say what is wrong with the text and compare equal to errc::invalid_argument. A fraction is rounded down to
-// whole bytes; spaces are allowed around the number and before the unit; units are case-insensitive.
+// Errors say what is wrong with the text and compare equal to boost::system::errc::invalid_argument. A fraction is
+// rounded down to whole bytes; spaces are allowed around the number and before the unit; units are case-insensitive.
 result<std::uint64_t> parse_size(std::string_view text);
 
 // The shortest form with a binary unit: "4GiB" when that is exact, else two decimals ("1.40GiB"), else plain bytes.

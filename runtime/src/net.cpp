@@ -1,0 +1,195 @@
+#include "cokv/runtime/net.hpp"
+
+#include <boost/asio/connect.hpp>
+#include <boost/asio/ip/tcp.hpp>
+
+#include "cokv/runtime/detail/initiate.hpp"
+#include "services.hpp"
+
+namespace cokv {
+namespace {
+
+using asio::ip::tcp;
+
+endpoint to_endpoint(const tcp::endpoint& e) { return {e.address().to_string(), e.port()}; }
+
+// Asio copies the sequence it is given into its operation; this one stays as small as the common case of one buffer.
+template <class Buffer>
+struct view {
+  const Buffer* first;
+  const Buffer* last;
+  using value_type = Buffer;
+  using const_iterator = const Buffer*;
+  const Buffer* begin() const { return first; }
+  const Buffer* end() const { return last; }
+};
+
+class tcp_stream final : public byte_stream::impl {
+ public:
+  explicit tcp_stream(tcp::socket socket) : socket_(std::move(socket)) {
+    error_code ignored;
+    socket_.set_option(tcp::no_delay(true), ignored);
+    peer_ = to_endpoint(socket_.remote_endpoint(ignored)).to_string();
+  }
+
+  asio::any_io_executor get_executor() const noexcept override {
+    return const_cast<tcp::socket&>(socket_).get_executor();
+  }
+
+  // The lists live here, not in the operation: there is one read and one write at a time, and the operation looks at
+  // its buffers only while the socket is there.
+  void read_some(const byte_stream::mutable_buffers& into, byte_stream::handler done) override {
+    into_ = into;
+    if (into_.size() == 1) return socket_.async_read_some(*into_.begin(), std::move(done));
+    socket_.async_read_some(view<asio::mutable_buffer>{into_.begin(), into_.end()}, std::move(done));
+  }
+  void write_some(const byte_stream::const_buffers& from, byte_stream::handler done) override {
+    from_ = from;
+    if (from_.size() == 1) return socket_.async_write_some(*from_.begin(), std::move(done));
+    socket_.async_write_some(view<asio::const_buffer>{from_.begin(), from_.end()}, std::move(done));
+  }
+
+  void shutdown_send() override {
+    error_code ignored;
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+  }
+  void close() override {
+    error_code ignored;
+    socket_.close(ignored);
+  }
+  bool is_open() const override { return socket_.is_open(); }
+  std::string peer() const override { return peer_; }
+
+ private:
+  tcp::socket socket_;
+  std::string peer_;
+  byte_stream::mutable_buffers into_;
+  byte_stream::const_buffers from_;
+};
+
+byte_stream make_stream(tcp::socket socket) { return byte_stream(std::make_unique<tcp_stream>(std::move(socket))); }
+
+class tcp_listener final : public listener::impl {
+ public:
+  explicit tcp_listener(tcp::acceptor acceptor) : acceptor_(std::move(acceptor)) {}
+
+  asio::any_io_executor get_executor() const noexcept override {
+    return const_cast<tcp::acceptor&>(acceptor_).get_executor();
+  }
+
+  void accept(listener::handler done) override {
+    auto slot = asio::get_associated_cancellation_slot(done);
+    auto ex = asio::get_associated_executor(done, asio::any_completion_executor(get_executor()));
+    acceptor_.async_accept(asio::bind_cancellation_slot(
+        slot, asio::bind_executor(ex, [done = std::move(done)](error_code ec, tcp::socket socket) mutable {
+          if (ec) return std::move(done)(ec, byte_stream());
+          std::move(done)(ec, make_stream(std::move(socket)));
+        })));
+  }
+
+  endpoint local_endpoint() const override {
+    error_code ignored;
+    return to_endpoint(acceptor_.local_endpoint(ignored));
+  }
+  void close() override {
+    error_code ignored;
+    acceptor_.close(ignored);
+  }
+
+ private:
+  tcp::acceptor acceptor_;
+};
+
+// Loopback and addresses need no resolver, which would start a thread.
+std::optional<asio::ip::address> known_address(const std::string& host) {
+  if (host.empty() || host == "localhost") return asio::ip::address_v4::loopback();
+  error_code ec;
+  auto address = asio::ip::make_address(host, ec);
+  if (ec) return {};
+  return address;
+}
+
+// Asio's resolver has no cancellation slot of its own.
+template <class Token>
+auto async_resolve(tcp::resolver& resolver, std::string host, std::string port, Token&& token) {
+  return asio::async_compose<Token, void(error_code, tcp::resolver::results_type)>(
+      [&resolver, host, port, started = false](auto& self, error_code ec = {},
+                                               tcp::resolver::results_type found = {}) mutable {
+        if (started) {
+          self.get_cancellation_state().slot().clear();
+          return self.complete(ec, std::move(found));
+        }
+        started = true;
+        self.reset_cancellation_state(asio::enable_total_cancellation());
+        if (auto slot = self.get_cancellation_state().slot(); slot.is_connected())
+          slot.assign([&resolver](asio::cancellation_type_t) { resolver.cancel(); });
+        resolver.async_resolve(host, port, std::move(self));
+      },
+      token, resolver);
+}
+
+awaitable<result<byte_stream>> connect(asio::any_io_executor ex, endpoint to) {
+  co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
+  co_await asio::this_coro::throw_if_cancelled(false);
+  std::vector<tcp::endpoint> candidates;
+  if (auto address = known_address(to.host)) {
+    candidates.emplace_back(*address, to.port);
+  } else {
+    tcp::resolver resolver(ex);
+    auto [ec, found] =
+        co_await async_resolve(resolver, to.host, std::to_string(to.port), asio::as_tuple(asio::deferred));
+    if (ec) co_return ec;
+    for (const auto& entry : found) candidates.push_back(entry.endpoint());
+  }
+  tcp::socket socket(ex);
+  auto [ec, at] = co_await asio::async_connect(socket, candidates, asio::as_tuple(asio::deferred));
+  if (ec) co_return ec;
+  co_return make_stream(std::move(socket));
+}
+
+class real_network final : public network::impl {
+ public:
+  explicit real_network(asio::any_io_executor ex) : ex_(std::move(ex)) {}
+
+  result<listener> listen(const endpoint& at, int backlog) override {
+    error_code ec;
+    tcp::endpoint local;
+    if (auto address = known_address(at.host)) {
+      local = {*address, at.port};
+    } else {
+      tcp::resolver resolver(ex_);
+      auto found = resolver.resolve(at.host, std::to_string(at.port), tcp::resolver::passive, ec);
+      if (ec) return ec;
+      local = found.begin()->endpoint();
+    }
+    tcp::acceptor acceptor(ex_);
+    acceptor.open(local.protocol(), ec);
+    if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
+    if (!ec) acceptor.bind(local, ec);
+    if (!ec) acceptor.listen(backlog, ec);
+    if (ec) return ec;
+    return listener(std::make_unique<tcp_listener>(std::move(acceptor)));
+  }
+
+  void connect(endpoint to, network::connect_handler done) override {
+    detail::run_as_operation(ex_, cokv::connect(ex_, std::move(to)), std::move(done));
+  }
+
+  void shutdown() override {}
+
+ private:
+  asio::any_io_executor ex_;
+};
+
+}  // namespace
+
+network& network::of(const asio::any_io_executor& ex) {
+  auto& self = asio::use_service<network>(asio::query(ex, asio::execution::context));
+  if (!self.impl_) {
+    self.ex_ = detail::service_executor(ex);
+    self.impl_ = std::make_unique<real_network>(self.ex_);
+  }
+  return self;
+}
+
+}  // namespace cokv

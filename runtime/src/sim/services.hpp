@@ -1,0 +1,13 @@
+// The simulated sides of the seams, made for one host of a sim_context.
+#pragma once
+
+#include "cokv/runtime/sim_context.hpp"
+
+namespace cokv::detail {
+
+void add_sim_services(sim_domain& domain);
+void add_sim_clock(sim_domain& domain);
+void add_sim_network(sim_domain& domain);
+void add_sim_files(sim_domain& domain);
+
+}  // namespace cokv::detail

@@ -1,0 +1,134 @@
+#include "support/co_test.hpp"
+
+#include <cstdlib>
+#include <optional>
+
+namespace cokv::test {
+namespace {
+
+std::string describe(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "an unknown exception";
+  }
+}
+
+std::string name(sim_context::outcome outcome) {
+  switch (outcome) {
+    case sim_context::outcome::done:
+      return "done";
+    case sim_context::outcome::suspended:
+      return "suspended (deadlock)";
+    case sim_context::outcome::reached:
+      return "reached";
+    case sim_context::outcome::livelock:
+      return "livelock";
+    case sim_context::outcome::stopped:
+      return "stopped";
+  }
+  return "?";
+}
+
+std::optional<std::uint64_t> chosen_seed() {
+  const char* text = std::getenv("COKV_SEED");
+  if (!text || !*text) return {};
+  return std::strtoull(text, nullptr, 0);
+}
+
+}  // namespace
+
+std::vector<std::uint64_t> seeds(std::size_t count, std::uint64_t first) {
+  if (auto one = chosen_seed()) return {*one};
+  std::vector<std::uint64_t> all(count);
+  for (std::size_t i = 0; i < count; ++i) all[i] = first + i;
+  return all;
+}
+
+std::string replay_command(std::uint64_t seed) {
+  const char* test = doctest::getContextOptions()->currentTest ? doctest::getContextOptions()->currentTest->m_name : "";
+  return "replay with: COKV_SEED=" + std::to_string(seed) + " " + program_invocation_name + " -tc='" + test + "'";
+}
+
+sim_report run_seed(std::uint64_t seed, const co_body& body, const co_options& options) {
+  INFO(replay_command(seed));
+  sim_report report;
+  sim_context context(seed);
+  if (options.setup) options.setup(context);
+  asio::co_spawn(context.get_executor(), body(context.get_executor()), [&](std::exception_ptr error) {
+    report.finished = true;
+    if (error) FAIL_CHECK("the body threw: ", describe(error));
+  });
+  report.outcome = context.run();
+  report.hash = context.trace_hash();
+  report.steps = context.steps();
+  report.time = context.now().time_since_epoch();
+  if (!report.finished) FAIL_CHECK("the body never ended: ", name(report.outcome));
+  return report;
+}
+
+void run_real(const co_body& body) {
+  INFO("on the real context");
+  bool finished = false;
+  asio::io_context context(1);
+  asio::co_spawn(context, body(context.get_executor()), [&](std::exception_ptr error) {
+    finished = true;
+    if (error) FAIL_CHECK("the body threw: ", describe(error));
+  });
+  context.run_for(std::chrono::minutes(2));  // a hang, not a slow machine
+  if (!finished) FAIL_CHECK("the body never ended");
+}
+
+void co_test(const co_body& body, const co_options& options) {
+  if (options.real && !chosen_seed()) run_real(body);
+  for (std::uint64_t seed : seeds(options.seeds)) run_seed(seed, body, options);
+}
+
+void cancel_at_every_step(const co_body& body, const co_options& options, std::size_t limit) {
+  for (auto type :
+       {asio::cancellation_type::terminal, asio::cancellation_type::partial, asio::cancellation_type::total})
+    for (std::uint64_t seed : seeds(1))
+      for (std::size_t step = 0; step < limit; ++step) {
+        INFO("cancelled (type ", static_cast<int>(type), ") after ", step, " steps; ", replay_command(seed));
+        bool started = false, finished = false;
+        sim_context context(seed);
+        if (options.setup) options.setup(context);
+        asio::cancellation_signal signal;
+        auto wrapped = [&started](const co_body& inner, asio::any_io_executor ex) -> awaitable<void> {
+          started = true;
+          co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
+          co_await inner(ex);
+        };
+        asio::co_spawn(context.get_executor(), wrapped(body, context.get_executor()),
+                       asio::bind_cancellation_slot(signal.slot(), [&](std::exception_ptr) { finished = true; }));
+        while (!started) context.step();  // co_spawn itself can't be cancelled before it begins
+        for (std::size_t i = 0; i < step && !finished; ++i)
+          if (!context.step()) break;
+        bool over = finished;
+        if (!over) signal.emit(type);
+        auto outcome = context.run();
+        if (!finished) {
+          FAIL_CHECK("the body never ended: ", name(outcome));
+          return;
+        }
+        if (over) break;
+      }
+}
+
+void destroy_at_every_step(const co_body& body, const co_options& options, std::size_t limit) {
+  for (std::uint64_t seed : seeds(1))
+    for (std::size_t step = 0; step < limit; ++step) {
+      bool finished = false;
+      sim_context context(seed);
+      if (options.setup) options.setup(context);
+      asio::co_spawn(context.get_executor(), body(context.get_executor()),
+                     [&](std::exception_ptr) { finished = true; });
+      for (std::size_t i = 0; i < step && !finished; ++i)
+        if (!context.step()) break;
+      if (finished) break;
+    }
+}
+
+}  // namespace cokv::test

@@ -1,0 +1,210 @@
+#include "cokv/engine/block_cache.hpp"
+
+#include <boost/assert.hpp>
+#include <limits>
+#include <map>
+#include <unordered_map>
+
+namespace cokv {
+
+namespace detail {
+
+class block_cache_state : public std::enable_shared_from_this<block_cache_state> {
+ public:
+  static constexpr block_index none = std::numeric_limits<block_index>::max();
+
+  // A block that the cache leases: used (uses > 0), or cached and idle (in the list of what may be evicted).
+  struct slot {
+    block_lease lease;
+    std::uint32_t uses = 0;
+    bool cached = false;
+    bool idle = false;
+    block_key key;
+    block_index older = none, newer = none;
+  };
+
+  block_cache_state(kv_pool& p, bool k) : pool(&p), keep(k), slots(p.blocks()) {}
+
+  slot& used(block_index block) {
+    BOOST_ASSERT_MSG(slots.at(block).uses > 0, "a block that nobody has");
+    return slots[block];
+  }
+
+  void use(block_index block) {
+    slot& s = slots.at(block);
+    BOOST_ASSERT_MSG(s.lease, "a block that nobody has");
+    if (s.idle) unlink(block);
+    if (s.uses++ == 0) ++in_use;
+  }
+
+  void leave(block_index block) {
+    slot& s = used(block);
+    if (--s.uses > 0) return;
+    --in_use;
+    if (s.cached)
+      link_newest(block);
+    else
+      s.lease.reset();
+    if (pool && listener) listener();
+  }
+
+  bool evict() {
+    if (oldest == none) return false;
+    const block_index block = oldest;
+    unlink(block);
+    forget(block);
+    slots[block].lease.reset();
+    ++evicted;
+    return true;
+  }
+
+  void forget(block_index block) {
+    by_key.erase(slots[block].key);
+    slots[block].cached = false;
+  }
+
+  bool allocate(std::size_t n, std::vector<block_index>& out) {
+    if (n > pool->available() + idle) return false;
+    while (pool->available() < n)
+      if (!evict()) return false;
+    auto leases = pool->allocate(static_cast<std::uint32_t>(n));
+    if (!leases) return false;
+    for (auto& lease : *leases) {
+      const block_index block = lease.index();
+      slots[block] = {};
+      slots[block].lease = std::move(lease);
+      use(block);
+      out.push_back(block);
+    }
+    return true;
+  }
+
+  void link_newest(block_index block) {
+    slot& s = slots[block];
+    s.idle = true;
+    s.older = newest;
+    s.newer = none;
+    (newest == none ? oldest : slots[newest].newer) = block;
+    newest = block;
+    ++idle;
+  }
+
+  void unlink(block_index block) {
+    slot& s = slots[block];
+    (s.older == none ? oldest : slots[s.older].newer) = s.newer;
+    (s.newer == none ? newest : slots[s.newer].older) = s.older;
+    s.idle = false;
+    --idle;
+  }
+
+  kv_pool* pool;  // null once the cache is gone
+  bool keep;
+  std::vector<slot> slots;
+  std::unordered_map<block_key, block_index, id256_hash> by_key;
+  std::map<request_id, key_chain> chains;
+  std::function<void()> listener;
+  block_index oldest = none, newest = none;
+  std::size_t idle = 0, in_use = 0;
+  std::uint64_t hits = 0, evicted = 0;
+};
+
+}  // namespace detail
+
+block_hold::block_hold(std::shared_ptr<detail::block_cache_state> state, block_index block)
+    : state_(std::move(state)), block_(block) {
+  state_->use(block);
+}
+
+block_hold& block_hold::operator=(block_hold&& o) noexcept {
+  if (this != &o) {
+    reset();
+    state_ = std::move(o.state_);
+    block_ = o.block_;
+  }
+  return *this;
+}
+
+void block_hold::reset() noexcept {
+  if (auto state = std::move(state_)) state->leave(block_);
+}
+
+block_cache::block_cache(kv_pool& pool, bool keep) : state_(std::make_shared<detail::block_cache_state>(pool, keep)) {}
+
+// Leases go back to the pool with the state: at once, or when the last hold is gone.
+block_cache::~block_cache() {
+  state_->listener = nullptr;
+  state_->pool = nullptr;
+}
+
+void block_cache::open(request_id id, std::span<const token_id> prompt, std::string_view salt) {
+  key_chain chain(state_->pool->shape().block_tokens(), salt);
+  chain.append(prompt);
+  state_->chains.insert_or_assign(id, std::move(chain));
+}
+
+void block_cache::close(request_id id) { state_->chains.erase(id); }
+
+const std::vector<block_key>& block_cache::keys(request_id id) const {
+  static const std::vector<block_key> no_keys;
+  auto it = state_->chains.find(id);
+  return it == state_->chains.end() ? no_keys : it->second.keys();
+}
+
+const std::vector<block_key>& block_cache::extend(request_id id, std::span<const token_id> tokens) {
+  auto it = state_->chains.find(id);
+  if (it == state_->chains.end()) return keys(id);
+  if (tokens.size() > it->second.tokens()) it->second.append(tokens.subspan(it->second.tokens()));
+  return it->second.keys();
+}
+
+std::size_t block_cache::matching(std::span<const block_key> keys) const {
+  std::size_t n = 0;
+  while (n < keys.size() && state_->by_key.contains(keys[n])) ++n;
+  return n;
+}
+
+void block_cache::publish(const block_key& key, block_index block) {
+  auto& s = state_->used(block);
+  if (!state_->keep || s.cached || !state_->by_key.emplace(key, block).second) return;
+  s.cached = true;
+  s.key = key;
+}
+
+block_hold block_cache::hold(block_index block) { return block_hold(state_, block); }
+
+buffer block_cache::segment(std::uint32_t layer, block_index block) const {
+  return state_->pool->segment(layer, state_->slots.at(block).lease);
+}
+
+void block_cache::on_room(std::function<void()> listener) { state_->listener = std::move(listener); }
+
+block_cache_stats block_cache::stats() const {
+  return {state_->hits, state_->evicted, state_->by_key.size(), state_->in_use};
+}
+
+kv_pool& block_cache::pool() const noexcept { return *state_->pool; }
+std::size_t block_cache::capacity() const { return state_->slots.size(); }
+std::size_t block_cache::available() const { return state_->pool->available() + state_->idle; }
+
+bool block_cache::allocate(std::size_t n, std::vector<block_index>& out) { return state_->allocate(n, out); }
+
+// From the back: of a sequence's blocks the last is evicted first, so that what is left is a prefix.
+void block_cache::release(std::span<const block_index> blocks) {
+  for (auto it = blocks.rbegin(); it != blocks.rend(); ++it) state_->leave(*it);
+}
+
+std::vector<block_index> block_cache::match(request_id id, std::span<const token_id> tokens) {
+  const auto& known = extend(id, tokens);
+  std::vector<block_index> found;
+  const std::size_t most = tokens.size() / state_->pool->shape().block_tokens();
+  for (std::size_t i = 0; i < std::min(most, known.size()); ++i) {
+    auto it = state_->by_key.find(known[i]);
+    if (it == state_->by_key.end()) break;
+    state_->use(it->second);
+    found.push_back(it->second);
+  }
+  state_->hits += found.size();
+  return found;
+}
+
+}  // namespace cokv

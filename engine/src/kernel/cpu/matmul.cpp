@@ -1,0 +1,220 @@
+// The one file that knows oneDNN. Debian's library is built with OpenMP, which must not spin beside oneTBB: each
+// thread that comes here tells the OpenMP runtime to use one thread, and products are split into tiles by us.
+#include "kernel/cpu/matmul.hpp"
+
+#include <dlfcn.h>
+
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <dnnl.hpp>
+#include <map>
+#include <mutex>
+#include <new>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "kernel/cpu/convert.hpp"
+#include "kernel/cpu/parallel.hpp"
+#include "kernel/cpu/simd.hpp"
+
+namespace cokv::kernel {
+namespace {
+
+constexpr std::size_t width = packed_matrix::width;
+constexpr std::size_t max_tile_rows = 64, tile_columns = 256;
+
+void one_thread_only() {
+  using setter = void (*)(int);
+  // Looked up, not linked: a oneDNN built for oneTBB or for one thread brings no OpenMP runtime.
+  static const auto set_threads = reinterpret_cast<setter>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  thread_local const bool done = (set_threads ? set_threads(1) : void(), true);
+  (void)done;
+}
+
+const dnnl::engine& cpu_engine() {
+  static const auto* engine = new dnnl::engine(dnnl::engine::kind::cpu, 0);  // outlives every thread's use of it
+  return *engine;
+}
+
+// A product of one shape. Sizes are part of the code that oneDNN compiles, so shapes are kept few: rows in powers of
+// two up to 64, columns in tiles of 256 or all of them.
+struct shape {
+  dtype type;
+  std::size_t rows, columns, k;
+  auto operator<=>(const shape&) const = default;
+};
+
+struct plan {
+  dnnl::matmul::primitive_desc desc;
+  dnnl::matmul primitive;
+};
+
+plan make_plan(const shape& s) {
+  using md = dnnl::memory::desc;
+  using dims = dnnl::memory::dims;
+  auto dim = [](std::size_t v) { return static_cast<dnnl::memory::dim>(v); };
+  bool half = s.type == dtype::bf16;
+  auto type = half ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+  md x(dims{dim(s.rows), dim(s.k)}, type, dims{dim(s.k), 1});
+  md w(dims{dim(s.k), dim(s.columns)}, type,
+       half ? dnnl::memory::format_tag::BA16a64b2a : dnnl::memory::format_tag::BA16a64b);
+  md y(dims{dim(s.rows), dim(s.columns)}, dnnl::memory::data_type::f32, dims{dim(s.columns), 1});
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // ours, one a thread: plans are shared by threads
+#if DNNL_VERSION_MAJOR >= 3
+  dnnl::matmul::primitive_desc desc(cpu_engine(), x, w, y, attributes);
+#else
+  dnnl::matmul::primitive_desc desc(dnnl::matmul::desc(x, w, y), attributes, cpu_engine());
+#endif
+  return {desc, dnnl::matmul(desc)};
+}
+
+std::shared_ptr<const plan> plan_for(const shape& s) {
+  static auto* lock = new std::mutex;
+  static auto* plans = new std::map<shape, std::shared_ptr<const plan>>;
+  std::scoped_lock hold(*lock);
+  auto& found = (*plans)[s];
+  if (!found) found = std::make_shared<const plan>(make_plan(s));
+  return found;
+}
+
+// What a thread needs to run a plan: memory handles, which are repointed at each call, and scratch.
+struct runner {
+  explicit runner(const shape& s) : what(plan_for(s)) {
+    auto& d = what->desc;
+    scratch.resize(d.scratchpad_desc().get_size() + 64);
+    auto bare = [](const dnnl::memory::desc& m) { return dnnl::memory(m, cpu_engine(), DNNL_MEMORY_NONE); };
+    arguments = {{DNNL_ARG_SRC, bare(d.src_desc())},
+                 {DNNL_ARG_WEIGHTS, bare(d.weights_desc())},
+                 {DNNL_ARG_DST, bare(d.dst_desc())},
+                 {DNNL_ARG_SCRATCHPAD, dnnl::memory(d.scratchpad_desc(), cpu_engine(), scratch.data())}};
+    x = &arguments.at(DNNL_ARG_SRC), w = &arguments.at(DNNL_ARG_WEIGHTS), y = &arguments.at(DNNL_ARG_DST);
+  }
+  std::shared_ptr<const plan> what;
+  std::vector<std::byte> scratch;
+  std::vector<float> tile;  // where the result is not whole rows: oneDNN's fast kernels write dense ones only
+  std::unordered_map<int, dnnl::memory> arguments;
+  dnnl::memory *x, *w, *y;
+};
+
+struct shape_hash {
+  std::size_t operator()(const shape& s) const noexcept {
+    auto h = s.rows * 1000003 + s.columns;
+    h = h * 1000003 + s.k;
+    return h * 2 + (s.type == dtype::bf16 ? 1 : 0);
+  }
+};
+
+void onednn_tile(const void* x, const packed_matrix& w, float* y, std::size_t rows, std::size_t column,
+                 std::size_t columns, bool accumulate) {
+  one_thread_only();
+  thread_local dnnl::stream stream(cpu_engine());
+  thread_local std::unordered_map<shape, runner, shape_hash> runners;
+  shape s{w.type(), rows, columns, w.k()};
+  auto found = runners.find(s);
+  if (found == runners.end()) found = runners.try_emplace(s, s).first;
+  auto& r = found->second;
+  r.x->set_data_handle(const_cast<void*>(x), stream);
+  r.w->set_data_handle(const_cast<std::byte*>(w.panel(column / width)), stream);
+  bool direct = columns == w.n() && !accumulate;
+  if (!direct && r.tile.empty()) r.tile.resize(rows * columns);
+  r.y->set_data_handle(direct ? y : r.tile.data(), stream);
+  r.what->primitive.execute(stream, r.arguments);
+  if (direct) return;
+  for (std::size_t i = 0; i < rows; ++i) {
+    const float* from = r.tile.data() + i * columns;
+    float* to = y + i * w.n() + column;
+    if (accumulate)
+      for (std::size_t c = 0; c < columns; ++c) to[c] += from[c];
+    else
+      std::memcpy(to, from, columns * sizeof(float));
+  }
+}
+
+bool probe_onednn(dtype type) noexcept {
+  try {
+    one_thread_only();
+    auto p = make_plan({type, 16, 128, 64});
+    return std::string_view(p.desc.impl_info_str()).starts_with("brg");
+  } catch (const dnnl::error&) {
+    return false;
+  }
+}
+
+bool fits_onednn(const packed_matrix& w) {
+  // Whole panels only: oneDNN would write zeros into ragged weights at every call to be sure of their padding.
+  return w.n() % width == 0 && w.k() % (w.type() == dtype::bf16 ? 32 : 16) == 0 && has_onednn(w.type());
+}
+
+}  // namespace
+
+bool has_onednn(dtype type) noexcept {
+  static const bool f32 = probe_onednn(dtype::f32), half = probe_onednn(dtype::bf16);
+  return best_isa() >= isa::avx512 && (type == dtype::bf16 ? half : type == dtype::f32 && f32);
+}
+
+void packed_matrix::release::operator()(std::byte* p) const noexcept { std::free(p); }
+
+packed_matrix::packed_matrix(dtype compute, std::size_t k, std::span<const rows> parts) : type_(compute), k_(k) {
+  for (auto& p : parts) n_ += p.count;
+  bool half = type_ == dtype::bf16;
+  std::size_t padded = half ? (k + 31) / 32 * 32 : (k + 15) / 16 * 16;
+  panel_bytes_ = padded * width * size_of(type_);
+  auto bytes = std::max<std::size_t>(panels() * panel_bytes_, 64);
+  data_.reset(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
+  if (!data_) throw std::bad_alloc();
+  std::vector<const void*> source(n_);
+  std::vector<dtype> types(n_);
+  std::size_t at = 0;
+  for (auto& p : parts)
+    for (std::size_t i = 0; i < p.count; ++i, ++at) {
+      source[at] = static_cast<const std::byte*>(p.data) + i * k * size_of(p.type);
+      types[at] = p.type;
+    }
+  parallel(panels(), static_cast<double>(panel_bytes_), [&](std::size_t panel) {
+    auto* out = data_.get() + panel * panel_bytes_;
+    std::memset(out, 0, panel_bytes_);
+    std::vector<float> row(k);
+    for (std::size_t c = 0; c < width && panel * width + c < n_; ++c) {
+      to_floats(source[panel * width + c], types[panel * width + c], row.data(), k);
+      for (std::size_t i = 0; i < k; ++i)
+        if (half)
+          reinterpret_cast<bf16*>(out)[(i / 2 * width + c) * 2 + i % 2] = to_bf16(row[i]);
+        else
+          reinterpret_cast<float*>(out)[i * width + c] = row[i];
+    }
+  });
+}
+
+void matmul(const void* x, const packed_matrix& w, float* y, std::size_t m, bool accumulate, matmul_path path) {
+  if (m == 0 || w.n() == 0) return;
+  bool few = w.type() == dtype::bf16 && m <= 1;  // f32 keeps to one path, so that batching never changes a bit
+  bool onednn = path != matmul_path::own && fits_onednn(w) && !(few && path == matmul_path::automatic);
+  std::vector<std::pair<std::size_t, std::size_t>> rows;  // first, count
+  for (std::size_t at = 0; at < m;) {
+    auto count = std::min(max_tile_rows, std::bit_floor(m - at));
+    rows.emplace_back(at, count);
+    at += count;
+  }
+  auto threads = static_cast<std::size_t>(concurrency());
+  std::size_t tile = rows.size() >= 2 * threads || threads == 1 ? w.n() : std::min(tile_columns, w.n());
+  std::size_t columns = (w.n() + tile - 1) / tile;
+  double tile_rows = static_cast<double>(std::min(m, max_tile_rows)), area = static_cast<double>(w.k() * tile);
+  double ns = std::max(2 * tile_rows * area / 200, area * static_cast<double>(size_of(w.type())) / 40);
+  // Columns are the outer loop: a tile of weights stays in the cache while the rows pass by.
+  parallel(columns * rows.size(), ns, [&](std::size_t i) {
+    auto [row, count] = rows[i % rows.size()];
+    auto column = i / rows.size() * tile;
+    auto* from = static_cast<const std::byte*>(x) + row * w.k() * size_of(w.type());
+    auto* to = y + row * w.n();
+    if (onednn)
+      onednn_tile(from, w, to, count, column, std::min(tile, w.n() - column), accumulate);
+    else
+      panel_matmul(from, w, to, count, column / width, (std::min(column + tile, w.n()) + width - 1) / width,
+                   accumulate);
+  });
+}
+
+}  // namespace cokv::kernel

@@ -1,0 +1,120 @@
+#include "kernel/cpu/attention.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "engine/kernel/random.hpp"
+#include "kernel/cpu/rows.hpp"
+
+using namespace cokv;
+using namespace cokv::kernel;
+using namespace cokv::test;
+
+namespace {
+
+// A pool whose every byte is 0xff (a NaN in both types) but for the KV of one sequence in scattered blocks.
+struct pool {
+  pool(dtype type, std::uint32_t kv_heads, std::uint32_t dim, std::uint32_t block_tokens, std::uint32_t tokens)
+      : tokens(tokens),
+        keys(random_floats(tokens * kv_heads * dim, 1, 2)),
+        values(random_floats(tokens * kv_heads * dim, 2)) {
+    const auto count = (tokens + block_tokens - 1) / block_tokens;
+    kv = {nullptr, std::size_t{2} * kv_heads * dim * block_tokens * size_of(type), type, kv_heads, dim, block_tokens};
+    memory.assign((2 * count + 1) * kv.block_bytes, std::byte{0xff});
+    kv.base = memory.data();
+    for (std::uint32_t i = 0; i < count; ++i) blocks.push_back(2 * i + 1);
+    std::shuffle(blocks.begin(), blocks.end(), std::mt19937(5));
+  }
+  void write(std::uint32_t up_to) {
+    for (std::uint32_t t = 0; t < up_to; ++t)
+      for (std::uint32_t h = 0; h < kv.heads; ++h) {
+        auto at = (std::size_t{t} * kv.heads + h) * kv.dim;
+        write_kv(keys.data() + at, kv.at(blocks.data(), t, h, 0), kv.type, kv.dim);
+        write_kv(values.data() + at, kv.at(blocks.data(), t, h, 1), kv.type, kv.dim);
+      }
+  }
+  float read(const std::vector<float>& from, std::uint32_t t, std::uint32_t head, std::uint32_t d) const {
+    auto v = from[(std::size_t{t} * kv.heads + head) * kv.dim + d];
+    return kv.type == dtype::bf16 ? to_float(to_bf16(v)) : v;
+  }
+  std::vector<double> exact(const float* q, std::uint32_t position, std::uint32_t heads) const {
+    std::vector<double> out;
+    for (std::uint32_t h = 0; h < heads; ++h) {
+      std::vector<double> p(position + 1), o(kv.dim);
+      double total = 0;
+      for (std::uint32_t t = 0; t <= position; ++t) {
+        for (std::uint32_t d = 0; d < kv.dim; ++d)
+          p[t] += double(q[h * kv.dim + d]) * read(keys, t, h / (heads / kv.heads), d);
+        total += p[t] = std::exp(p[t] / std::sqrt(double(kv.dim)));
+      }
+      for (std::uint32_t t = 0; t <= position; ++t)
+        for (std::uint32_t d = 0; d < kv.dim; ++d) o[d] += p[t] / total * read(values, t, h / (heads / kv.heads), d);
+      out.insert(out.end(), o.begin(), o.end());
+    }
+    return out;
+  }
+  std::uint32_t tokens;
+  std::vector<float> keys, values;
+  std::vector<std::uint32_t> blocks;
+  std::vector<std::byte> memory;
+  layer_kv kv;
+};
+
+}  // namespace
+
+TEST_CASE("attention over paged KV equals softmax in double precision and reads nothing but its tokens") {
+  each_isa([](isa level) {
+    INFO("isa ", to_string(level));
+    for (auto type : {dtype::f32, dtype::bf16})
+      for (auto [kv_heads, group, dim] : {std::tuple{2u, 1u, 32u}, {1u, 3u, 20u}, {2u, 8u, 64u}, {1u, 20u, 8u}})
+        for (auto block_tokens : {8u, 16u, 32u, 5u}) {
+          pool p(type, kv_heads, dim, block_tokens, 75);
+          const auto heads = kv_heads * group;
+          for (auto [start, count] : {std::pair{0u, 1u}, {0u, 40u}, {33u, 42u}, {74u, 1u}, {15u, 2u}}) {
+            p.write(start + count);
+            const std::size_t stride = heads * dim + 12;  // queries are part of a wider row
+            auto q = random_floats(count * stride, start + count, 2);
+            auto out = poisoned(std::size_t{count} * heads * dim);
+            sequence_rows rows{p.blocks.data(), start, count, 0};
+            attention(q.data(), stride, out.data(), dtype::f32, heads, p.kv, {&rows, 1});
+            double worst = 0;
+            for (std::uint32_t r = 0; r < count; ++r) {
+              auto want = p.exact(q.data() + r * stride, start + r, heads);
+              for (std::size_t i = 0; i < want.size(); ++i) {
+                auto off = std::abs(out[r * want.size() + i] - want[i]);
+                worst = off <= worst ? worst : off;  // a NaN counts as worse
+              }
+            }
+            INFO(to_string(type), " dim ", dim, " group ", group, " block ", block_tokens, " start ", start);
+            CHECK(worst < 2e-6);
+          }
+        }
+  });
+}
+
+TEST_CASE("attention gives a token the same bits however its sequence is cut, batched and paged") {
+  const std::uint32_t tokens = 130, heads = 4, dim = 32;
+  auto q = random_floats(tokens * heads * dim, 9, 2);
+  std::vector<float> first;
+  for (auto block_tokens : {16u, 8u, 32u}) {
+    pool p(dtype::f32, 2, dim, block_tokens, tokens);
+    p.write(tokens);
+    for (auto step : {tokens, 1u, 7u, 16u, 64u}) {
+      auto out = poisoned(q.size());
+      for (std::uint32_t at = 0; at < tokens; at += step) {
+        const auto count = std::min(step, tokens - at);
+        std::vector<sequence_rows> rows{{p.blocks.data(), at, count, at}};
+        if (at == 0 && step == 7)  // with another sequence in the same call
+          rows.push_back({p.blocks.data(), 50, 20, 50});
+        attention(q.data(), heads * dim, out.data(), dtype::f32, heads, p.kv, rows);
+      }
+      if (first.empty()) first = out;
+      INFO("block ", block_tokens, " step ", step);
+      CHECK(std::memcmp(out.data(), first.data(), out.size() * sizeof(float)) == 0);
+    }
+  }
+}

@@ -1,0 +1,114 @@
+#include "kernel/cpu/matmul.hpp"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "engine/kernel/random.hpp"
+
+using namespace cokv;
+using namespace cokv::kernel;
+using namespace cokv::test;
+
+namespace {
+
+struct product {
+  product(dtype type, std::size_t n, std::size_t k, unsigned seed) : type(type), values(random_floats(n * k, seed)) {
+    if (type == dtype::bf16)
+      for (auto& v : values) v = to_float(to_bf16(v));
+    // In two parts and two source types, as fused projections come.
+    const std::size_t first = n / 2;
+    halves = rounded({values.begin(), values.begin() + static_cast<std::ptrdiff_t>(first * k)});
+    std::array<packed_matrix::rows, 2> parts{
+        {{values.data(), dtype::f32, first}, {values.data() + first * k, dtype::f32, n - first}}};
+    if (type == dtype::bf16) parts[0] = {halves.data(), dtype::bf16, first};
+    packed = packed_matrix(type, k, parts);
+  }
+  std::vector<float> input(std::size_t m, unsigned seed) const {
+    auto x = random_floats(m * packed.k(), seed);
+    if (type == dtype::bf16)
+      for (auto& v : x) v = to_float(to_bf16(v));
+    return x;
+  }
+  void run(const std::vector<float>& x, std::vector<float>& y, std::size_t m, bool accumulate, matmul_path path) const {
+    if (type == dtype::f32) return matmul(x.data(), packed, y.data(), m, accumulate, path);
+    auto h = rounded(x);
+    matmul(h.data(), packed, y.data(), m, accumulate, path);
+  }
+  double exact(const std::vector<float>& x, std::size_t row, std::size_t column) const {
+    double total = 0;
+    for (std::size_t i = 0; i < packed.k(); ++i)
+      total += double(x[row * packed.k() + i]) * double(values[column * packed.k() + i]);
+    return total;
+  }
+  dtype type;
+  std::vector<float> values;
+  std::vector<bf16> halves;
+  packed_matrix packed;
+};
+
+}  // namespace
+
+TEST_CASE("matmul equals a product in double precision on every path, for every shape") {
+  each_isa([](isa level) {
+    INFO("isa ", to_string(level));
+    for (auto type : {dtype::f32, dtype::bf16})
+      for (auto [n, k] : {std::pair{64, 32}, {100, 64}, {320, 256}, {7, 20}, {130, 34}}) {
+        product p(type, n, k, 7);
+        for (std::size_t m : {1, 2, 3, 5, 16, 70, 131})
+          for (auto path : {matmul_path::automatic, matmul_path::own, matmul_path::onednn}) {
+            auto x = p.input(m, static_cast<unsigned>(m));
+            auto y = poisoned(m * n);
+            p.run(x, y, m, false, path);
+            double worst = 0;
+            bool finite = true;
+            for (std::size_t r = 0; r < m; ++r)
+              for (std::size_t c = 0; c < std::size_t(n); ++c) {
+                finite &= std::isfinite(y[r * n + c]);
+                worst = std::max(worst, std::abs(y[r * n + c] - p.exact(x, r, c)));
+              }
+            INFO("n ", n, " k ", k, " m ", m, " path ", int(path), " type ", to_string(type));
+            CHECK(finite);
+            CHECK(worst < 1e-6 * k);
+          }
+      }
+  });
+}
+
+TEST_CASE("matmul accumulates onto what is there") {
+  for (auto type : {dtype::f32, dtype::bf16})
+    for (auto path : {matmul_path::own, matmul_path::onednn}) {
+      product p(type, 192, 64, 3);
+      auto x = p.input(9, 1), plain = poisoned(9 * 192), sum = random_floats(9 * 192, 5), before = sum;
+      p.run(x, plain, 9, false, path);
+      p.run(x, sum, 9, true, path);
+      bool same = true;
+      for (std::size_t i = 0; i < sum.size(); ++i) same &= sum[i] == before[i] + plain[i];
+      CHECK(same);
+    }
+}
+
+TEST_CASE("in f32 a row of a product has the same bits alone, in any batch and at any place in it") {
+  each_isa([](isa level) {
+    INFO("isa ", to_string(level));
+    for (auto [n, k] : {std::pair{512, 256}, {256, 640}, {2048, 256}, {100, 48}, {64, 4096}}) {
+      product p(dtype::f32, n, k, 11);
+      const std::size_t most = 200;
+      auto x = p.input(most, 2), all = poisoned(most * n);
+      p.run(x, all, most, false, matmul_path::automatic);
+      for (std::size_t m : {1, 2, 3, 7, 16, 64, 65, 129}) {
+        bool same = true;
+        for (std::size_t first = 0; first + m <= most; first += 57) {
+          std::vector<float> part(x.begin() + std::ptrdiff_t(first * k), x.begin() + std::ptrdiff_t((first + m) * k));
+          auto y = poisoned(m * n);
+          p.run(part, y, m, false, matmul_path::automatic);
+          same &= std::memcmp(y.data(), all.data() + first * n, m * n * sizeof(float)) == 0;
+        }
+        INFO("n ", n, " k ", k, " m ", m);
+        CHECK(same);
+      }
+    }
+  });
+}

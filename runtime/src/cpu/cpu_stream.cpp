@@ -1,0 +1,160 @@
+#include "cpu_stream.hpp"
+
+#include <cstring>
+#include <new>
+
+namespace cokv::detail {
+namespace {
+
+// A runner gives its thread back after this many operations: there may be more streams than threads.
+constexpr int turn = 32;
+
+std::size_t bytes_of(std::span<const copy_op> batch) {
+  std::size_t sum = 0;
+  for (auto& c : batch) sum += c.src.size();
+  return sum;
+}
+
+}  // namespace
+
+cpu_stream::cpu_stream(const asio::any_io_executor& ex, cpu_arenas& arenas, trace::recorder& recorder,
+                       stream_options options)
+    : options_(std::move(options)), line_(std::make_shared<timeline_core>(ex)), arenas_(arenas), recorder_(recorder) {}
+
+error_code cpu_stream::copy(std::span<const copy_op> batch, std::string_view name) {
+  for (auto& c : batch) {
+    if (c.dst.size() != c.src.size()) return errc::invalid_argument;
+    if (!c.dst.host_accessible() || !c.src.host_accessible()) return errc::wrong_device;
+  }
+  return enqueue(
+      {copies{{batch.begin(), batch.end()}}, std::string(recorder_.enabled() ? name : std::string_view()), {}});
+}
+
+error_code cpu_stream::launch(std::string_view name, kernel fn, cost price) {
+  return enqueue({std::move(fn), std::string(recorder_.enabled() ? name : std::string_view()), price});
+}
+
+error_code cpu_stream::wait(const event& e) {
+  if (e.ready() && !e.status()) return line_->status(enqueued());
+  return enqueue({e, {}, {}});
+}
+
+error_code cpu_stream::enqueue(item i) {
+  std::lock_guard lock(mutex_);
+  if (failure_) return failure_;
+  if (state_ == state::closed) return errc::closed;
+  if (enqueued() - done_ >= options_.max_in_flight) return errc::queue_full;
+  queue_.push_back(std::move(i));
+  enqueued_.store(enqueued() + 1, std::memory_order_relaxed);
+  if (state_ == state::idle) schedule();
+  return {};
+}
+
+worker_arena& cpu_stream::arena_of_head() const {
+  for (auto& i : queue_)
+    if (!std::holds_alternative<event>(i.work))
+      return std::holds_alternative<copies>(i.work) ? arenas_.copy : arenas_.compute;
+  return arenas_.compute;
+}
+
+void cpu_stream::schedule() {
+  state_ = state::scheduled;
+  running_on_ = &arena_of_head();
+  running_on_->enqueue(shared_from_this());
+}
+
+void cpu_stream::run() {
+  for (int left = turn;; --left) {
+    std::unique_lock lock(mutex_);
+    if (state_ == state::closed) return;
+    if (queue_.empty()) {
+      state_ = state::idle;
+      return;
+    }
+    if (left == 0 || &arena_of_head() != running_on_) return schedule();
+    if (auto* e = std::get_if<event>(&queue_.front().work); e && !e->ready()) {
+      state_ = state::blocked;
+      event blocker = *e;
+      lock.unlock();
+      return blocker.subscribe([self = shared_from_this()](error_code) { self->resume(); });
+    }
+    item next = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+
+    const error_code ec = execute(next);
+    next = {};  // buffers go before anybody hears that they are free
+    if (ec) return fail(ec);
+    lock.lock();
+    const auto done = ++done_;
+    lock.unlock();
+    line_->advance(done);
+  }
+}
+
+// On whichever thread made the event ready.
+void cpu_stream::resume() {
+  std::lock_guard lock(mutex_);
+  if (state_ == state::blocked) schedule();
+}
+
+error_code cpu_stream::execute(item& i) {
+  if (auto* e = std::get_if<event>(&i.work)) return e->status();
+  const bool traced = !i.name.empty() && recorder_.enabled();
+  const auto start = traced ? recorder_.now() : time_point();
+  std::vector<trace::argument> args;
+  error_code ec;
+  if (auto* c = std::get_if<copies>(&i.work)) {
+    for (auto& one : c->batch)
+      if (one.src.size()) std::memcpy(one.dst.data(), one.src.data(), one.src.size());
+    if (traced) args.push_back({"bytes", static_cast<std::int64_t>(bytes_of(c->batch))});
+  } else {
+    try {
+      ec = std::get<kernel>(i.work)();
+    } catch (const boost::system::system_error& e) {
+      ec = e.code();
+    } catch (const std::bad_alloc&) {
+      ec = errc::out_of_memory;
+    } catch (...) {
+      ec = errc::device_failed;
+    }
+    if (traced && i.price.flops > 0) args.push_back({"flops", i.price.flops});
+    if (traced && i.price.bytes > 0) args.push_back({"bytes", i.price.bytes});
+  }
+  if (traced) recorder_.add({options_.name, std::move(i.name), start, recorder_.now(), std::move(args)});
+  return ec;
+}
+
+void cpu_stream::fail(error_code ec) {
+  std::deque<item> dropped;
+  std::uint64_t at;
+  {
+    std::lock_guard lock(mutex_);
+    failure_ = ec;
+    dropped.swap(queue_);
+    at = done_ + 1;
+    if (state_ != state::closed) state_ = state::idle;
+  }
+  dropped.clear();
+  line_->fail(at, ec);
+}
+
+void cpu_stream::close() {
+  std::deque<item> dropped;
+  std::uint64_t at;
+  {
+    std::lock_guard lock(mutex_);
+    state_ = state::closed;
+    dropped.swap(queue_);
+    at = done_ + 1;
+  }
+  dropped.clear();
+  line_->fail(at, errc::closed);  // releases the streams that wait for this one
+}
+
+bool cpu_stream::idle() const {
+  std::lock_guard lock(mutex_);
+  return queue_.empty() && (state_ == state::idle || state_ == state::closed);
+}
+
+}  // namespace cokv::detail

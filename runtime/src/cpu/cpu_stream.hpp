@@ -1,0 +1,74 @@
+// An in-order stream on the CPU: a queue that a runner drains, one operation after the other, on the arena that the
+// operation at its head belongs to. Blocked on another stream's event it occupies no thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "cokv/runtime/stream.hpp"
+#include "cokv/runtime/trace.hpp"
+#include "worker_arena.hpp"
+
+namespace cokv::detail {
+
+struct cpu_arenas {
+  cpu_arenas(int compute_threads, int copy_threads) : compute(compute_threads), copy(copy_threads) {}
+  worker_arena compute;
+  worker_arena copy;
+};
+
+class cpu_stream final : public stream_backend, public runnable, public std::enable_shared_from_this<cpu_stream> {
+ public:
+  // The arenas live until close() has returned and they are idle. The stream must not own them: its last reference
+  // may be a runner's, on one of their threads.
+  cpu_stream(const asio::any_io_executor& ex, cpu_arenas& arenas, trace::recorder& recorder, stream_options options);
+
+  error_code copy(std::span<const copy_op> batch, std::string_view name) override;
+  error_code launch(std::string_view name, kernel fn, cost price) override;
+  error_code wait(const event& e) override;
+  std::uint64_t enqueued() const noexcept override { return enqueued_.load(std::memory_order_relaxed); }
+  std::size_t max_in_flight() const noexcept override { return options_.max_in_flight; }
+  const std::shared_ptr<timeline_core>& line() const noexcept override { return line_; }
+
+  void close();  // drops what has not begun
+  bool idle() const;
+
+ private:
+  struct copies {
+    std::vector<copy_op> batch;
+  };
+  struct item {
+    std::variant<copies, kernel, event> work;
+    std::string name;  // empty: not traced
+    cost price;
+  };
+  enum class state { idle, scheduled, blocked, closed };
+
+  error_code enqueue(item i);
+  void run() override;
+  void schedule();  // with the lock held
+  void resume();
+  worker_arena& arena_of_head() const;
+  error_code execute(item& i);
+  void fail(error_code ec);
+
+  const stream_options options_;
+  const std::shared_ptr<timeline_core> line_;
+  cpu_arenas& arenas_;
+  trace::recorder& recorder_;
+
+  mutable std::mutex mutex_;
+  std::deque<item> queue_;
+  state state_ = state::idle;
+  worker_arena* running_on_ = nullptr;
+  error_code failure_;
+  std::uint64_t done_ = 0;
+  std::atomic<std::uint64_t> enqueued_{0};
+};
+
+}  // namespace cokv::detail

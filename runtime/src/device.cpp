@@ -1,0 +1,36 @@
+#include "cokv/runtime/device.hpp"
+
+#include <thread>
+
+#include "cokv/runtime/sim_context.hpp"
+#include "cpu/cpu_device.hpp"
+
+namespace cokv {
+namespace {
+
+bool in_virtual_time(const asio::any_io_executor& ex) { return ex.target<sim_context::executor_type>() != nullptr; }
+
+template <class Backend, class... Arguments>
+result<device> own(const asio::any_io_executor& ex, Arguments&&... arguments) {
+  auto backend = std::make_shared<Backend>(ex, std::forward<Arguments>(arguments)...);
+  detail::device_service::of(ex).own(backend);
+  return device(std::move(backend));
+}
+
+}  // namespace
+
+result<device> open_device(asio::any_io_executor ex, std::string_view name, device_options options) {
+  if (name == "cpu") {
+    // Its threads know nothing of virtual time: a simulated run would end before they do.
+    if (in_virtual_time(ex)) return errc::unsupported;
+    return own<detail::cpu_device>(ex, options);
+  }
+  return errc::unknown_device;
+}
+
+std::string explain_device(std::string_view name) {
+  if (name == "cpu") return "cpu: " + std::to_string(std::thread::hardware_concurrency()) + " hardware threads";
+  return std::string(name) + ": unknown device (cpu, cuda:N)";
+}
+
+}  // namespace cokv

@@ -184,132 +184,87 @@ awaitable<result<std::string>> http_connection::read_body(const http_head& head,
   co_return body;
 }
 
-http_lease::http_lease(std::shared_ptr<http_client> client, std::unique_ptr<http_connection> connection)
-    : client_(std::move(client)), connection_(std::move(connection)) {}
+http_lease::http_lease(std::shared_ptr<http_client> client, permit slot, std::unique_ptr<http_connection> connection)
+    : client_(std::move(client)), slot_(std::move(slot)), connection_(std::move(connection)) {
+  client_->lent_.push_back(connection_.get());
+}
 
 http_lease& http_lease::operator=(http_lease&& other) noexcept {
   if (this != &other) {
     drop();
     client_ = std::move(other.client_);
+    slot_ = std::move(other.slot_);
     connection_ = std::move(other.connection_);
   }
   return *this;
 }
 
-void http_lease::keep() {
-  if (connection_) client_->give_back(std::move(connection_), true);
-  client_.reset();
-}
-
-void http_lease::drop() {
-  if (connection_) client_->give_back(std::move(connection_), false);
+void http_lease::end(bool reusable) {
+  if (!connection_) return;
+  client_->take_back(std::move(connection_), reusable);
+  slot_.release();  // after it lies among the unused: who waits for a slot finds it there
   client_.reset();
 }
 
 http_client::http_client(asio::any_io_executor ex, http_url at, std::string api_key, http_client_options options)
-    : ex_(std::move(ex)), at_(std::move(at)), api_key_(std::move(api_key)), options_(options) {}
+    : ex_(std::move(ex)),
+      at_(std::move(at)),
+      api_key_(std::move(api_key)),
+      options_(options),
+      slots_(ex_, options_.max_connections) {}
 
 http_client::~http_client() { close(); }
 
 void http_client::close() {
   closed_ = true;
   idle_.clear();
-  waiting_.complete_all(errc::closed);
-}
-
-// Waits until a connection comes back. Taking one is left to whoever wakes up: give_back() only tells the first.
-awaitable<error_code> http_client::wait_in_line(time_point until) {
-  auto turn = detail::initiate<void(error_code)>(asio::deferred, ex_, [this](waiter& op) { waiting_.push_back(op); });
-  auto [order, ec, late] = co_await asio::experimental::make_parallel_group(
-                               std::move(turn), clock::of(ex_).async_wait_until(until, asio::deferred))
-                               .async_wait(asio::experimental::wait_for_one(), asio::deferred);
-  if (order[0] == 1 && !late) co_return errc::deadline;
-  co_return ec;
+  for (auto* connection : lent_) connection->close();
 }
 
 awaitable<result<http_lease>> http_client::acquire(bool fresh) {
   const auto self = shared_from_this();
-  const auto until = clock::of(ex_).now() + options_.connect;
-  // A turn that was given and not used, because its owner was cancelled meanwhile, goes to the next in line.
-  struct turn {
-    http_client& client;
-    bool unused = false;
-    ~turn() {
-      if (unused) client.wake_next();
-    }
-  } given{*this};
-  if (fresh) idle_.clear();  // what ended the peer of one of them ended the others'
-  bool first_come = waiting_.empty();
-  while (!closed_) {
-    if (first_come && !idle_.empty()) {
-      given.unused = false;
-      http_lease lease(self, std::move(idle_.back()));
-      idle_.pop_back();
-      ++used_;
-      if (lease->clean()) co_return lease;
-      continue;
-    }
-    if (first_come && used_ < options_.max_connections) {
-      auto lease = co_await connect();
-      given.unused = false;
-      co_return lease;
-    }
-    if (in_line_ >= options_.max_waiting) co_return errc::queue_full;
+  auto slot = slots_.try_acquire();
+  if (!slot) {
+    if (waiting_ >= options_.max_waiting) co_return errc::queue_full;
     struct place {
       std::size_t& n;
       explicit place(std::size_t& count) : n(count) { ++n; }
       ~place() { --n; }
-    } in_line(in_line_);
-    given.unused = false;
-    if (auto ec = co_await wait_in_line(until)) co_return ec;
-    given.unused = true;
-    first_come = true;
+    } in_line(waiting_);
+    auto turn = co_await with_deadline(slots_.async_acquire(), options_.connect);
+    if (!turn) co_return turn.error();
+    slot = std::move(*turn);
   }
-  co_return errc::closed;
-}
-
-awaitable<result<http_lease>> http_client::connect() {
-  const auto self = shared_from_this();
+  if (closed_) co_return errc::closed;
+  if (fresh) idle_.clear();  // what ended the peer of one of them ended the others'
+  while (!idle_.empty()) {
+    auto connection = std::move(idle_.back());
+    idle_.pop_back();
+    if (connection->clean()) co_return http_lease(self, std::move(*slot), std::move(connection));
+  }
   auto& time = clock::of(ex_);
   if (time.now() < down_until_) co_return errc::unavailable;
-  ++used_;
-  struct claim {
-    http_client& client;
-    bool held = true;
-    ~claim() {
-      if (held) client.give_back(nullptr, false);
+  auto stream = co_await with_deadline(network::of(ex_).async_connect({at_.host, at_.port}), options_.connect);
+  if (!stream) {
+    if (stream.error() != asio::error::operation_aborted) {
+      back_off_ = std::clamp(back_off_ * 2, options_.back_off_min, options_.back_off_max);
+      down_until_ = time.now() + back_off_;
     }
-  } slot{*this};
-  auto [order, ec, stream, late] = co_await asio::experimental::make_parallel_group(
-                                       network::of(ex_).async_connect({at_.host, at_.port}, asio::deferred),
-                                       time.async_wait_for(options_.connect, asio::deferred))
-                                       .async_wait(asio::experimental::wait_for_one(), asio::deferred);
-  const bool too_late = order[0] == 1 && !late;
-  if (ec && !too_late && ec == asio::error::operation_aborted) co_return ec;
-  if (ec) {
-    back_off_ = std::clamp(back_off_ * 2, options_.back_off_min, options_.back_off_max);
-    down_until_ = time.now() + back_off_;
-    co_return too_late ? make_error_code(errc::deadline) : ec;
+    co_return stream.error();
   }
   back_off_ = {};
-  slot.held = false;
-  co_return http_lease(self, std::make_unique<http_connection>(std::move(stream), options_));
+  if (closed_) co_return errc::closed;
+  co_return http_lease(self, std::move(*slot), std::make_unique<http_connection>(std::move(*stream), options_));
 }
 
-void http_client::give_back(std::unique_ptr<http_connection> connection, bool reusable) {
-  --used_;
-  if (connection && reusable && !closed_ && connection->clean()) {
-    auto* one = connection.get();
-    connection->end_exchange();
-    connection->park(options_.keep_alive,
-                     [this, one] { std::erase_if(idle_, [one](const auto& other) { return other.get() == one; }); });
-    idle_.push_back(std::move(connection));
-  }
-  wake_next();
-}
-
-void http_client::wake_next() {
-  if (!waiting_.empty()) waiting_.front().complete({});
+void http_client::take_back(std::unique_ptr<http_connection> connection, bool reusable) {
+  std::erase(lent_, connection.get());
+  if (!reusable || closed_ || !connection->clean()) return;
+  auto* one = connection.get();
+  connection->end_exchange();
+  connection->park(options_.keep_alive,
+                   [this, one] { std::erase_if(idle_, [one](const auto& other) { return other.get() == one; }); });
+  idle_.push_back(std::move(connection));
 }
 
 awaitable<result<http_exchange>> http_client::attempt(const http_request& request, bool fresh, bool& stale) {
@@ -319,8 +274,8 @@ awaitable<result<http_exchange>> http_client::attempt(const http_request& reques
   connection.begin_exchange();
   std::string head = request.method + ' ' + request.target + " HTTP/1.1\r\nHost: " + at_.authority() + "\r\n";
   if (!api_key_.empty()) head += "Authorization: Bearer " + api_key_ + "\r\n";
-  if (request.chunked)
-    head += "Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n";
+  if (request.follows)
+    head += "Content-Length: " + std::to_string(*request.follows) + "\r\nExpect: 100-continue\r\n";
   else if (!request.body.empty() || request.method != "GET")
     head += "Content-Length: " + std::to_string(request.body.size()) + "\r\n";
   head += request.fields + "\r\n";
@@ -330,7 +285,7 @@ awaitable<result<http_exchange>> http_client::attempt(const http_request& reques
   result<http_head> answer = ec;
   do {
     answer = co_await connection.read_head();
-  } while (answer && answer->status == 100 && !request.chunked);
+  } while (answer && answer->status == 100 && !request.follows);
   if (!answer) {
     stale = !connection.fresh() && connection.silent() && answer.error() != errc::deadline;
     co_return ec ? ec : answer.error();

@@ -20,8 +20,9 @@
 
 #include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/clock.hpp"
-#include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/net.hpp"
+#include "cokv/runtime/semaphore.hpp"
 #include "store/http_url.hpp"
 
 namespace cokv::detail {
@@ -106,7 +107,7 @@ class http_client;
 class http_lease {
  public:
   http_lease() = default;
-  http_lease(std::shared_ptr<http_client> client, std::unique_ptr<http_connection> connection);
+  http_lease(std::shared_ptr<http_client> client, permit slot, std::unique_ptr<http_connection> connection);
   http_lease(http_lease&&) noexcept = default;
   http_lease& operator=(http_lease&& other) noexcept;
   ~http_lease() { drop(); }
@@ -114,11 +115,18 @@ class http_lease {
   explicit operator bool() const noexcept { return connection_ != nullptr; }
   http_connection* operator->() const noexcept { return connection_.get(); }
   http_connection& operator*() const noexcept { return *connection_; }
-  void keep();
-  void drop();
+  void keep() { end(true); }
+  void drop() { end(false); }
+  // From outside of the operation that uses it, which then fails and drops the lease.
+  void close() {
+    if (connection_) connection_->close();
+  }
 
  private:
+  void end(bool reusable);
+
   std::shared_ptr<http_client> client_;
+  permit slot_;
   std::unique_ptr<http_connection> connection_;
 };
 
@@ -137,7 +145,7 @@ struct http_request {
   std::string target;
   std::string fields;  // complete lines, each ended by CRLF, beside Host, Content-Length and Authorization
   std::string body;
-  bool chunked = false;  // the body follows in chunks; what start() waits for is the interim 100 answer
+  std::optional<std::uint64_t> follows = {};  // instead of `body`: so many bytes, once the interim 100 answer came
 };
 
 class http_client : public std::enable_shared_from_this<http_client> {
@@ -151,33 +159,29 @@ class http_client : public std::enable_shared_from_this<http_client> {
   // The same, with a short answer read whole.
   awaitable<result<http_reply>> exchange(http_request request, std::size_t limit = 1 << 20);
 
-  // Closes the unused connections and fails those who wait. Lent ones are closed as they come back.
+  // Closes all connections: whoever uses or waits for one gets an error.
   void close();
 
   const asio::any_io_executor& get_executor() const noexcept { return ex_; }
   const http_client_options& options() const noexcept { return options_; }
   std::size_t idle_connections() const noexcept { return idle_.size(); }
-  std::size_t open_connections() const noexcept { return used_ + idle_.size(); }
+  std::size_t open_connections() const noexcept { return lent_.size() + idle_.size(); }
 
  private:
   friend class http_lease;
-  using waiter = operation<void(error_code)>;
 
   awaitable<result<http_lease>> acquire(bool fresh);
-  awaitable<result<http_lease>> connect();
-  awaitable<error_code> wait_in_line(time_point until);
   awaitable<result<http_exchange>> attempt(const http_request& request, bool fresh, bool& stale);
-  void give_back(std::unique_ptr<http_connection> connection, bool reusable);
-  void wake_next();
+  void take_back(std::unique_ptr<http_connection> connection, bool reusable);
 
   asio::any_io_executor ex_;
   http_url at_;
   std::string api_key_;
   http_client_options options_;
+  semaphore slots_;                                    // one a lent connection
   std::deque<std::unique_ptr<http_connection>> idle_;  // the latest used at the back
-  std::size_t used_ = 0;                               // lent, or being connected
-  operation_list<waiter> waiting_;
-  std::size_t in_line_ = 0;
+  std::vector<http_connection*> lent_;
+  std::size_t waiting_ = 0;
   time_point down_until_{};
   duration back_off_{};
   bool closed_ = false;

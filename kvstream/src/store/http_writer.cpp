@@ -1,0 +1,149 @@
+#include <map>
+
+#include "store/http_remote.hpp"
+
+namespace cokv::detail {
+namespace {
+
+class http_writer final : public block_writer {
+ public:
+  struct body {
+    body(std::shared_ptr<http_remote> s, stream_begin about) : owner(std::move(s)), out(std::move(about)) {}
+
+    std::shared_ptr<http_remote> owner;
+    stream_writer out;
+    http_lease lease;
+    std::vector<bool> written = std::vector<bool>(out.about().layout.layers());
+    std::uint32_t next = 0;                              // the layer that the stream wants
+    std::map<std::uint32_t, std::vector<buffer>> early;  // copies of layers that came before their turn
+    bool busy = false;
+
+    void fail() {
+      if (lease) owner->counters.failed_writes += out.about().keys.size();
+      lease.drop();
+    }
+  };
+
+  http_writer(asio::any_io_executor ex, std::shared_ptr<body> b) : block_writer(std::move(ex)), body_(std::move(b)) {}
+  ~http_writer() override { body_->lease.close(); }
+
+  static awaitable<result<std::unique_ptr<block_writer>>> open(std::shared_ptr<http_remote> owner, stream_begin about) {
+    co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
+    if (auto ec = refused(about, owner->max_blocks)) co_return ec;
+    const auto ex = owner->client->get_executor();
+    const auto size = stream_bytes(about.layout, about.keys.size());
+    auto exchange =
+        co_await owner->client->start({.method = "POST",
+                                       .target = kv_target(about.ns, about.deferred ? ":write?deferred=1" : ":write"),
+                                       .fields = stream_type,
+                                       .follows = size});
+    if (!exchange) co_return exchange.error();
+    if (exchange->head.status != 100) co_return error_of(exchange->head.status);
+    auto b = std::make_shared<body>(std::move(owner), std::move(about));
+    b->lease = std::move(exchange->lease);
+    const auto begin = b->out.begin();
+    asio::const_buffer bytes = asio::buffer(begin);
+    if (auto ec = co_await b->lease->write({&bytes, 1})) co_return ec;
+    co_return std::make_unique<http_writer>(ex, std::move(b));
+  }
+
+ protected:
+  void do_write(std::uint32_t layer, std::vector<buffer> segments, done_handler handler) override {
+    run_as_operation(get_executor(), write(body_, layer, std::move(segments)), std::move(handler));
+  }
+  void do_commit(done_handler handler) override { run_as_operation(get_executor(), commit(body_), std::move(handler)); }
+
+ private:
+  static awaitable<error_code> write(std::shared_ptr<body> b, std::uint32_t layer, std::vector<buffer> segments) {
+    co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
+    const auto& about = b->out.about();
+    if (!b->lease) co_return errc::closed;
+    if (layer >= about.layout.layers()) co_return errc::out_of_range;
+    if (b->busy || b->written[layer] || !fit(segments, about.keys.size(), about.layout.segments[layer]))
+      co_return errc::invalid_argument;
+    if (layer != b->next) {
+      for (auto& segment : segments) {
+        auto copy = buffer::host(segment.size(), 64);
+        copy_bytes(copy.bytes(), segment.bytes());
+        segment = std::move(copy);
+      }
+      b->early[layer] = std::move(segments);
+      b->written[layer] = true;
+      co_return error_code();
+    }
+    operation_guard guard(*b);
+    for (;;) {
+      if (auto ec = co_await send(*b, b->next, segments)) co_return ec;
+      b->written[b->next++] = true;
+      auto turn = b->early.find(b->next);
+      if (turn == b->early.end()) break;
+      segments = std::move(turn->second);
+      b->early.erase(turn);
+    }
+    guard.done();
+    co_return error_code();
+  }
+
+  // Heads and trailers lie beside each other, the payloads are sent from where the caller has them. A batch is what one
+  // system call takes, so the first is on its way while the next is digested.
+  static awaitable<error_code> send(body& b, std::uint32_t layer, const std::vector<buffer>& segments) {
+    std::array<frame_head, batch> heads;
+    std::array<frame_trailer, batch + 1> trailers;
+    std::vector<asio::const_buffer> bytes;
+    bytes.reserve(3 * batch);
+    for (std::size_t first = 0; first < segments.size(); first += batch) {
+      const auto count = std::min(batch, segments.size() - first);
+      bytes.clear();
+      for (std::size_t i = 0; i < count; ++i) {
+        const auto& payload = segments[first + i];
+        heads[i] = b.out.segment(layer, static_cast<std::uint32_t>(first + i));
+        trailers[i] = seal(heads[i], payload.bytes());
+        bytes.push_back(asio::buffer(heads[i]));
+        bytes.push_back(asio::buffer(payload.data(), payload.size()));
+        bytes.push_back(asio::buffer(trailers[i]));
+      }
+      if (auto ec = co_await b.lease->write(bytes)) co_return ec;
+    }
+    co_return error_code();
+  }
+
+  static awaitable<error_code> commit(std::shared_ptr<body> b) {
+    co_await asio::this_coro::reset_cancellation_state(asio::enable_partial_cancellation());
+    const auto& about = b->out.about();
+    if (!b->lease) co_return errc::closed;
+    if (b->busy || b->next != about.layout.layers()) co_return errc::invalid_argument;
+    operation_guard guard(*b);
+    const auto end = b->out.end();
+    asio::const_buffer bytes = asio::buffer(end);
+    if (auto ec = co_await b->lease->write({&bytes, 1})) co_return ec;
+    auto head = co_await b->lease->read_head();
+    if (!head) co_return head.error();
+    if (head->status != 200 && head->status != 202) co_return error_of(head->status);
+    auto answer = co_await b->lease->read_body(*head, 1 << 12);
+    if (!answer) co_return answer.error();
+    // A status alone is three bytes on a wire: what counts is the sealed answer.
+    stream_parser parser({}, stream_begin{.ns = about.ns, .generation = about.generation});
+    auto in = std::as_bytes(std::span(*answer));
+    if (parser.next(in) != stream_event::acked || !in.empty()) co_return errc::protocol;
+    if (parser.ack().what) co_return parser.ack().what;
+    if (parser.ack().blocks != about.keys.size()) co_return errc::protocol;
+    b->owner->counters.written_blocks += about.keys.size();
+    b->owner->counters.written_bytes += about.keys.size() * about.layout.bytes();
+    guard.done();
+    head->keep_alive ? b->lease.keep() : b->lease.drop();
+    co_return error_code();
+  }
+
+  static constexpr std::size_t batch = 21;  // of three buffers each
+
+  std::shared_ptr<body> body_;
+};
+
+}  // namespace
+
+awaitable<result<std::unique_ptr<block_writer>>> open_http_writer(std::shared_ptr<http_remote> remote,
+                                                                  stream_begin about) {
+  return http_writer::open(std::move(remote), std::move(about));
+}
+
+}  // namespace cokv::detail

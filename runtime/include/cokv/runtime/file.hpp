@@ -1,6 +1,7 @@
 // The seam to files: random-access files and the few directory operations that stores need, real or simulated.
 // file_system::of(executor) is the machine's files on a real context (io_uring where it works, else a small pool of
-// threads with pread and pwrite) and a simulated disk on a sim_context, which loses what was not synced in a crash.
+// threads with pread and pwrite; COKV_IO_URING=0 in the environment asks for the pool) and a simulated disk on a
+// sim_context, which loses what was not synced in a crash.
 //
 //     auto& fs = cokv::file_system::of(co_await asio::this_coro::executor);
 //     auto [ec, f] = co_await fs.async_open("block.kv", cokv::open_mode::create, asio::as_tuple(asio::deferred));
@@ -44,7 +45,6 @@ class file {
     virtual void write_at(std::uint64_t offset, asio::const_buffer from, transfer_handler done) = 0;
     virtual void sync(handler done) = 0;
     virtual result<std::uint64_t> size() const = 0;
-    virtual void close() = 0;
   };
 
   file() = default;
@@ -70,9 +70,7 @@ class file {
   }
 
   result<std::uint64_t> size() const { return impl_->size(); }
-  void close() {
-    if (impl_) std::exchange(impl_, nullptr)->close();
-  }
+  void close() { impl_.reset(); }
 
  private:
   struct initiate {

@@ -1,0 +1,160 @@
+#include "cokv/runtime/file.hpp"
+
+#include <cstdlib>
+
+#include "file_pool.hpp"
+#include "posix_file.hpp"
+#include "services.hpp"
+
+#if defined(BOOST_ASIO_HAS_IO_URING)
+#include <boost/asio/random_access_file.hpp>
+#include <boost/asio/read_at.hpp>
+#include <boost/asio/write_at.hpp>
+#endif
+
+namespace cokv {
+namespace {
+
+using detail::file_pool;
+namespace posix = detail::posix;
+
+constexpr std::size_t pool_threads = 2;
+
+class pool_file final : public file::impl {
+ public:
+  pool_file(asio::any_io_executor ex, std::shared_ptr<file_pool> pool, int fd)
+      : ex_(std::move(ex)), pool_(std::move(pool)), fd_(std::make_shared<posix::descriptor>(fd)) {}
+
+  asio::any_io_executor get_executor() const noexcept override { return ex_; }
+  void read_at(std::uint64_t offset, asio::mutable_buffer into, file::transfer_handler done) override {
+    pool_->run(std::move(done), [fd = fd_, offset, into] { return posix::read_at(fd->get(), offset, into); });
+  }
+  void write_at(std::uint64_t offset, asio::const_buffer from, file::transfer_handler done) override {
+    pool_->run(std::move(done), [fd = fd_, offset, from] { return posix::write_at(fd->get(), offset, from); });
+  }
+  void sync(file::handler done) override {
+    pool_->run(std::move(done), [fd = fd_] { return std::tuple(posix::sync(fd->get())); });
+  }
+  result<std::uint64_t> size() const override { return posix::size(fd_->get()); }
+
+ private:
+  asio::any_io_executor ex_;
+  std::shared_ptr<file_pool> pool_;
+  std::shared_ptr<posix::descriptor> fd_;
+};
+
+#if defined(BOOST_ASIO_HAS_IO_URING)
+
+// Containers often forbid io_uring, and Asio throws when it can't set up a ring.
+bool io_uring_works() {
+  if (const char* wanted = std::getenv("COKV_IO_URING"); wanted && std::string_view(wanted) == "0") return false;
+  static const bool works = [] {
+    try {
+      asio::io_context probe(1);
+      asio::random_access_file file(probe);
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  }();
+  return works;
+}
+
+class uring_file final : public file::impl {
+ private:
+  const std::shared_ptr<asio::random_access_file>& opened() {
+    if (!file_) file_ = std::make_shared<asio::random_access_file>(ex_, fd_.release());
+    return file_;
+  }
+
+  // The file stays open until its operations are over; an end of file is a short read.
+  auto keep(file::transfer_handler done) {
+    auto slot = asio::get_associated_cancellation_slot(done);
+    auto ex = asio::get_associated_executor(done, asio::any_completion_executor(ex_));
+    auto finish = [done = std::move(done), open = file_](error_code ec, std::size_t n) mutable {
+      std::move(done)(ec == asio::error::eof ? error_code() : ec, n);
+    };
+    return asio::bind_cancellation_slot(slot, asio::bind_executor(ex, std::move(finish)));
+  }
+
+ public:
+  // Made on a thread of the pool: Asio's file object comes with the first use, on the context's thread.
+  uring_file(asio::any_io_executor ex, std::shared_ptr<file_pool> pool, int fd)
+      : ex_(std::move(ex)), pool_(std::move(pool)), fd_(fd) {}
+
+  asio::any_io_executor get_executor() const noexcept override { return ex_; }
+  void read_at(std::uint64_t offset, asio::mutable_buffer into, file::transfer_handler done) override {
+    asio::async_read_at(*opened(), offset, into, keep(std::move(done)));
+  }
+  void write_at(std::uint64_t offset, asio::const_buffer from, file::transfer_handler done) override {
+    asio::async_write_at(*opened(), offset, from, keep(std::move(done)));
+  }
+  void sync(file::handler done) override {
+    pool_->run(std::move(done), [f = opened()] { return std::tuple(posix::sync(f->native_handle())); });
+  }
+  result<std::uint64_t> size() const override { return posix::size(file_ ? file_->native_handle() : fd_.get()); }
+
+ private:
+  asio::any_io_executor ex_;
+  std::shared_ptr<file_pool> pool_;
+  posix::descriptor fd_;
+  std::shared_ptr<asio::random_access_file> file_;
+};
+
+#endif
+
+class real_file_system final : public file_system::impl {
+ public:
+  explicit real_file_system(const asio::any_io_executor& ex)
+      : ex_(ex), pool_(std::make_shared<file_pool>(ex, pool_threads)) {}
+
+  void open(std::string path, open_mode mode, file_system::open_handler done) override {
+    pool_->run(std::move(done), [ex = ex_, pool = pool_, path, mode]() -> std::tuple<error_code, file> {
+      auto [ec, fd] = posix::open(path, mode);
+      if (ec) return {ec, file()};
+      return {ec, file(make_file(ex, pool, fd))};
+    });
+  }
+  void remove(std::string path, file_system::handler done) override {
+    pool_->run(std::move(done), [path] { return std::tuple(posix::remove(path)); });
+  }
+  void rename(std::string from, std::string to, file_system::handler done) override {
+    pool_->run(std::move(done), [from, to] { return std::tuple(posix::rename(from, to)); });
+  }
+  void list(std::string directory, file_system::list_handler done) override {
+    pool_->run(std::move(done), [directory] { return posix::list(directory); });
+  }
+  void make_directories(std::string path, file_system::handler done) override {
+    pool_->run(std::move(done), [path] { return std::tuple(posix::make_directories(path)); });
+  }
+  void sync_directory(std::string path, file_system::handler done) override {
+    pool_->run(std::move(done), [path] { return std::tuple(posix::sync_directory(path)); });
+  }
+  result<std::uint64_t> free_space(const std::string& path) const override { return posix::free_space(path); }
+  void shutdown() override { pool_->stop(); }
+
+ private:
+  static std::unique_ptr<file::impl> make_file(const asio::any_io_executor& ex, const std::shared_ptr<file_pool>& pool,
+                                               int fd) {
+#if defined(BOOST_ASIO_HAS_IO_URING)
+    if (io_uring_works()) return std::make_unique<uring_file>(ex, pool, fd);
+#endif
+    return std::make_unique<pool_file>(ex, pool, fd);
+  }
+
+  asio::any_io_executor ex_;
+  std::shared_ptr<file_pool> pool_;
+};
+
+}  // namespace
+
+file_system& file_system::of(const asio::any_io_executor& ex) {
+  auto& self = asio::use_service<file_system>(asio::query(ex, asio::execution::context));
+  if (!self.impl_) {
+    self.ex_ = detail::service_executor(ex);
+    self.impl_ = std::make_unique<real_file_system>(self.ex_);
+  }
+  return self;
+}
+
+}  // namespace cokv

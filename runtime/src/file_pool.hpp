@@ -1,0 +1,89 @@
+// Blocking file calls, off the loop: a few threads that make the calls and post their results back. An operation that
+// no thread has taken yet can be withdrawn; one that has been taken is waited for, so memory it touches stays valid.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/mailbox.hpp"
+#include "cokv/runtime/detail/unique_function.hpp"
+
+namespace cokv::detail {
+
+class file_pool;
+
+// The part of an operation that the pool sees. It leaves the pool when its operation ends, however that ends.
+struct pool_job {
+  enum class stage { idle, queued, running, over };
+
+  file_pool* pool = nullptr;
+  stage at = stage::idle;               // under the pool's lock
+  unique_function<void()> work;         // on a thread of the pool
+  void (*finish)(pool_job&) = nullptr;  // on the context's thread
+
+  pool_job() = default;
+  pool_job(const pool_job&) = delete;
+  pool_job& operator=(const pool_job&) = delete;
+  ~pool_job();
+};
+
+class file_pool {
+ public:
+  explicit file_pool(const asio::any_io_executor& ex, std::size_t threads) : back_(ex), limit_(threads) {}
+  ~file_pool() { stop(); }
+
+  // `work()` returns the completion's values as a tuple.
+  template <class... T, class F>
+  void run(asio::any_completion_handler<void(error_code, T...)> done, F work) {
+    using signature = void(error_code, T...);
+    struct job : pool_job {
+      std::tuple<error_code, T...> values;
+      operation<signature, job>* op = nullptr;
+    };
+    initiate<signature, job>(std::move(done), back_.get_executor(),
+                             [this, work = std::move(work)](operation<signature, job>& op) mutable {
+                               job& self = op.state();
+                               self.op = &op;
+                               self.work = [&self, work = std::move(work)]() mutable { self.values = work(); };
+                               self.finish = [](pool_job& erased) {
+                                 auto& self = static_cast<job&>(erased);
+                                 auto values = std::move(self.values);
+                                 auto& op = *self.op;
+                                 std::apply([&](auto&&... v) { op.complete(std::move(v)...); }, std::move(values));
+                               };
+                               op.on_cancel([](operation<signature, job>& op, asio::cancellation_type_t) {
+                                 if (op.state().pool->withdraw(op.state(), false))
+                                   op.fail(asio::error::operation_aborted);
+                               });
+                               submit(self);
+                             });
+  }
+
+  // True when the job will not run, or is over; without `wait`, only when it was still queued.
+  bool withdraw(pool_job& job, bool wait);
+  void stop();
+
+ private:
+  void submit(pool_job& job);
+  void serve();
+
+  mailbox back_;
+  std::size_t limit_;
+  std::mutex mutex_;
+  std::condition_variable arrived_, ended_;
+  std::deque<pool_job*> queue_;
+  std::vector<std::thread> threads_;
+  std::size_t idle_ = 0;
+  bool stopping_ = false;
+};
+
+inline pool_job::~pool_job() {
+  if (pool) pool->withdraw(*this, true);
+}
+
+}  // namespace cokv::detail

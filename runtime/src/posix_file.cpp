@@ -1,0 +1,138 @@
+#include "posix_file.hpp"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+
+namespace cokv::detail::posix {
+namespace {
+
+error_code last_error() { return {errno, boost::system::system_category()}; }
+
+template <class F>
+auto retry(F call) {
+  auto r = call();
+  while (r == -1 && errno == EINTR) r = call();
+  return r;
+}
+
+}  // namespace
+
+descriptor::~descriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+std::tuple<error_code, int> open(const std::string& path, open_mode mode) {
+  int flags = O_CLOEXEC;
+  switch (mode) {
+    case open_mode::read:
+      flags |= O_RDONLY;
+      break;
+    case open_mode::write:
+      flags |= O_RDWR;
+      break;
+    case open_mode::create:
+      flags |= O_RDWR | O_CREAT | O_TRUNC;
+      break;
+    case open_mode::create_new:
+      flags |= O_RDWR | O_CREAT | O_EXCL;
+      break;
+  }
+  int fd = retry([&] { return ::open(path.c_str(), flags, 0644); });
+  if (fd < 0) return {last_error(), -1};
+  return {error_code(), fd};
+}
+
+std::tuple<error_code, std::size_t> read_at(int fd, std::uint64_t offset, asio::mutable_buffer into) {
+  std::size_t done = 0;
+  while (done < into.size()) {
+    ssize_t n = retry([&] {
+      return ::pread(fd, static_cast<char*>(into.data()) + done, into.size() - done, static_cast<off_t>(offset + done));
+    });
+    if (n < 0) return {last_error(), done};
+    if (n == 0) break;
+    done += static_cast<std::size_t>(n);
+  }
+  return {error_code(), done};
+}
+
+std::tuple<error_code, std::size_t> write_at(int fd, std::uint64_t offset, asio::const_buffer from) {
+  std::size_t done = 0;
+  while (done < from.size()) {
+    ssize_t n = retry([&] {
+      return ::pwrite(fd, static_cast<const char*>(from.data()) + done, from.size() - done,
+                      static_cast<off_t>(offset + done));
+    });
+    if (n < 0) return {last_error(), done};
+    done += static_cast<std::size_t>(n);
+  }
+  return {error_code(), done};
+}
+
+error_code sync(int fd) {
+  return retry([&] { return ::fdatasync(fd); }) == 0 ? error_code() : last_error();
+}
+
+result<std::uint64_t> size(int fd) {
+  struct stat s;
+  if (::fstat(fd, &s) != 0) return last_error();
+  return static_cast<std::uint64_t>(s.st_size);
+}
+
+error_code remove(const std::string& path) { return std::remove(path.c_str()) == 0 ? error_code() : last_error(); }
+
+error_code rename(const std::string& from, const std::string& to) {
+  return std::rename(from.c_str(), to.c_str()) == 0 ? error_code() : last_error();
+}
+
+error_code make_directories(const std::string& path) {
+  std::error_code ec;
+  std::filesystem::create_directories(path, ec);
+  return ec ? error_code(ec.value(), boost::system::system_category()) : error_code();
+}
+
+error_code sync_directory(const std::string& path) {
+  int fd = retry([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); });
+  if (fd < 0) return last_error();
+  descriptor owned(fd);
+  return retry([&] { return ::fsync(fd); }) == 0 ? error_code() : last_error();
+}
+
+std::tuple<error_code, std::vector<directory_entry>> list(const std::string& directory) {
+  DIR* dir = ::opendir(directory.c_str());
+  if (!dir) return {last_error(), {}};
+  std::vector<directory_entry> entries;
+  error_code ec;
+  for (;;) {
+    errno = 0;
+    dirent* found = ::readdir(dir);
+    if (!found) {
+      if (errno != 0) ec = last_error();
+      break;
+    }
+    std::string name = found->d_name;
+    if (name == "." || name == "..") continue;
+    struct stat s;
+    if (::fstatat(::dirfd(dir), name.c_str(), &s, AT_SYMLINK_NOFOLLOW) != 0) continue;  // removed meanwhile
+    bool is_directory = S_ISDIR(s.st_mode);
+    entries.push_back({std::move(name), is_directory, is_directory ? 0 : static_cast<std::uint64_t>(s.st_size)});
+  }
+  ::closedir(dir);
+  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  return {ec, std::move(entries)};
+}
+
+result<std::uint64_t> free_space(const std::string& path) {
+  struct statvfs s;
+  if (::statvfs(path.c_str(), &s) != 0) return last_error();
+  return static_cast<std::uint64_t>(s.f_bavail) * s.f_frsize;
+}
+
+}  // namespace cokv::detail::posix

@@ -1,0 +1,37 @@
+// The system's files, blocking: what the pool's threads call.
+#pragma once
+
+#include <tuple>
+
+#include "cokv/runtime/file.hpp"
+
+namespace cokv::detail::posix {
+
+// An open descriptor, closed with its last user.
+class descriptor {
+ public:
+  explicit descriptor(int fd) noexcept : fd_(fd) {}
+  descriptor(const descriptor&) = delete;
+  descriptor& operator=(const descriptor&) = delete;
+  ~descriptor();
+  int get() const noexcept { return fd_; }
+  int release() noexcept { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_;
+};
+
+std::tuple<error_code, int> open(const std::string& path, open_mode mode);
+std::tuple<error_code, std::size_t> read_at(int fd, std::uint64_t offset, asio::mutable_buffer into);
+std::tuple<error_code, std::size_t> write_at(int fd, std::uint64_t offset, asio::const_buffer from);
+error_code sync(int fd);
+result<std::uint64_t> size(int fd);
+
+error_code remove(const std::string& path);
+error_code rename(const std::string& from, const std::string& to);
+error_code make_directories(const std::string& path);
+error_code sync_directory(const std::string& path);
+std::tuple<error_code, std::vector<directory_entry>> list(const std::string& directory);
+result<std::uint64_t> free_space(const std::string& path);
+
+}  // namespace cokv::detail::posix

@@ -299,8 +299,8 @@ TEST_CASE("stream: a context destroyed with work in flight waits for what runs a
   bool finished = false, ran = false, called = false;
   event e;
   std::thread opener;
+  gate g;
   {
-    gate g;
     asio::io_context ctx(1);
     dev = open_device(ctx.get_executor(), "cpu", {.threads = 1}).value();
     outlives = dev->make_stream().value();
@@ -319,10 +319,14 @@ TEST_CASE("stream: a context destroyed with work in flight waits for what runs a
     asio::co_spawn(ctx, [](event e) -> awaitable<void> { co_await e.async_wait(); }(other.record()), asio::detached);
     ctx.poll();
     g.entered.wait();
-    opener = std::thread([&g] { g.open.count_down(); });
-    opener.join();
+    opener = std::thread([&g, captured] {  // goes on when the shutdown has dropped what was queued
+      while (!captured.expired()) std::this_thread::yield();
+      g.open.count_down();
+    });
   }
+  opener.join();
   CHECK(finished);
+  CHECK(!ran);
   CHECK(captured.expired());
   CHECK(!called);
   CHECK(e.ready());

@@ -1,5 +1,7 @@
 #include "cpu_device.hpp"
 
+#include <unistd.h>
+
 #include <new>
 #include <thread>
 
@@ -8,20 +10,6 @@ namespace {
 
 // Two directions at once is what transfers need; more only compete for memory bandwidth.
 constexpr int copy_threads = 2;
-
-// A function on the arena, dropped uncalled if the device closes before its turn.
-class submitted final : public runnable {
- public:
-  submitted(unique_function<void()> f, std::shared_ptr<std::atomic<bool>> closed)
-      : f_(std::move(f)), closed_(std::move(closed)) {}
-  void run() override {
-    if (!closed_->load()) f_();
-  }
-
- private:
-  unique_function<void()> f_;
-  std::shared_ptr<std::atomic<bool>> closed_;
-};
 
 // What a handle holds: it keeps the device alive, which a runner on the device's threads must not.
 struct held_stream {
@@ -49,6 +37,9 @@ result<std::shared_ptr<stream_backend>> cpu_device::make_stream(stream_options o
 
 result<buffer> cpu_device::allocate(std::size_t bytes, memory_kind kind) {
   if (kind == memory_kind::shared || kind == memory_kind::exportable) return errc::unsupported;
+  // The system would promise more than it has, and kill the process when it is used.
+  static const auto physical = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
+  if (bytes > physical) return errc::out_of_memory;
   try {
     auto memory = buffer::host(bytes);
     auto* data = memory.data();
@@ -60,7 +51,7 @@ result<buffer> cpu_device::allocate(std::size_t bytes, memory_kind kind) {
 
 bool cpu_device::submit(unique_function<void()> f) {
   if (!arenas_) return false;
-  arenas_->compute.enqueue(std::make_shared<submitted>(std::move(f), closed_));
+  arenas_->compute.submit(std::move(f));
   return true;
 }
 
@@ -72,7 +63,7 @@ std::vector<std::shared_ptr<cpu_stream>> cpu_device::streams() const {
 }
 
 void cpu_device::shutdown() {
-  closed_->store(true);
+  if (arenas_) arenas_->compute.close();
   for (auto& s : streams()) s->close();
   arenas_.reset();  // waits for what runs
 }

@@ -35,7 +35,6 @@ class cpu_device final : public device_backend,
   asio::any_io_executor executor_;
   int concurrency_;
   std::unique_ptr<cpu_arenas> arenas_;  // null after shutdown
-  std::shared_ptr<std::atomic<bool>> closed_ = std::make_shared<std::atomic<bool>>(false);
   mutable std::vector<std::weak_ptr<cpu_stream>> streams_;
 };
 

@@ -4,6 +4,20 @@
 
 namespace cokv::detail {
 
+class worker_arena::function final : public runnable {
+ public:
+  function(unique_function<void()> f, std::shared_ptr<load> l) : f_(std::move(f)), load_(std::move(l)) {}
+  void run() override {
+    if (!load_->closed.load()) f_();
+  }
+
+ private:
+  unique_function<void()> f_;
+  std::shared_ptr<load> load_;
+};
+
+void worker_arena::submit(unique_function<void()> f) { enqueue(std::make_shared<function>(std::move(f), load_)); }
+
 worker_arena::~worker_arena() {
   wait_idle();
   impl_.reset();

@@ -2,10 +2,13 @@
 // which reports oneTBB's own internals.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <memory>
 #include <mutex>
+
+#include "cokv/runtime/detail/unique_function.hpp"
 
 namespace cokv::detail {
 
@@ -27,6 +30,10 @@ class worker_arena {
   // From any thread. The reference is dropped before the arena counts as idle.
   void enqueue(std::shared_ptr<runnable> task);
 
+  // A function, dropped uncalled if the arena closes before its turn.
+  void submit(unique_function<void()> f);
+  void close() { load_->closed.store(true); }
+
   bool idle() const;
   void wait_idle();
 
@@ -36,7 +43,9 @@ class worker_arena {
     mutable std::mutex mutex;
     std::condition_variable none;
     std::size_t tasks = 0;
+    std::atomic<bool> closed{false};
   };
+  class function;
 
   static void run(load& l, std::shared_ptr<runnable> task) noexcept;
 

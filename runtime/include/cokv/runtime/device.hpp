@@ -29,15 +29,19 @@ struct device_options {
 
 namespace detail {
 
-class device_backend {
+// Threads that functions can be put on.
+class submit_target {
  public:
-  virtual ~device_backend() = default;
-  virtual std::string_view name() const noexcept = 0;
+  virtual ~submit_target() = default;
+  virtual bool submit(unique_function<void()> f) = 0;  // false: the context is gone, f was not taken
   virtual int concurrency() const noexcept = 0;
+};
+
+class device_backend : public submit_target {
+ public:
+  virtual std::string_view name() const noexcept = 0;
   virtual result<std::shared_ptr<stream_backend>> make_stream(stream_options options) = 0;
   virtual result<buffer> allocate(std::size_t bytes, memory_kind kind) = 0;
-  // Runs f on the device's own threads. False: the context is gone, f was not taken.
-  virtual bool submit(unique_function<void()> f) = 0;
   virtual const asio::any_io_executor& get_executor() const noexcept = 0;
 };
 

@@ -1,5 +1,7 @@
 #include "cokv/runtime/sim_context.hpp"
 
+#include <algorithm>
+
 #include <boost/asio/detail/thread_context.hpp>
 #include <boost/asio/detail/thread_info_base.hpp>
 
@@ -68,8 +70,14 @@ void sim_context::drop(detail::sim_domain& domain) {
 }
 
 bool sim_context::cancel(timer_id id) {
-  if (!id.task || id.task->ticket != id.ticket || id.task->place == detail::heap_node::none) return false;
-  deadlines_.erase(*id.task);
+  if (!id.task || id.task->ticket != id.ticket) return false;
+  if (id.task->place != detail::heap_node::none) {
+    deadlines_.erase(*id.task);
+  } else if (auto due = std::ranges::find(ready_, id.task); due != ready_.end()) {
+    ready_.erase(due);  // its time has come, its turn not: what it was for may be gone when it does
+  } else {
+    return false;
+  }
   id.task->call(id.task, false);
   return true;
 }

@@ -99,7 +99,7 @@ class sim_context : public asio::execution_context {
     deadlines_.push(when.time_since_epoch().count(), *task);
     return {task, task->ticket};
   }
-  bool cancel(timer_id id);  // false when it ran, or is about to
+  bool cancel(timer_id id);  // false when it ran
 
   detail::sim_domain& home() noexcept { return home_; }
   void drop(detail::sim_domain& domain);                                 // destroys every handler of the domain

@@ -178,7 +178,8 @@ void reader::read_merges(const fields& model) {
       return found->second;
     };
     auto l = id(left), r = id(right);
-    out_->merges.insert(l, r, rank++, id(std::string(left) + std::string(right)));
+    out_->merges.insert(l, r, rank, id(std::string(left) + std::string(right)));
+    ++rank;
   }
 }
 

@@ -70,32 +70,22 @@ result<frame_header> decode(std::span<const std::byte, frame_header_bytes> bytes
   return h;
 }
 
-namespace {
-
-template <class Take>
-frame_trailer sealed(const frame_head& head, Take take) {
+frame_trailer seal(const frame_head& head, std::uint64_t payload_digest) {
   frame_trailer out{};
-  if (head[7] == std::byte{static_cast<std::uint8_t>(digest_algorithm::none)}) {
-    take(nullptr);
-    return out;
-  }
-  digest_state d;
-  d.update(head);
-  take(&d);
-  put(out.data(), d.value());
+  if (head[7] == std::byte{static_cast<std::uint8_t>(digest_algorithm::none)}) return out;
+  std::array<std::byte, frame_header_bytes + sizeof payload_digest> both;
+  std::copy(head.begin(), head.end(), both.begin());
+  put(both.data() + frame_header_bytes, payload_digest);
+  put(out.data(), digest_of(both));
   return out;
 }
 
-}  // namespace
-
 frame_trailer seal(const frame_head& head, std::span<const std::byte> payload) {
-  return sealed(head, [&](digest_state* d) {
-    if (d) d->update(payload);
-  });
+  return seal(head, digest_of(payload));
 }
 
 frame_trailer seal_copy(const frame_head& head, std::span<std::byte> into, std::span<const std::byte> payload) {
-  return sealed(head, [&](digest_state* d) { d ? d->copy(into, payload) : copy_bytes(into, payload); });
+  return seal(head, copy_digest(into, payload));
 }
 
 std::uint64_t frame_limits::payload(frame_type type) const noexcept {
@@ -163,7 +153,6 @@ void frame_parser::start_payload(bool discarded) {
   got_ = 0;
   trailer_size_ = 0;
   digest_.reset();
-  digest_.update(head_);
   state_ = state::payload;
 }
 
@@ -212,8 +201,7 @@ std::size_t frame_parser::feed_payload(std::span<const std::byte> in) {
   std::copy_n(in.begin(), n, trailer_.begin() + static_cast<std::ptrdiff_t>(trailer_size_));
   trailer_size_ += n;
   if (trailer_size_ < trailer_.size()) return n;
-  auto expected = header_.algorithm == digest_algorithm::none ? 0 : digest_.value();
-  intact_ = get<std::uint64_t>(trailer_.data()) == expected;
+  intact_ = trailer_ == seal(head_, digest_.value());
   state_ = state::frame;
   return n;
 }

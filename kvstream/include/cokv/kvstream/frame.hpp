@@ -1,5 +1,5 @@
-// One message about KV on a byte stream: a fixed header with a digest of its own, a payload, and a digest over both.
-// Pure: bytes in, events out, no I/O. The bytes are in docs/protocol.md; frame_stream.hpp makes streams of them.
+// One message about KV on a byte stream: a fixed header with a digest of its own, a payload, and a digest that ties
+// both. Pure: bytes in, events out, no I/O. The bytes are in docs/protocol.md; frame_stream.hpp makes streams of them.
 //
 //     cokv::frame_parser parser(limits);
 //     while (!in.empty()) {
@@ -57,8 +57,10 @@ frame_head encode(const frame_header& header);
 // errc::digest_mismatch, then errc::protocol (not a frame), errc::unsupported (another version or digest).
 result<frame_header> decode(std::span<const std::byte, frame_header_bytes> bytes);
 
-// What follows the payload: the digest over header and payload. All zero for digest_algorithm::none.
+// What follows the payload: the digest over the header and the payload's own digest, so that a payload whose digest is
+// known is sent without reading it. All zero for digest_algorithm::none.
 frame_trailer seal(const frame_head& head, std::span<const std::byte> payload);
+frame_trailer seal(const frame_head& head, std::uint64_t payload_digest);
 // The same, copying the payload in the same pass.
 frame_trailer seal_copy(const frame_head& head, std::span<std::byte> into, std::span<const std::byte> payload);
 

@@ -99,10 +99,17 @@ class block_writer {
   asio::any_io_executor executor_;
 };
 
+// A segment where a store has it, and the digest that was made of it when it was written.
+struct segment_view {
+  buffer bytes;  // holding it keeps the memory
+  std::uint64_t digest = 0;
+};
+
 // One operation at a time; layers are read in order.
 class block_reader {
  public:
   using count_handler = asio::any_completion_handler<void(error_code, std::size_t)>;
+  using view_handler = asio::any_completion_handler<void(error_code, std::vector<segment_view>)>;
 
   explicit block_reader(asio::any_io_executor ex) : executor_(std::move(ex)) {}
   virtual ~block_reader() = default;
@@ -121,7 +128,17 @@ class block_reader {
         });
   }
 
+  // Instead of async_read, to pass the layer on without a copy: the segments of the leading good blocks where they lie.
+  // Whoever gets the bytes compares them with the digest; here nobody has. errc::unsupported, with no other effect,
+  // where segments do not lie in memory.
+  template <asio::completion_token_for<void(error_code, std::vector<segment_view>)> Token = asio::deferred_t>
+  auto async_view(std::uint32_t layer, Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code, std::vector<segment_view>)>(
+        std::forward<Token>(token), executor_, [this, layer](view_handler h) { do_view(layer, std::move(h)); });
+  }
+
  protected:
+  virtual void do_view(std::uint32_t layer, view_handler handler);
   virtual void do_read(std::uint32_t layer, std::vector<buffer> into, count_handler handler) = 0;
 
  private:

@@ -1,0 +1,12 @@
+#include "cokv/kvstream/store.hpp"
+
+#include "cokv/runtime/error.hpp"
+
+namespace cokv {
+
+void block_reader::do_view(std::uint32_t, view_handler handler) {
+  detail::initiate<void(error_code, std::vector<segment_view>)>(
+      std::move(handler), executor_, [](auto& op) { op.fail(make_error_code(errc::unsupported)); });
+}
+
+}  // namespace cokv

@@ -14,6 +14,8 @@ constexpr std::size_t pipelined_bytes = 64 << 10;  // read ahead of the request 
 problem problem_of(error_code ec) {
   if (ec == bh::error::header_limit || ec == errc::too_large)
     return {status::request_header_fields_too_large, "the request's header is too large"};
+  if (ec == bh::error::bad_version)
+    return {status::http_version_not_supported, "only HTTP/1.0 and HTTP/1.1 are spoken here"};
   if (ec == errc::deadline) return {status::request_timeout, "the request's header took too long"};
   return {status::bad_request, "malformed HTTP request: " + ec.message()};
 }
@@ -45,8 +47,8 @@ awaitable<void> connection::run() {
     idle_ = true;
     since_ = clock::of(server_->ex).now();
     server_->changed.try_send(true);
+    if (server_->draining) co_return;
     if (wire_.ahead.size() == 0) {
-      if (server_->draining) co_return;
       if (!co_await wire_.read_ahead(server_->options.limit.idle)) co_return;
     }
     idle_ = false;
@@ -86,8 +88,7 @@ std::optional<problem> connection::check_head(exchange::parser& parser, request_
   head.method = message.method();
   head.version = message.version();
   const auto target = message.target();
-  if (head.version != 10 && head.version != 11)
-    return problem{status::http_version_not_supported, "only HTTP/1.0 and HTTP/1.1 are spoken here"};
+  if (head.version != 10 && head.version != 11) return problem_of(bh::error::bad_version);
   if (parse_target({target.data(), target.size()}, head))
     return problem{status::bad_request, "malformed request target"};
   if (const auto hosts = message.count(field::host); hosts > 1 || (head.version == 11 && hosts == 0))
@@ -121,7 +122,7 @@ awaitable<connection::next> connection::serve_one() {
     refused = check_head(parser, head);
   }
 
-  exchange x(wire_, server_->options.limit, parser, head, read && !refused && !server_->draining);
+  exchange x(wire_, server_->options.limit, parser, head, server_->draining, read && !refused);
   auto found = refused ? decltype(server_->routes)::match{} : server_->routes.find(head.method, head.path);
   const bool open = found.target && (*found.target)->options.open;
   if (!refused && !open) {

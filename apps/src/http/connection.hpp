@@ -14,7 +14,7 @@ class connection {
 
   awaitable<void> run();
 
-  bool idle() const { return idle_; }
+  bool idle() const { return idle_ && wire_.stream.is_open(); }
   time_point idle_since() const { return since_; }
   void close() { wire_.stream.close(); }
 

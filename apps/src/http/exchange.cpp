@@ -23,14 +23,17 @@ std::string date_text(wall_time now) {
 
 }  // namespace
 
-exchange::exchange(wire& w, const limits& limit, parser& p, request_head& head, bool may_keep_alive)
+exchange::exchange(wire& w, const limits& limit, parser& p, request_head& head, const bool& draining,
+                   bool may_keep_alive)
     : wire_(w),
       limits_(limit),
+      draining_(draining),
       parser_(p),
       head_(head),
       body_limit_(limit.body_bytes),
       body_since_(clock::of(w.stream.get_executor()).now()),
       keep_alive_(may_keep_alive && p.keep_alive()) {
+  if (!p.is_header_done()) return;  // only to be refused
   if (auto n = p.content_length()) length_ = *n;
   if (p.is_done()) {
     length_ = 0;
@@ -167,6 +170,7 @@ void exchange::set(std::string_view name, std::string value) {
 }
 
 std::string exchange::head_text(status code, std::string_view type, std::optional<std::uint64_t> length) {
+  if (draining_) keep_alive_ = false;
   const auto reason = beast::http::obsolete_reason(code);
   std::string out = "HTTP/1.1 " + std::to_string(static_cast<unsigned>(code)) + ' ';
   out.append(reason.data(), reason.size()).append("\r\n");

@@ -28,7 +28,7 @@ class exchange {
  public:
   using parser = beast::http::request_parser<beast::http::buffer_body>;
 
-  exchange(wire& w, const limits& limit, parser& p, request_head& head, bool may_keep_alive);
+  exchange(wire& w, const limits& limit, parser& p, request_head& head, const bool& draining, bool may_keep_alive);
   exchange(const exchange&) = delete;
 
   const request_head& request() const { return head_; }
@@ -80,6 +80,7 @@ class exchange {
 
   wire& wire_;
   const limits& limits_;
+  const bool& draining_;
   parser& parser_;
   request_head& head_;
   std::optional<std::uint64_t> length_;

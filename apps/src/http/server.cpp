@@ -9,27 +9,25 @@ namespace {
 
 using state_ptr = std::shared_ptr<detail::server_state>;
 
-bool close_idle_one(detail::server_state& s) {
+void close_idle_one(detail::server_state& s) {
   detail::connection* longest = nullptr;
   for (auto* c : s.connections)
     if (c->idle() && (!longest || c->idle_since() < longest->idle_since())) longest = c;
   if (longest) longest->close();
-  return longest;
 }
 
 awaitable<void> accept(state_ptr s, task_group& group) {
   while (!s->draining) {
-    if (s->connections.size() >= s->options.limit.connections) {
-      close_idle_one(*s);
-      co_await s->changed.async_receive(asio::as_tuple(asio::deferred));
-      continue;
-    }
     auto [ec, stream] = co_await s->accepting.async_accept(asio::as_tuple(asio::deferred));
     if (s->draining || ec == asio::error::operation_aborted) co_return;
     if (ec) {  // most often too many open files: what is open goes on, new ones wait
       spdlog::warn("accept: {}", ec.message());
       co_await clock::of(s->ex).async_wait_for(std::chrono::milliseconds(100), asio::as_tuple(asio::deferred));
       continue;
+    }
+    while (s->connections.size() >= s->options.limit.connections && !s->draining) {
+      close_idle_one(*s);
+      co_await s->changed.async_receive(asio::as_tuple(asio::deferred));
     }
     auto made = std::make_unique<detail::connection>(s, std::move(stream));
     group.spawn([c = std::move(made)] { return c->run(); });

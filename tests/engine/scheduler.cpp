@@ -1,0 +1,462 @@
+#include "cokv/engine/scheduler.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include "cokv/runtime/error.hpp"
+
+using namespace cokv;
+
+namespace {
+
+// A pool that knows who holds what: blocks can be shared, given back once a holder, and put in quarantine.
+class counted_blocks final : public block_source {
+ public:
+  explicit counted_blocks(std::size_t n) : holders_(n, 0) {
+    for (std::size_t i = n; i-- > 0;) free_.push_back(static_cast<block_index>(i));
+  }
+
+  std::size_t capacity() const override { return holders_.size(); }
+  std::size_t available() const override { return free_.size(); }
+  bool allocate(std::size_t n, std::vector<block_index>& out) override {
+    if (n > free_.size()) return false;
+    for (; n > 0; --n) {
+      out.push_back(free_.back());
+      REQUIRE(holders_[free_.back()]++ == 0);
+      free_.pop_back();
+    }
+    return true;
+  }
+  void release(std::span<const block_index> blocks) override {
+    for (auto b : blocks) {
+      REQUIRE(holders_.at(b) > 0);
+      if (--holders_[b] == 0) (quarantine_all ? quarantine_ : free_).push_back(b);
+    }
+  }
+  std::vector<block_index> match(request_id, std::span<const token_id> tokens) override {
+    asked = {tokens.begin(), tokens.end()};
+    std::vector<block_index> out;
+    for (auto b : cached)
+      if (out.size() < tokens.size() / 16) {
+        if (holders_[b]++ == 0) std::erase(free_, b);
+        out.push_back(b);
+      }
+    return out;
+  }
+  void end_quarantine() {
+    free_.insert(free_.end(), quarantine_.begin(), quarantine_.end());
+    quarantine_.clear();
+  }
+
+  std::vector<block_index> cached;  // leading blocks that any prompt hits
+  std::vector<token_id> asked;
+  bool quarantine_all = false;
+
+ private:
+  std::vector<int> holders_;
+  std::vector<block_index> free_, quarantine_;
+};
+
+std::vector<token_id> prompt(std::size_t n) { return std::vector<token_id>(n, 5); }
+
+// One token for each item that samples.
+std::vector<token_id> answer(const schedule& s, token_id token = 9) {
+  std::vector<token_id> out;
+  for (auto& i : s.items)
+    if (i.sample) out.push_back(token);
+  return out;
+}
+
+std::vector<request_id> ids(const schedule& s) {
+  std::vector<request_id> out;
+  for (auto& i : s.items) out.push_back(i.id);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a prompt is computed in chunks of the budget, then decodes one token a step") {
+  counted_blocks blocks(10);
+  scheduler s({.block_tokens = 16, .max_batched_tokens = 32}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(70), .max_tokens = 3}));
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> chunks;
+  std::vector<sampled_token> out;
+  while (s.has_work()) {
+    auto& step = s.next();
+    REQUIRE(step.items.size() == 1);
+    auto& item = step.items[0];
+    chunks.emplace_back(item.start, item.count);
+    CHECK(item.sample == (item.start + item.count >= 70));
+    CHECK(s.blocks(1).size() == 5);
+    for (auto& t : s.done(answer(step))) out.push_back(t);
+  }
+  CHECK(chunks == std::vector<std::pair<std::uint32_t, std::uint32_t>>{{0, 32}, {32, 32}, {64, 6}, {70, 1}, {71, 1}});
+  REQUIRE(out.size() == 3);
+  CHECK(!out[1].last);
+  CHECK(out[2].last);
+  CHECK(blocks.available() == 10);
+}
+
+TEST_CASE("requests that decode come first and prefill takes what is left of the budget") {
+  counted_blocks blocks(100);
+  scheduler s({.max_batched_tokens = 20}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(4), .max_tokens = 10}));
+  s.done(answer(s.next()));
+  REQUIRE(!s.add({.id = 2, .prompt = prompt(50), .max_tokens = 10}));
+  auto step = s.next();
+  CHECK(ids(step) == std::vector<request_id>{1, 2});
+  CHECK(step.items[1].count == 19);
+  CHECK(step.tokens == 20);
+  s.done(answer(step));
+  CHECK(s.tokens(1).size() == 6);
+  CHECK(s.computed_tokens(2) == 19);
+}
+
+TEST_CASE("requests are admitted in order of arrival, and a small one doesn't pass a large one") {
+  counted_blocks blocks(6);
+  scheduler s({.max_batched_tokens = 1000}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(60), .max_tokens = 2}));  // 4 blocks
+  REQUIRE(!s.add({.id = 2, .prompt = prompt(50), .max_tokens = 2}));  // 4 blocks: must wait
+  REQUIRE(!s.add({.id = 3, .prompt = prompt(5), .max_tokens = 2}));
+  auto step = s.next();
+  CHECK(ids(step) == std::vector<request_id>{1});
+  s.done(answer(step));
+  step = s.next();
+  CHECK(ids(step) == std::vector<request_id>{1});
+  CHECK(s.waiting() == 2);
+  s.done(answer(step));
+  CHECK(!s.contains(1));
+  step = s.next();
+  CHECK(ids(step) == std::vector<request_id>{2, 3});
+  s.done(answer(step));
+}
+
+TEST_CASE("when blocks run out the newest request gives way and is computed again with what it had generated") {
+  counted_blocks blocks(4);
+  scheduler s({.block_tokens = 4, .max_batched_tokens = 100}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(4), .max_tokens = 12}));
+  REQUIRE(!s.add({.id = 2, .prompt = prompt(3), .max_tokens = 12}));
+  auto step = s.next();
+  CHECK(ids(step) == std::vector<request_id>{1, 2});
+  s.done(answer(step));
+  std::size_t preempted_at = 0;
+  for (;;) {
+    auto now = s.next();
+    if (!now.preempted.empty()) {
+      CHECK(now.preempted == std::vector<request_id>{2});
+      CHECK(ids(now) == std::vector<request_id>{1});
+      CHECK(s.blocks(2).empty());
+      preempted_at = s.tokens(2).size();
+      s.done(answer(now));
+      break;
+    }
+    s.done(answer(now));
+  }
+  CHECK(preempted_at > 3);
+  bool again = false;
+  while (s.has_work()) {
+    auto now = s.next();
+    for (auto& i : now.items)
+      if (i.id == 2 && i.start == 0) {
+        again = true;
+        CHECK(!s.contains(1));
+        CHECK(i.count == preempted_at);
+      }
+    s.done(answer(now));
+  }
+  CHECK(again);
+  CHECK(blocks.available() == 4);
+}
+
+TEST_CASE("blocks that are already computed count as computed, and the last prompt token never does") {
+  counted_blocks blocks(10);
+  std::vector<block_index> pinned;
+  blocks.allocate(3, pinned);  // the cache's own hold
+  blocks.cached = pinned;
+  scheduler s({.block_tokens = 16, .max_batched_tokens = 100}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(48), .max_tokens = 1}));
+  auto step = s.next();
+  REQUIRE(step.items.size() == 1);
+  CHECK(blocks.asked.size() == 32);
+  CHECK(step.items[0].start == 32);
+  CHECK(step.items[0].count == 16);
+  CHECK(s.cached_tokens(1) == 32);
+  CHECK(s.blocks(1)[0] == pinned[0]);
+  s.done(answer(step));
+  CHECK(blocks.available() == 7);
+  blocks.release(pinned);
+}
+
+TEST_CASE("a request waits for its load while others run, and computes what did not arrive") {
+  counted_blocks blocks(20);
+  scheduler s({.block_tokens = 16, .max_batched_tokens = 100}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(64), .max_tokens = 1, .loadable_tokens = 64}));
+  REQUIRE(!s.add({.id = 2, .prompt = prompt(5), .max_tokens = 2}));
+  auto step = s.next();
+  REQUIRE(step.loads.size() == 1);
+  CHECK(step.loads[0].start == 0);
+  CHECK(step.loads[0].count == 48);  // whole blocks before the last token
+  CHECK(s.blocks(1).size() == 4);
+  CHECK(ids(step) == std::vector<request_id>{2});
+  s.done(answer(step));
+  s.loaded(1, 40);  // two whole blocks are good
+  step = s.next();
+  CHECK(ids(step) == std::vector<request_id>{2, 1});
+  CHECK(step.items[1].start == 32);
+  CHECK(step.items[1].count == 32);
+  CHECK(s.cached_tokens(1) == 32);
+  s.done(answer(step));
+  CHECK(!s.has_work());
+  CHECK(blocks.available() == 20);
+}
+
+TEST_CASE("a load that brings nothing leaves everything to be computed") {
+  counted_blocks blocks(20);
+  scheduler s({.max_batched_tokens = 100}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(40), .max_tokens = 1, .loadable_tokens = 32}));
+  CHECK(s.next().loads.size() == 1);
+  CHECK(s.next().empty());  // no step is in flight, the load is
+  s.loaded(1, 0);
+  auto step = s.next();
+  REQUIRE(step.items.size() == 1);
+  CHECK(step.items[0].start == 0);
+  CHECK(step.items[0].count == 40);
+  s.done(answer(step));
+}
+
+TEST_CASE("cancelling frees the blocks at once: waiting, loading, running, and while its step is in flight") {
+  counted_blocks blocks(20);
+  scheduler s({.max_batched_tokens = 64}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(40), .max_tokens = 5}));
+  REQUIRE(!s.add({.id = 2, .prompt = prompt(40), .max_tokens = 5, .loadable_tokens = 32}));
+  auto step = s.next();
+  REQUIRE(!s.add({.id = 3, .prompt = prompt(40), .max_tokens = 5}));
+  CHECK(s.cancel(3));
+  CHECK(s.cancel(2));
+  s.loaded(2, 32);  // the load that was cancelled comes back: nobody waits for it
+  CHECK(s.cancel(1));
+  CHECK(!s.cancel(1));
+  CHECK(blocks.available() == 20);
+  // The id may be used again before the step is over; the step's token isn't the newcomer's.
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(3), .max_tokens = 5}));
+  CHECK(s.done(answer(step)).empty());
+  CHECK(s.tokens(1).size() == 3);
+  CHECK(ids(s.next()) == std::vector<request_id>{1});
+}
+
+TEST_CASE("quarantined blocks are waited for, not counted on") {
+  counted_blocks blocks(4);
+  blocks.quarantine_all = true;
+  scheduler s({.max_batched_tokens = 64}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(60), .max_tokens = 5}));
+  s.next();
+  s.cancel(1);
+  s.done({{9}});
+  REQUIRE(!s.add({.id = 2, .prompt = prompt(60), .max_tokens = 1}));
+  CHECK(s.next().empty());
+  blocks.end_quarantine();
+  CHECK(ids(s.next()) == std::vector<request_id>{2});
+}
+
+TEST_CASE("a sequence is cut where the model or the pool is full") {
+  counted_blocks blocks(2);
+  scheduler s({.block_tokens = 4, .max_batched_tokens = 64, .max_sequence = 7}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(5), .max_tokens = 100}));
+  std::vector<sampled_token> out;
+  while (s.has_work())
+    for (auto& t : s.done(answer(s.next()))) out.push_back(t);
+  REQUIRE(out.size() == 2);
+  CHECK(out[1].last);
+}
+
+TEST_CASE("requests that can't be served are refused when they come") {
+  counted_blocks blocks(4);
+  scheduler s({.block_tokens = 4, .max_waiting = 2, .max_sequence = 100}, blocks);
+  CHECK(s.add({.id = 1, .prompt = {}}) == errc::invalid_argument);
+  CHECK(s.add({.id = 1, .prompt = prompt(1), .max_tokens = 0}) == errc::invalid_argument);
+  CHECK(s.add({.id = 1, .prompt = prompt(16)}) == errc::too_large);
+  CHECK(!s.add({.id = 1, .prompt = prompt(15)}));
+  CHECK(s.add({.id = 1, .prompt = prompt(1)}) == errc::already_exists);
+  CHECK(!s.add({.id = 2, .prompt = prompt(1)}));
+  CHECK(s.add({.id = 3, .prompt = prompt(1)}) == errc::queue_full);
+  CHECK_THROWS_AS(scheduler({.block_tokens = 0}, blocks), config_error);
+}
+
+TEST_CASE("calling out of turn is an error of the program") {
+  counted_blocks blocks(4);
+  scheduler s({}, blocks);
+  CHECK_THROWS_AS(s.done({}), std::logic_error);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(3)}));
+  s.next();
+  CHECK_THROWS_AS(s.next(), std::logic_error);
+  CHECK_THROWS_AS(s.done({}), std::logic_error);
+}
+
+namespace {
+
+struct tally {
+  std::size_t finished = 0, cancelled = 0, preemptions = 0, steps = 0, generated = 0;
+};
+
+// Random arrivals, loads, cancellations and quarantines; checks at each step what the scheduler promises.
+tally simulate(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  auto below = [&](std::uint64_t n) { return static_cast<std::uint32_t>(random() % n); };
+  std::uint32_t block_tokens = 1 + below(8), budget = 1 + below(40);
+  counted_blocks blocks(6 + below(30));
+  auto capacity = blocks.capacity();
+  blocks.quarantine_all = below(2);
+  scheduler_options options{.block_tokens = block_tokens,
+                            .max_batched_tokens = budget,
+                            .max_running = 1 + below(12),
+                            .max_sequence = 10 + below(200)};
+  tally out;
+  struct life {
+    std::uint32_t prompt, max_tokens;
+    std::size_t seen = 0;
+    std::uint64_t arrival = 0;
+  };
+  std::map<request_id, life> alive;
+  std::set<request_id> loading;
+  std::uint64_t arrivals = 0;
+  {
+    scheduler s(options, blocks);
+    request_id next_id = 1;
+    for (std::size_t to_come = 25; to_come > 0 || s.has_work();) {
+      REQUIRE(++out.steps < 20'000);  // everyone finishes
+      while (to_come > 0 && below(3) == 0) {
+        --to_come;
+        life l{1 + below(40), 1 + below(20), 0, arrivals};
+        auto loadable = below(3) == 0 ? below(l.prompt + 5) : 0;
+        std::vector<token_id> tokens(l.prompt, static_cast<token_id>(next_id));
+        auto ec = s.add({.id = next_id, .prompt = tokens, .max_tokens = l.max_tokens, .loadable_tokens = loadable});
+        CHECK((!ec || ec == errc::too_large));
+        if (!ec) {
+          alive[next_id] = l;
+          ++arrivals;
+        }
+        ++next_id;
+      }
+      auto step = s.next();
+      out.preemptions += step.preempted.size();
+      std::uint32_t sum = 0;
+      std::set<request_id> once;
+      bool prefill_seen = false;
+      for (auto& i : step.items) {
+        sum += i.count;
+        CHECK(once.insert(i.id).second);
+        CHECK(i.count > 0);
+        CHECK(i.start == s.computed_tokens(i.id));
+        CHECK(i.sample == (i.start + i.count == s.tokens(i.id).size()));
+        CHECK(s.blocks(i.id).size() * block_tokens >= i.start + i.count);
+        // Decoding requests come first, and while there are blocks none is left out.
+        if (s.tokens(i.id).size() - i.start > 1)
+          prefill_seen = true;
+        else if (i.start > 0 && s.tokens(i.id).size() > alive[i.id].prompt)
+          CHECK(!prefill_seen);
+      }
+      CHECK(sum == step.tokens);
+      CHECK(sum <= budget);
+      CHECK(s.running() <= std::min(options.max_running, budget));
+      if (blocks.available() > 0 && step.preempted.empty())
+        for (auto& [id, l] : alive)
+          if (s.tokens(id).size() > l.prompt && s.computed_tokens(id) + 1 == s.tokens(id).size() &&
+              s.computed_tokens(id) > 0 && !loading.contains(id))
+            CHECK((once.contains(id) || s.blocks(id).empty()));
+      for (auto& load : step.loads) {
+        CHECK(load.start % block_tokens == 0);
+        CHECK(load.count % block_tokens == 0);
+        CHECK(load.start + load.count < s.tokens(load.id).size());
+        CHECK(s.blocks(load.id).size() * block_tokens >= load.start + load.count);
+        loading.insert(load.id);
+      }
+      // A preempted request is newer than all that are served.
+      for (auto gone : step.preempted)
+        for (auto& i : step.items) CHECK(alive[i.id].arrival < alive[gone].arrival);
+      if (below(12) == 0 && !alive.empty()) {
+        auto it = std::next(alive.begin(), below(alive.size()));
+        CHECK(s.cancel(it->first));
+        loading.erase(it->first);
+        alive.erase(it);
+        ++out.cancelled;
+      }
+      if (!step.items.empty()) {
+        for (auto& t : s.done(answer(step))) {
+          auto& l = alive.at(t.id);
+          ++out.generated;
+          ++l.seen;
+          bool full = l.seen == l.max_tokens || l.prompt + l.seen == options.max_sequence ||
+                      l.prompt + l.seen == capacity * block_tokens;
+          CHECK(t.last == full);
+          CHECK(t.last == !s.contains(t.id));
+          if (t.last) {
+            alive.erase(t.id);
+            ++out.finished;
+          }
+        }
+      }
+      for (auto it = loading.begin(); it != loading.end();) {
+        if (below(3) == 0) {
+          s.loaded(*it, below(60));
+          it = loading.erase(it);
+        } else {
+          ++it;
+        }
+      }
+      if (below(2)) blocks.end_quarantine();
+      // Blocks are conserved and never shared: what is not held is free or in quarantine.
+      std::set<block_index> held;
+      std::size_t count = 0;
+      for (auto& [id, l] : alive)
+        for (auto b : s.blocks(id)) {
+          held.insert(b);
+          ++count;
+        }
+      CHECK(held.size() == count);
+      CHECK(held.size() + blocks.available() <= capacity);
+    }
+    CHECK(alive.empty());
+    // A last request that holds blocks when the scheduler goes.
+    if (!s.add({.id = 1'000'000, .prompt = prompt(2), .max_tokens = 2})) s.next();
+  }
+  blocks.end_quarantine();
+  CHECK(blocks.available() == capacity);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("random arrivals, loads and cancellations: blocks conserved, budget kept, everyone finishes") {
+  tally all;
+  for (std::uint64_t seed = 0; seed < 600; ++seed) {
+    CAPTURE(seed);
+    auto one = simulate(seed);
+    all.finished += one.finished;
+    all.cancelled += one.cancelled;
+    all.preemptions += one.preemptions;
+    all.generated += one.generated;
+  }
+  CHECK(all.finished > 5000);
+  CHECK(all.cancelled > 500);
+  CHECK(all.preemptions > 500);
+}
+
+TEST_CASE("the same arrivals give the same schedule") {
+  auto trace = [] {
+    counted_blocks blocks(12);
+    scheduler s({.block_tokens = 4, .max_batched_tokens = 16}, blocks);
+    for (request_id id = 10; id > 0; --id) CHECK(!s.add({.id = id, .prompt = prompt(5 + id % 7), .max_tokens = 9}));
+    std::vector<std::array<std::uint64_t, 4>> out;
+    while (s.has_work()) {
+      auto step = s.next();
+      for (auto& i : step.items) out.push_back({i.id, i.start, i.count, i.sample});
+      s.done(answer(step));
+    }
+    return out;
+  };
+  CHECK(trace() == trace());
+}

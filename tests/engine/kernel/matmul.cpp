@@ -33,9 +33,9 @@ struct product {
     return x;
   }
   void run(const std::vector<float>& x, std::vector<float>& y, std::size_t m, bool accumulate, matmul_path path) const {
-    if (type == dtype::f32) return matmul(x.data(), packed, y.data(), m, accumulate, path);
+    if (type == dtype::f32) return matmul(x.data(), packed, y.data(), m, accumulate, split::columns, path);
     auto h = rounded(x);
-    matmul(h.data(), packed, y.data(), m, accumulate, path);
+    matmul(h.data(), packed, y.data(), m, accumulate, split::columns, path);
   }
   double exact(const std::vector<float>& x, std::size_t row, std::size_t column) const {
     double total = 0;

@@ -188,7 +188,8 @@ packed_matrix::packed_matrix(dtype compute, std::size_t k, std::span<const rows>
   });
 }
 
-void matmul(const void* x, const packed_matrix& w, float* y, std::size_t m, bool accumulate, matmul_path path) {
+void matmul(const void* x, const packed_matrix& w, float* y, std::size_t m, bool accumulate, split how,
+            matmul_path path) {
   if (m == 0 || w.n() == 0) return;
   bool few = w.type() == dtype::bf16 && m <= 1;  // f32 keeps to one path, so that batching never changes a bit
   bool onednn = path != matmul_path::own && fits_onednn(w) && !(few && path == matmul_path::automatic);
@@ -198,13 +199,13 @@ void matmul(const void* x, const packed_matrix& w, float* y, std::size_t m, bool
     rows.emplace_back(at, count);
     at += count;
   }
-  auto threads = static_cast<std::size_t>(concurrency());
+  auto threads = how == split::none ? 1 : static_cast<std::size_t>(concurrency());
   std::size_t tile = rows.size() >= 2 * threads || threads == 1 ? w.n() : std::min(tile_columns, w.n());
   std::size_t columns = (w.n() + tile - 1) / tile;
   double tile_rows = static_cast<double>(std::min(m, max_tile_rows)), area = static_cast<double>(w.k() * tile);
   double ns = std::max(2 * tile_rows * area / 200, area * static_cast<double>(size_of(w.type())) / 40);
   // Columns are the outer loop: a tile of weights stays in the cache while the rows pass by.
-  parallel(columns * rows.size(), ns, [&](std::size_t i) {
+  auto piece = [&](std::size_t i) {
     auto [row, count] = rows[i % rows.size()];
     auto column = i / rows.size() * tile;
     auto* from = static_cast<const std::byte*>(x) + row * w.k() * size_of(w.type());
@@ -214,7 +215,9 @@ void matmul(const void* x, const packed_matrix& w, float* y, std::size_t m, bool
     else
       panel_matmul(from, w, to, count, column / width, (std::min(column + tile, w.n()) + width - 1) / width,
                    accumulate);
-  });
+  };
+  if (threads > 1) return parallel(columns * rows.size(), ns, piece);
+  for (std::size_t i = 0; i < columns * rows.size(); ++i) piece(i);
 }
 
 }  // namespace cokv::kernel

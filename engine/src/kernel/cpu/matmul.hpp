@@ -50,9 +50,12 @@ class packed_matrix {
 // a few bf16 rows go to our own where that is the faster one.
 enum class matmul_path { automatic, own, onednn };
 
+// none: all of it on the calling thread, for callers that share out rows themselves. columns: over the arena's threads.
+enum class split { none, columns };
+
 // x: m rows of k elements of w.type(). y: m rows of n floats, overwritten, or added to when accumulate is set.
 void matmul(const void* x, const packed_matrix& w, float* y, std::size_t m, bool accumulate = false,
-            matmul_path path = matmul_path::automatic);
+            split how = split::columns, matmul_path path = matmul_path::automatic);
 
 bool has_onednn(dtype type) noexcept;  // whether oneDNN has a fast kernel for it here
 

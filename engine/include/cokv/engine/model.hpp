@@ -1,0 +1,87 @@
+// A decoder whose layers are enqueued one at a time on a stream, reading and writing paged KV: what the engine runs,
+// whatever the family of the checkpoint.
+//
+//     std::shared_ptr<cokv::model> m = cokv::load_model("models/tiny-kjv", {.compute = cokv::dtype::bf16});
+//     cokv::kv_pool kv(m->kv_geometry(16), 512);
+//     auto step = std::make_shared<cokv::batch>();
+//     step->sequences.push_back({.blocks = {0, 1}, .start = 0, .tokens = prompt, .sample = true});
+//     for (std::uint32_t l = 0; l < m->config().layers; ++l) m->forward(l, step, kv, compute);
+//     m->finish(step, compute);
+//     co_await compute.record().async_wait();                      // step->logits holds one row
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cokv/engine/model_config.hpp"
+#include "cokv/engine/scheduler.hpp"
+#include "cokv/engine/token.hpp"
+#include "cokv/kvstream/geometry.hpp"
+#include "cokv/kvstream/id256.hpp"
+#include "cokv/kvstream/kv_pool.hpp"
+#include "cokv/runtime/stream.hpp"
+
+namespace cokv {
+
+// New tokens of one sequence. Blocks cover start + tokens.size() tokens; the KV of the first `start` is there.
+struct batch_sequence {
+  std::vector<block_index> blocks;
+  std::uint32_t start = 0;
+  std::vector<token_id> tokens;  // at least one, each below the model's vocab
+  bool sample = false;           // the logits after the last of them are wanted
+};
+
+// One step's work. Filled in before forward(0), left alone until finish() is done; reusing the object for the next step
+// reuses its memory.
+struct batch {
+  std::vector<batch_sequence> sequences;
+  std::vector<float> logits;      // [sequences that sample, in order][vocab]
+  std::shared_ptr<void> scratch;  // the model's
+
+  std::size_t rows() const noexcept {
+    std::size_t n = 0;
+    for (auto& s : sequences) n += s.tokens.size();
+    return n;
+  }
+  std::size_t samples() const noexcept {
+    std::size_t n = 0;
+    for (auto& s : sequences) n += s.sample;
+    return n;
+  }
+  std::span<const float> logits_of(std::size_t sample) const {
+    const auto vocab = logits.size() / samples();
+    return std::span(logits).subspan(sample * vocab, vocab);
+  }
+};
+
+// Immutable once loaded. What it enqueues keeps it, the batch and the pool's memory alive; that the blocks are not
+// handed to others meanwhile is the caller's part (hold them).
+class model {
+ public:
+  virtual ~model() = default;
+  virtual const model_config& config() const noexcept = 0;
+  virtual dtype compute_type() const noexcept = 0;  // of products and KV
+  // Names the function that is computed: see cokv::fingerprint.
+  virtual const id256& fingerprint() const noexcept = 0;
+  virtual geometry kv_geometry(std::uint32_t block_tokens) const = 0;
+
+  // Enqueues a layer of the step; layers come in order, from 0. Returns the stream's refusal, if there is one.
+  virtual error_code forward(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool& kv,
+                             stream& compute) = 0;
+  // Enqueues what follows the last layer: the logits.
+  virtual error_code finish(const std::shared_ptr<batch>& step, stream& compute) = 0;
+};
+
+struct model_options {
+  dtype compute = dtype::bf16;  // bf16 or f32
+  load_progress progress;       // of reading weights, in bytes
+};
+
+// Throws config_error naming the file and the field or tensor. Reads every weight; uses the caller's thread and, for
+// packing, oneTBB's.
+std::shared_ptr<model> load_model(const std::filesystem::path& dir, model_options options = {});
+
+}  // namespace cokv

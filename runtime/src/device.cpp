@@ -4,6 +4,7 @@
 
 #include "cokv/runtime/sim_context.hpp"
 #include "cpu/cpu_device.hpp"
+#include "sim/sim_device.hpp"
 
 namespace cokv {
 namespace {
@@ -25,12 +26,21 @@ result<device> open_device(asio::any_io_executor ex, std::string_view name, devi
     if (in_virtual_time(ex)) return errc::unsupported;
     return own<detail::cpu_device>(ex, options);
   }
+  if (name.starts_with("sim:")) {
+    const auto spec = detail::find_sim_device(name.substr(4));
+    if (!spec) return errc::unknown_device;
+    const auto* home = ex.target<sim_context::executor_type>();
+    if (!home) return errc::unsupported;
+    return own<detail::sim_device>(ex, *home, *spec);
+  }
   return errc::unknown_device;
 }
 
 std::string explain_device(std::string_view name) {
   if (name == "cpu") return "cpu: " + std::to_string(std::thread::hardware_concurrency()) + " hardware threads";
-  return std::string(name) + ": unknown device (cpu, cuda:N)";
+  if (name.starts_with("sim:") && detail::find_sim_device(name.substr(4)))
+    return std::string(name) + ": simulated, for runs in virtual time";
+  return std::string(name) + ": unknown device (cpu, cuda:N, sim:NAME)";
 }
 
 }  // namespace cokv

@@ -26,24 +26,24 @@ error_code cpu_stream::copy(std::span<const copy_op> batch, std::string_view nam
     if (c.dst.size() != c.src.size()) return errc::invalid_argument;
     if (!c.dst.host_accessible() || !c.src.host_accessible()) return errc::wrong_device;
   }
-  return enqueue(
-      {copies{{batch.begin(), batch.end()}}, std::string(recorder_.enabled() ? name : std::string_view()), {}});
+  return enqueue({copies{{batch.begin(), batch.end()}}, {}, {}}, name);
 }
 
 error_code cpu_stream::launch(std::string_view name, kernel fn, cost price) {
-  return enqueue({std::move(fn), std::string(recorder_.enabled() ? name : std::string_view()), price});
+  return enqueue({std::move(fn), {}, price}, name);
 }
 
 error_code cpu_stream::wait(const event& e) {
   if (e.ready() && !e.status()) return line_->status(enqueued());
-  return enqueue({e, {}, {}});
+  return enqueue({e, {}, {}}, {});
 }
 
-error_code cpu_stream::enqueue(item i) {
+error_code cpu_stream::enqueue(item i, std::string_view name) {
   std::lock_guard lock(mutex_);
   if (failure_) return failure_;
   if (state_ == state::closed) return errc::closed;
   if (enqueued() - done_ >= options_.max_in_flight) return errc::queue_full;
+  if (recorder_.enabled()) i.name = name;
   queue_.push_back(std::move(i));
   enqueued_.store(enqueued() + 1, std::memory_order_relaxed);
   if (state_ == state::idle) schedule();

@@ -49,7 +49,7 @@ class cpu_stream final : public stream_backend, public runnable, public std::ena
   };
   enum class state { idle, scheduled, blocked, closed };
 
-  error_code enqueue(item i);
+  error_code enqueue(item i, std::string_view name);
   void run() override;
   void schedule();  // with the lock held
   void resume();
@@ -60,7 +60,7 @@ class cpu_stream final : public stream_backend, public runnable, public std::ena
   const stream_options options_;
   const std::shared_ptr<timeline_core> line_;
   cpu_arenas& arenas_;
-  trace::recorder& recorder_;
+  trace::recorder& recorder_;  // the context's: not to be touched once closed
 
   mutable std::mutex mutex_;
   std::deque<item> queue_;

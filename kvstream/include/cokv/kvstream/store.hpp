@@ -9,16 +9,21 @@
 //     auto reader = co_await store.async_open_read(ns, g.layout(), keys);
 //     std::size_t good = co_await reader->async_read(0, buffers);       // leading blocks that arrived and verified
 //
-// | operation        | cancellation              | the caller's buffers         | completes when | errors |
-// | async_match      | total: nothing happened   | none                         | known          | unavailable |
-// | async_open_write | total: no writer          | none                         | may write      | invalid_argument,
-// too_large, store_full, unavailable | | async_open_read  | total: no reader          | none                         |
-// may read       | invalid_argument, namespace_mismatch, unavailable | | async_write      | total: writer is failed   |
-// held until it completes      | reusable       | out_of_range, invalid_argument, store_full, unavailable, the system's
-// | | async_commit     | partial: unknown, ask     | none                         | visible        | invalid_argument
-// (layers missing), store_full, the system's | | async_read       | total: reader is failed   | held until nothing
-// writes    | verified       | out_of_range, invalid_argument, unavailable | | async_remove     | partial: unknown, ask
-// | none                         | gone           | not_found, unavailable |
+// | operation        | cancellation           | the caller's buffers | completes when     | errors of its own |
+// |------------------|------------------------|----------------------|--------------------|-------------------|
+// | async_match      | nothing happened       | none                 | known              |                   |
+// | async_open_write | no writer              | none                 | it may be written  | [1] [2] [3]       |
+// | async_open_read  | no reader              | none                 | it may be read     | [1]               |
+// | async_write      | the writer is failed   | held until complete  | they are reusable  | [4] store_full    |
+// | async_commit     | unknown: ask again     | none                 | blocks are visible | [5] store_full    |
+// | async_read       | the reader is failed   | held until complete  | they are verified  | [4]               |
+// | async_remove     | unknown: ask again     | none                 | it is gone         | not_found         |
+//
+// [1] invalid_argument, too_large for what no store could take; [2] too_large, store_full for want of room;
+// [3] namespace_mismatch when a key is stored with another layout; [4] out_of_range (layer), invalid_argument (number
+// or size of buffers, layer out of turn), wrong_device (not the host's); [5] invalid_argument when layers are missing,
+// closed when it was committed before. All: the system's, errc::unavailable. Every type of cancellation is taken;
+// memory is not touched any more when the operation completes.
 //
 // A block that is missing, damaged or evicted is no error of async_read: it ends the prefix, so `good` is smaller.
 // Blocks never change: a commit of a key that is there already keeps what is there. All objects belong to one context.
@@ -49,8 +54,8 @@ struct store_info {
   std::uint64_t written_bytes = 0;
   std::uint64_t read_segments = 0;  // verified and given
   std::uint64_t read_bytes = 0;
-  std::uint64_t hits = 0;    // keys that matched
-  std::uint64_t misses = 0;  // keys asked for that did not
+  std::uint64_t hits = 0;    // keys found by readers
+  std::uint64_t misses = 0;  // keys that readers asked for and did not find
   std::uint64_t evicted_blocks = 0;
   std::uint64_t digest_failures = 0;  // damage found and never used
   std::uint64_t refused = 0;          // foreign, old or misnamed things found in the store's place

@@ -1,0 +1,41 @@
+// Blocks in host memory, up to a limit. What was not used for long is given up for what is new, never what is being
+// read or written. Every segment's digest is made when it is written and compared when it is read.
+//
+//     cokv::memory_store store(ex, {.limit_bytes = 4ull << 30});
+//     auto n = co_await store.async_match(ns, keys);
+#pragma once
+
+#include "cokv/kvstream/store.hpp"
+
+namespace cokv {
+
+struct memory_store_options {
+  std::uint64_t limit_bytes = std::uint64_t{1} << 30;  // of segments, those being written included
+};
+
+// async_open_write reserves room for all its blocks: errc::too_large when they could never fit, errc::store_full when
+// what is there may not be given up. A deferred commit is a commit. Nothing waits, so there is nothing to cancel.
+class memory_store final : public store {
+ public:
+  // Throws config_error when the limit is 0.
+  memory_store(asio::any_io_executor ex, memory_store_options options);
+  ~memory_store() override;
+
+  store_info info() const override;
+
+  // A handle to the stored bytes of a segment, for tests that damage them; empty when there is no such block.
+  buffer stored_segment(const namespace_id& ns, const block_key& key, std::uint32_t layer) const;
+
+  struct state;
+
+ private:
+  void do_match(namespace_id ns, std::vector<block_key> keys, count_handler handler) override;
+  void do_open_write(namespace_id ns, block_layout layout, std::vector<block_key> keys, write_options options,
+                     writer_handler handler) override;
+  void do_open_read(namespace_id ns, block_layout layout, std::vector<block_key> keys, reader_handler handler) override;
+  void do_remove(namespace_id ns, block_key key, done_handler handler) override;
+
+  std::shared_ptr<state> state_;
+};
+
+}  // namespace cokv

@@ -1,0 +1,291 @@
+#include "cokv/kvstream/memory_store.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "cokv/kvstream/digest.hpp"
+#include "store/s3_fifo.hpp"
+
+namespace cokv {
+
+using detail::finish;
+using detail::stored_id;
+
+namespace {
+
+// The bytes that blocks take, counted for as long as their memory is there: a removed block that is still being read
+// counts until it is not.
+using meter = std::shared_ptr<std::uint64_t>;
+
+struct block {
+  block(meter m, std::shared_ptr<const block_layout> l)
+      : used(std::move(m)), layout(std::move(l)), digests(layout->layers()) {
+    auto bytes = layout->bytes();
+    auto memory = buffer::host(bytes, 64);
+    std::uint64_t at = 0;
+    for (auto s : layout->segments) {
+      segments.push_back(memory.slice(at, s));
+      at += s;
+    }
+    *used += bytes;
+  }
+  ~block() { *used -= layout->bytes(); }
+  block(const block&) = delete;
+  block& operator=(const block&) = delete;
+
+  meter used;
+  std::shared_ptr<const block_layout> layout;
+  std::vector<buffer> segments;
+  std::vector<std::uint64_t> digests;
+};
+
+}  // namespace
+
+struct memory_store::state {
+  std::shared_ptr<block> find(const stored_id& id) const {
+    auto b = blocks.find(id);
+    return b == blocks.end() ? nullptr : b->second;
+  }
+
+  void drop(const stored_id& id) {
+    order.erase(id);
+    blocks.erase(id);
+  }
+
+  bool make_room(std::uint64_t bytes) {
+    while (*used + bytes > limit) {
+      auto id = order.evict();
+      if (!id) return false;
+      blocks.erase(*id);
+      ++counters.evicted_blocks;
+    }
+    return true;
+  }
+
+  std::uint64_t limit = 0;
+  meter used = std::make_shared<std::uint64_t>(0);
+  std::unordered_map<stored_id, std::shared_ptr<block>, detail::stored_id_hash> blocks;
+  detail::s3_fifo order;
+  store_info counters;
+};
+
+namespace {
+
+// Blocks that may not be given up while this is there.
+class pins {
+ public:
+  explicit pins(std::shared_ptr<memory_store::state> s) : state_(std::move(s)) {}
+  pins(const pins&) = delete;
+  pins& operator=(const pins&) = delete;
+  ~pins() {
+    for (auto& [id, pin] : held_) state_->order.unpin(id, pin);
+  }
+  void add(const stored_id& id) { held_.emplace_back(id, state_->order.pin(id)); }
+
+ private:
+  std::shared_ptr<memory_store::state> state_;
+  std::vector<std::pair<stored_id, std::uint64_t>> held_;
+};
+
+class memory_writer final : public block_writer {
+ public:
+  memory_writer(asio::any_io_executor ex, std::shared_ptr<memory_store::state> s, namespace_id ns, block_layout layout,
+                std::vector<block_key> keys)
+      : block_writer(std::move(ex)),
+        state_(std::move(s)),
+        ns_(ns),
+        layout_(std::make_shared<const block_layout>(std::move(layout))),
+        keys_(std::move(keys)),
+        blocks_(keys_.size()),
+        written_(layout_->layers()),
+        present_(state_) {}
+
+  ~memory_writer() override {
+    if (!done_) state_->counters.failed_writes += fresh_;
+  }
+
+  error_code reserve() {
+    std::uint64_t bytes = layout_->bytes(), fresh = 0;
+    for (auto& k : keys_) {
+      auto there = state_->find({ns_, k});
+      if (there && *there->layout != *layout_) return errc::namespace_mismatch;
+      if (there)
+        present_.add({ns_, k});
+      else
+        ++fresh;
+    }
+    fresh_ = fresh;
+    if (bytes > state_->limit / std::max<std::uint64_t>(fresh, 1)) return errc::too_large;
+    if (!state_->make_room(bytes * fresh)) return errc::store_full;
+    try {
+      for (std::size_t i = 0; i < keys_.size(); ++i)
+        if (!state_->find({ns_, keys_[i]})) blocks_[i] = std::make_shared<block>(state_->used, layout_);
+    } catch (const std::bad_alloc&) {
+      return errc::out_of_memory;
+    }
+    return {};
+  }
+
+ private:
+  void do_write(std::uint32_t layer, std::vector<buffer> segments, done_handler handler) override {
+    finish(std::move(handler), get_executor(), write(layer, segments));
+  }
+
+  void do_commit(done_handler handler) override { finish(std::move(handler), get_executor(), commit()); }
+
+  error_code write(std::uint32_t layer, const std::vector<buffer>& segments) {
+    if (done_) return errc::closed;
+    if (auto ec = detail::check_buffers(*layout_, keys_.size(), layer, segments)) return ec;
+    if (written_[layer]) return errc::invalid_argument;
+    for (std::size_t i = 0; i < segments.size(); ++i)
+      if (auto& b = blocks_[i]) b->digests[layer] = copy_digest(b->segments[layer].bytes(), segments[i].bytes());
+    written_[layer] = true;
+    return {};
+  }
+
+  error_code commit() {
+    if (done_) return errc::closed;
+    if (std::find(written_.begin(), written_.end(), false) != written_.end()) return errc::invalid_argument;
+    done_ = true;
+    // From the last: of blocks that came together, those at the end of the prefix are given up first.
+    for (auto i = keys_.size(); i-- > 0;) {
+      stored_id id{ns_, keys_[i]};
+      if (!blocks_[i] || state_->find(id)) continue;
+      state_->counters.written_blocks += 1;
+      state_->counters.written_bytes += layout_->bytes();
+      state_->blocks.emplace(id, std::move(blocks_[i]));
+      state_->order.insert(id, layout_->bytes());
+    }
+    blocks_.clear();
+    return {};
+  }
+
+  std::shared_ptr<memory_store::state> state_;
+  namespace_id ns_;
+  std::shared_ptr<const block_layout> layout_;
+  std::vector<block_key> keys_;
+  std::vector<std::shared_ptr<block>> blocks_;  // empty where the key is there already
+  std::vector<bool> written_;
+  pins present_;
+  std::uint64_t fresh_ = 0;
+  bool done_ = false;
+};
+
+class memory_reader final : public block_reader {
+ public:
+  memory_reader(asio::any_io_executor ex, std::shared_ptr<memory_store::state> s, namespace_id ns, block_layout layout,
+                std::vector<block_key> keys)
+      : block_reader(std::move(ex)),
+        state_(std::move(s)),
+        ns_(ns),
+        layout_(std::move(layout)),
+        keys_(std::move(keys)),
+        pins_(state_) {
+    for (auto& k : keys_) {
+      auto b = state_->find({ns_, k});
+      if (!b || *b->layout != layout_) break;
+      pins_.add({ns_, k});
+      state_->order.touch({ns_, k});
+      blocks_.push_back(std::move(b));
+    }
+    good_ = blocks_.size();
+    state_->counters.hits += good_;
+    state_->counters.misses += keys_.size() - good_;
+  }
+
+ private:
+  void do_read(std::uint32_t layer, std::vector<buffer> into, count_handler handler) override {
+    auto ec = detail::check_buffers(layout_, keys_.size(), layer, into);
+    if (!ec && layer < next_) ec = errc::invalid_argument;
+    if (!ec) read(layer, into);
+    finish(std::move(handler), get_executor(), ec, ec ? 0 : good_);
+  }
+
+  void read(std::uint32_t layer, const std::vector<buffer>& into) {
+    next_ = layer + 1;
+    for (std::size_t i = 0; i < good_; ++i) {
+      auto& b = *blocks_[i];
+      if (copy_digest(into[i].bytes(), b.segments[layer].bytes()) != b.digests[layer]) {
+        ++state_->counters.digest_failures;
+        // Only what was found damaged: another may have come under this key since.
+        if (state_->find({ns_, keys_[i]}) == blocks_[i]) state_->drop({ns_, keys_[i]});
+        good_ = i;
+        break;
+      }
+      state_->counters.read_segments += 1;
+      state_->counters.read_bytes += into[i].size();
+    }
+  }
+
+  std::shared_ptr<memory_store::state> state_;
+  namespace_id ns_;
+  block_layout layout_;
+  std::vector<block_key> keys_;
+  std::vector<std::shared_ptr<block>> blocks_;
+  pins pins_;
+  std::size_t good_ = 0;
+  std::uint32_t next_ = 0;
+};
+
+}  // namespace
+
+memory_store::memory_store(asio::any_io_executor ex, memory_store_options options)
+    : store(std::move(ex)), state_(std::make_shared<state>()) {
+  if (options.limit_bytes == 0) throw config_error("memory store: limit is 0 bytes");
+  state_->limit = options.limit_bytes;
+}
+
+memory_store::~memory_store() = default;
+
+store_info memory_store::info() const {
+  auto out = state_->counters;
+  out.kind = "memory";
+  out.limit_bytes = state_->limit;
+  out.used_bytes = *state_->used;
+  out.blocks = state_->blocks.size();
+  return out;
+}
+
+buffer memory_store::stored_segment(const namespace_id& ns, const block_key& key, std::uint32_t layer) const {
+  auto b = state_->find({ns, key});
+  return b && layer < b->segments.size() ? b->segments[layer] : buffer();
+}
+
+void memory_store::do_match(namespace_id ns, std::vector<block_key> keys, count_handler handler) {
+  std::size_t n = 0;
+  while (n < keys.size() && state_->find({ns, keys[n]})) ++n;
+  finish(std::move(handler), get_executor(), {}, n);
+}
+
+void memory_store::do_open_write(namespace_id ns, block_layout layout, std::vector<block_key> keys, write_options,
+                                 writer_handler handler) {
+  auto ec = detail::check_request(layout, keys);
+  if (!ec) ec = detail::check_distinct(keys);
+  std::unique_ptr<memory_writer> writer;
+  if (!ec) {
+    writer = std::make_unique<memory_writer>(get_executor(), state_, ns, std::move(layout), std::move(keys));
+    ec = writer->reserve();
+    if (ec) writer.reset();
+  }
+  finish(std::move(handler), get_executor(), ec, std::unique_ptr<block_writer>(std::move(writer)));
+}
+
+void memory_store::do_open_read(namespace_id ns, block_layout layout, std::vector<block_key> keys,
+                                reader_handler handler) {
+  std::unique_ptr<block_reader> reader;
+  auto ec = detail::check_request(layout, keys);
+  if (!ec) reader = std::make_unique<memory_reader>(get_executor(), state_, ns, std::move(layout), std::move(keys));
+  finish(std::move(handler), get_executor(), ec, std::move(reader));
+}
+
+void memory_store::do_remove(namespace_id ns, block_key key, done_handler handler) {
+  stored_id id{ns, key};
+  error_code ec;
+  if (state_->find(id))
+    state_->drop(id);
+  else
+    ec = errc::not_found;
+  finish(std::move(handler), get_executor(), ec);
+}
+
+}  // namespace cokv

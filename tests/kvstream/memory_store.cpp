@@ -1,0 +1,119 @@
+#include "cokv/kvstream/memory_store.hpp"
+
+#include <doctest/doctest.h>
+
+#include "cokv/runtime/error.hpp"
+#include "support/store_contract.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+
+namespace {
+
+const namespace_id ns = namespace_id::of("m", geometry::attention(3, 2, 4, dtype::f32));
+
+}  // namespace
+
+TEST_CASE("memory store: the contract") {
+  store_contract([](asio::any_io_executor ex, std::uint64_t limit) -> awaitable<stored> {
+    co_return stored{std::make_unique<memory_store>(ex, memory_store_options{limit}), nullptr};
+  });
+}
+
+TEST_CASE("memory store: a flipped bit is found, counted, and never used") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    for (std::uint32_t layer = 0; layer < contract_layout().layers(); ++layer) {
+      memory_store s(ex, {});
+      auto written = co_await write_blocks(s, ns, 0, 4);
+      CHECK(!written);
+      auto bytes = s.stored_segment(ns, contract_keys(2, 1)[0], layer);
+      REQUIRE(!bytes.empty());
+      bytes.data()[bytes.size() - 1] ^= std::byte{0x10};
+      auto good = co_await read_blocks(s, ns, 0, 4);
+      CHECK(good == 2);
+      CHECK(s.info().digest_failures == 1);
+      auto left = co_await s.async_match(ns, contract_keys(0, 4));
+      CHECK(left == 2);  // the bad one is gone
+      written = co_await write_blocks(s, ns, 2, 1);
+      CHECK(!written);
+      good = co_await read_blocks(s, ns, 0, 4);
+      CHECK(good == 4);
+    }
+  });
+}
+
+TEST_CASE("memory store: counts what it did") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    memory_store s(ex, {.limit_bytes = 1 << 20});
+    auto bytes = contract_layout().bytes();
+    auto written = co_await write_blocks(s, ns, 0, 3);
+    CHECK(!written);
+    auto good = co_await read_blocks(s, ns, 0, 5);
+    CHECK(good == 3);
+    auto info = s.info();
+    CHECK(info.kind == "memory");
+    CHECK(info.limit_bytes == 1 << 20);
+    CHECK(info.used_bytes == 3 * bytes);
+    CHECK(info.blocks == 3);
+    CHECK(info.written_blocks == 3);
+    CHECK(info.written_bytes == 3 * bytes);
+    CHECK(info.hits == 3);
+    CHECK(info.misses == 2);
+    CHECK(info.read_segments == 3 * contract_layout().layers());
+    CHECK(info.read_bytes == 3 * bytes);
+    {
+      auto writer = co_await s.async_open_write(ns, contract_layout(), contract_keys(8, 2));
+      CHECK(s.info().used_bytes == 5 * bytes);  // what is being written counts
+    }
+    CHECK(s.info().used_bytes == 3 * bytes);
+    CHECK(s.info().failed_writes == 2);
+  });
+}
+
+TEST_CASE("memory store: a removed block is read to its end, and its memory counted until then") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    memory_store s(ex, {});
+    auto layout = contract_layout();
+    auto written = co_await write_blocks(s, ns, 0, 1);
+    CHECK(!written);
+    auto reader = co_await s.async_open_read(ns, layout, contract_keys(0, 1));
+    co_await s.async_remove(ns, contract_keys(0, 1)[0]);
+    CHECK(s.info().used_bytes == layout.bytes());
+    CHECK(s.info().blocks == 0);
+    for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
+      auto good = co_await reader->async_read(layer, {buffer::host(layout.segments[layer])});
+      CHECK(good == 1);
+    }
+    reader.reset();
+    CHECK(s.info().used_bytes == 0);
+  });
+}
+
+TEST_CASE("memory store: readers and writers may outlive it") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto s = std::make_unique<memory_store>(ex, memory_store_options());
+    auto layout = contract_layout();
+    auto writer = co_await s->async_open_write(ns, layout, contract_keys(0, 1));
+    co_await write_blocks(*s, ns, 1, 1);
+    auto reader = co_await s->async_open_read(ns, layout, contract_keys(1, 1));
+    s.reset();
+    co_await writer->async_write(0, contract_segments(0, 1, 0));
+    auto good = co_await reader->async_read(0, {buffer::host(layout.segments[0])});
+    CHECK(good == 1);
+  });
+}
+
+TEST_CASE("memory store: a key stored with another layout is not written over") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    memory_store s(ex, {});
+    co_await write_blocks(s, ns, 0, 1);
+    auto [ec, writer] = co_await s.async_open_write(ns, {{8}}, contract_keys(0, 1), {}, asio::as_tuple(asio::deferred));
+    CHECK(ec == errc::namespace_mismatch);
+    CHECK(!writer);
+  });
+}
+
+TEST_CASE("memory store: a limit of 0 is refused") {
+  asio::io_context ctx(1);
+  CHECK_THROWS_AS(memory_store(ctx.get_executor(), {.limit_bytes = 0}), config_error);
+}

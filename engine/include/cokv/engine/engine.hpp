@@ -1,0 +1,168 @@
+// Runs a model for many requests at once: each step schedules, runs and postprocesses, on a coroutine of the context
+// that only waits for the device. KV of finished requests is kept for the next one with the same prefix, and comes from
+// and goes to the tiers behind the device while the model computes.
+//
+//     cokv::engine engine(ex, device, model, tokenizer, {.block_tokens = 16});
+//     auto answer = engine.submit({.prompt = tokenizer.encode("And it came to pass"), .max_tokens = 32}).value();
+//     for (;;) {
+//       auto [ec, piece] = co_await answer.async_next(asio::as_tuple(asio::deferred));
+//       if (ec) break;                                        // asio::error::eof: the answer is complete
+//       send(piece.text);
+//     }
+//     use(answer.report());
+//
+// | operation | cancellation | completes with |
+// |---|---|---|
+// | generation::async_next | every kind: takes nothing, the generation goes on | the next token; then eof, or its error
+// | | engine::async_drain | every kind: the wait ends, the draining goes on | success when nothing is left to do |
+//
+// Errors of a generation: operation_aborted (cancelled), device_failed or the device's own (the model could not run),
+// closed (the engine is gone). Everything belongs to one context and is used from its thread; nothing here blocks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cokv/engine/connector.hpp"
+#include "cokv/engine/model.hpp"
+#include "cokv/engine/sampler.hpp"
+#include "cokv/engine/stop_matcher.hpp"
+#include "cokv/engine/tokenizer.hpp"
+#include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/device.hpp"
+
+namespace cokv {
+
+struct engine_options {
+  std::uint32_t kv_blocks = 0;  // 0: for two sequences of the greatest length, at most 1 GiB
+  std::uint32_t block_tokens = 16;
+  std::uint32_t max_batched_tokens = 1024;  // the most tokens of one step
+  std::uint32_t max_running = 256;          // the most requests of one step
+  std::uint32_t max_requests = 4096;        // waiting and running; more are refused
+  std::uint32_t max_sequence = 0;           // prompt and answer together; 0: what the model was made for
+  bool prefix_cache = true;                 // keep KV of finished requests on the device while there is room
+  std::vector<kv_tier> tiers = {};          // behind the device, from the fastest to the slowest
+  kv_connector_options connector = {};
+};
+
+struct generation_request {
+  std::vector<token_id> prompt;
+  std::uint32_t max_tokens = 16;
+  sampling_params sampling = {};
+  std::vector<std::string> stop = {};  // strings that end the answer; they need a tokenizer
+  bool ignore_end_tokens = false;
+  std::string salt = {};  // requests of different salts share no KV
+};
+
+// One token of an answer. Its text may be empty: held back because it may begin a stop string or is half a character,
+// or because it is an end token. All texts together are the answer.
+struct generated {
+  token_id token = 0;
+  std::string text;
+  finish_reason reason = finish_reason::none;  // of the last token, why it is the last
+};
+
+struct generation_report {
+  std::uint32_t prompt_tokens = 0;
+  std::uint32_t generated_tokens = 0;
+  std::uint32_t cached_tokens = 0;                // prompt tokens that were not computed; at most prompt_tokens - 1
+  std::uint32_t cached_device_tokens = 0;         // of those, found on the device
+  std::vector<std::uint32_t> cached_tier_tokens;  // of those, by tier, in the order of engine_options::tiers
+  std::uint32_t preemptions = 0;
+  duration queued{};     // until its first token was computed or loaded
+  duration first{};      // TTFT: until its first token came
+  duration per_token{};  // TPOT: (last - first) / (generated - 1)
+  duration total{};
+  finish_reason reason = finish_reason::none;
+};
+
+struct engine_counters {
+  std::uint64_t submitted = 0, finished = 0, cancelled = 0, failed = 0, refused = 0;
+  std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
+  std::uint64_t steps = 0;
+  std::size_t waiting = 0, running = 0;  // now
+  std::size_t blocks = 0, blocks_free = 0, blocks_in_use = 0;
+};
+
+namespace detail {
+class engine_state;
+class generation_state;
+}  // namespace detail
+
+// An answer being made. Destroying it cancels what is left of it.
+class generation {
+ public:
+  generation() = default;
+  generation(generation&&) noexcept = default;
+  generation& operator=(generation&& other) noexcept;
+  ~generation();
+
+  // void(error_code, generated). At most max_tokens of them are buffered.
+  template <class Token = asio::deferred_t>
+  auto async_next(Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code, generated)>(
+        std::forward<Token>(token), get_executor(),
+        [state = state_](handler h) mutable { next(std::move(state), std::move(h)); });
+  }
+
+  // Ends it: its blocks are free once no step or transfer touches them. What is buffered can still be read.
+  void cancel();
+
+  const generation_report& report() const noexcept;
+  asio::any_io_executor get_executor() const;
+  explicit operator bool() const noexcept { return state_ != nullptr; }
+
+ private:
+  using handler = asio::any_completion_handler<void(error_code, generated)>;
+  friend class engine;
+  explicit generation(std::shared_ptr<detail::generation_state> state) : state_(std::move(state)) {}
+  static void next(std::shared_ptr<detail::generation_state> state, handler h);
+
+  std::shared_ptr<detail::generation_state> state_;
+};
+
+class engine {
+ public:
+  // Without a tokenizer answers have no text. Throws config_error naming the option: sizes that don't fit each other,
+  // or KV memory that the device hasn't got.
+  engine(asio::any_io_executor ex, device where, std::shared_ptr<model> what, std::optional<tokenizer> text,
+         engine_options options = {});
+  engine(const engine&) = delete;
+  engine& operator=(const engine&) = delete;
+  ~engine();  // cancels everything
+
+  // errc::invalid_argument (empty prompt, a token outside the vocabulary, max_tokens 0, sampling that check() refuses,
+  // stop strings without a tokenizer), errc::too_large (the prompt leaves no room for a token), errc::queue_full,
+  // errc::closed (draining).
+  result<generation> submit(generation_request request);
+
+  // void(error_code). From here on nothing new is taken; completes when every answer is complete and every tier has
+  // what it was sent.
+  template <class Token = asio::deferred_t>
+  auto async_drain(Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code)>(
+        std::forward<Token>(token), get_executor(),
+        [state = state_](drain_handler h) mutable { drain(std::move(state), std::move(h)); });
+  }
+  void cancel_all();
+
+  const asio::any_io_executor& get_executor() const noexcept;
+  const model& running() const noexcept;
+  std::uint32_t max_sequence() const noexcept;
+  const kv_pool& pool() const noexcept;
+  namespace_id kv_namespace() const noexcept;
+  engine_counters counters() const;
+  kv_connector_counters kv_counters() const;
+
+ private:
+  using drain_handler = asio::any_completion_handler<void(error_code)>;
+  static void drain(std::shared_ptr<detail::engine_state> state, drain_handler h);
+
+  std::shared_ptr<detail::engine_state> state_;
+};
+
+}  // namespace cokv

@@ -1,0 +1,31 @@
+#include "http/serve.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <boost/asio/signal_set.hpp>
+#include <csignal>
+
+namespace cokv::http {
+
+awaitable<void> serve_until_signalled(server& s, std::string_view name, std::ostream& out, duration grace) {
+  auto ex = co_await asio::this_coro::executor;
+  asio::signal_set signals(ex, SIGINT, SIGTERM);  // before the line that tells others to go ahead
+  const auto at = s.local_endpoint();
+  out << name << ": listening on http://" << at.to_string() << std::endl;
+
+  auto ended = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+    group.spawn([&]() -> awaitable<void> {
+      co_await signals.async_wait(asio::use_awaitable);
+      spdlog::info("{}: draining, {} requests in flight", name, s.requests_running());
+      s.drain(grace);
+      co_await signals.async_wait(asio::use_awaitable);
+      s.drain(duration(0));
+    });
+    co_await s.run();
+    group.cancel();
+  });
+  if (!ended && ended.error() != asio::error::operation_aborted)
+    throw boost::system::system_error(ended.error(), std::string(name));
+}
+
+}  // namespace cokv::http

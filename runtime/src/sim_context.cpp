@@ -23,7 +23,7 @@ class caches : asio::detail::thread_context {
 }  // namespace
 
 sim_context::sim_context(std::uint64_t seed, sim_options options)
-    : home_{*this, *this, "localhost"}, seed_(seed), random_state_(seed), options_(options) {
+    : home_{*this, *this, "home"}, seed_(seed), random_state_(seed), options_(options) {
   detail::add_sim_services(home_);
 }
 

@@ -40,6 +40,4 @@ void add_sim_clock(sim_domain& domain) {
                     new clock(domain.context, sim_context::executor_type(domain), std::make_unique<sim_clock>(domain)));
 }
 
-void add_sim_services(sim_domain& domain) { add_sim_clock(domain); }
-
 }  // namespace cokv::detail

@@ -5,9 +5,13 @@
 
 namespace cokv::detail {
 
-void add_sim_services(sim_domain& domain);
 void add_sim_clock(sim_domain& domain);
 void add_sim_network(sim_domain& domain);
 void add_sim_files(sim_domain& domain);
+
+inline void add_sim_services(sim_domain& domain) {
+  add_sim_clock(domain);
+  add_sim_network(domain);
+}
 
 }  // namespace cokv::detail

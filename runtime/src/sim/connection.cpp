@@ -1,0 +1,190 @@
+#include "net.hpp"
+
+namespace cokv::detail {
+
+sim_connection::sim_connection(sim::net::state& net, sim_domain& client, sim_domain& server, std::string client_name,
+                               std::string server_name)
+    : net_(net) {
+  ends_[0].domain = &client;
+  ends_[0].name = std::move(client_name);
+  ends_[1].domain = &server;
+  ends_[1].name = std::move(server_name);
+}
+
+bool sim_connection::blocked() const { return net_.blocked(ends_[0].domain->host, ends_[1].domain->host); }
+
+void sim_connection::read(int side, const byte_stream::mutable_buffers& into, byte_stream::handler done) {
+  asio::any_io_executor ex = sim_context::executor_type(*ends_[side].domain);
+  initiate<void(error_code, std::size_t)>(std::move(done), ex, [this, side, &into](transfer_operation& op) {
+    ends_[side].into = into;
+    ends_[side].reader.push_back(op);
+    pump_read(side);
+  });
+}
+
+void sim_connection::write(int side, const byte_stream::const_buffers& from, byte_stream::handler done) {
+  asio::any_io_executor ex = sim_context::executor_type(*ends_[side].domain);
+  initiate<void(error_code, std::size_t)>(std::move(done), ex, [this, side, &from](transfer_operation& op) {
+    ends_[side].from = from;
+    ends_[side].writer.push_back(op);
+    pump_write(side);
+  });
+}
+
+void sim_connection::pump_read(int side) {
+  end& me = ends_[side];
+  if (me.reader.empty()) return;
+  transfer_operation& op = me.reader.front();
+  if (!me.open) return op.complete(asio::error::bad_descriptor, 0);
+  if (me.failed) return op.complete(me.failed, 0);
+  if (me.into.bytes() == 0) return op.complete({}, 0);
+  std::size_t n = std::min(me.arrived.size() - me.taken, me.into.bytes());
+  if (n == 0) {
+    if (me.last_arrived) op.complete(asio::error::eof, 0);
+    return;
+  }
+  if (n > 1 && net_.core.chance(net_.of.faults.short_transfer)) {
+    n = 1 + net_.core.below(n - 1);
+    ++net_.of.counts.short_transfers;
+  }
+  asio::buffer_copy(me.into, asio::buffer(me.arrived.data() + me.taken, n));
+  me.taken += n;
+  if (me.taken == me.arrived.size()) {
+    me.arrived.clear();
+    me.taken = 0;
+  } else if (me.taken > net_.of.faults.socket_buffer) {
+    me.arrived.erase(me.arrived.begin(), me.arrived.begin() + static_cast<std::ptrdiff_t>(me.taken));
+    me.taken = 0;
+  }
+  op.complete({}, n);
+  pump_write(1 - side);
+}
+
+void sim_connection::pump_write(int side) {
+  end& me = ends_[side];
+  if (me.writer.empty()) return;
+  transfer_operation& op = me.writer.front();
+  if (!me.open) return op.complete(asio::error::bad_descriptor, 0);
+  if (me.failed) return op.complete(me.failed, 0);
+  end& peer = ends_[1 - side];
+  if (peer.last_sent) return op.complete(asio::error::broken_pipe, 0);
+  if (me.from.bytes() == 0) return op.complete({}, 0);
+  const auto& faults = net_.of.faults;
+  std::size_t used = peer.in_flight + peer.arrived.size() - peer.taken;
+  // A writer is woken when there is room worth sending into, else transfers shrink to single bytes.
+  if (used + std::min(me.from.bytes(), faults.socket_buffer / 4 + 1) > faults.socket_buffer && used != 0) return;
+  std::size_t n = std::min(faults.socket_buffer - used, me.from.bytes());
+  if (n > 1 && net_.core.chance(faults.short_transfer)) {
+    n = 1 + net_.core.below(n - 1);
+    ++net_.of.counts.short_transfers;
+  }
+  if (net_.core.chance(faults.reset)) return reset(side);
+  segment s;
+  s.bytes.resize(n);
+  asio::buffer_copy(asio::buffer(s.bytes), me.from);
+  if (net_.core.chance(faults.flip)) {
+    s.bytes[net_.core.below(n)] ^= std::byte(1 << net_.core.below(8));
+    ++net_.of.counts.flips;
+  }
+  net_.of.counts.bytes += n;
+  send(1 - side, std::move(s));
+  op.complete({}, n);
+}
+
+void sim_connection::send(int to, segment s) {
+  end& peer = ends_[to];
+  const auto& faults = net_.of.faults;
+  sim_context& core = net_.core;
+  peer.in_flight += s.bytes.size();
+  auto wire = duration(static_cast<std::int64_t>(static_cast<double>(s.bytes.size()) / faults.bytes_per_second * 1e9));
+  peer.link_free = std::max(core.now(), peer.link_free) + wire;
+  time_point when = peer.link_free + net_.latency();
+  if (core.chance(faults.clog)) when += core.between(duration(0), faults.clog_max);
+  peer.last_arrival = std::max(peer.last_arrival + duration(1), when);  // in order
+  core.at(peer.last_arrival, core.home(),
+          [self = shared_from_this(), to, s = std::move(s)]() mutable { self->arrive(to, std::move(s)); });
+}
+
+void sim_connection::arrive(int to, segment s) {
+  end& me = ends_[to];
+  if (!me.held.empty() || blocked()) {
+    me.held.push_back(std::move(s));
+    if (me.held.size() > 1) return;
+    net_.core.at(net_.core.now() + net_.of.faults.give_up, net_.core.home(), [self = shared_from_this(), to] {
+      if (self->ends_[to].held.empty() || !self->blocked()) return;
+      ++self->net_.of.counts.timeouts;
+      self->fail(0, asio::error::timed_out);
+      self->fail(1, asio::error::timed_out);
+    });
+    return;
+  }
+  deliver(to, std::move(s));
+}
+
+void sim_connection::release() {
+  for (int to : {0, 1})
+    while (!ends_[to].held.empty() && !blocked()) {
+      segment s = std::move(ends_[to].held.front());
+      ends_[to].held.pop_front();
+      deliver(to, std::move(s));
+    }
+}
+
+void sim_connection::deliver(int to, segment s) {
+  end& me = ends_[to];
+  me.in_flight -= s.bytes.size();
+  if (me.failed) return;
+  if (!me.open) {
+    if (!s.bytes.empty()) fail_later(1 - to, asio::error::connection_reset);
+    return;
+  }
+  me.arrived.insert(me.arrived.end(), s.bytes.begin(), s.bytes.end());
+  me.last_arrived |= s.last;
+  pump_read(to);
+}
+
+void sim_connection::shutdown_send(int side) {
+  end& peer = ends_[1 - side];
+  if (!ends_[side].open || peer.last_sent) return;
+  peer.last_sent = true;
+  send(1 - side, {.bytes = {}, .last = true});
+}
+
+// With bytes unread this is a reset, as TCP has it: the peer must not take them for read.
+void sim_connection::close(int side) {
+  end& me = ends_[side];
+  if (!me.open) return;
+  if (me.arrived.size() == me.taken)
+    shutdown_send(side);
+  else
+    fail_later(1 - side, asio::error::connection_reset);
+  me.open = false;
+  me.reader.complete_all(asio::error::operation_aborted);
+  me.writer.complete_all(asio::error::operation_aborted);
+}
+
+void sim_connection::reset(int side) {
+  ++net_.of.counts.resets;
+  fail(side, asio::error::connection_reset);
+  fail_later(1 - side, asio::error::connection_reset);
+}
+
+void sim_connection::lose(int side) {
+  ends_[side].open = false;
+  fail_later(1 - side, asio::error::connection_reset);
+}
+
+void sim_connection::fail(int side, error_code ec) {
+  end& me = ends_[side];
+  if (me.failed) return;
+  me.failed = ec;
+  me.reader.complete_all(ec);
+  me.writer.complete_all(ec);
+}
+
+void sim_connection::fail_later(int side, error_code ec) {
+  net_.core.at(net_.core.now() + net_.latency(), net_.core.home(),
+               [self = shared_from_this(), side, ec] { self->fail(side, ec); });
+}
+
+}  // namespace cokv::detail

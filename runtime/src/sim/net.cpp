@@ -1,0 +1,238 @@
+#include "net.hpp"
+
+#include "services.hpp"
+
+namespace cokv::detail {
+namespace {
+
+class sim_stream final : public byte_stream::impl {
+ public:
+  sim_stream(std::shared_ptr<sim_connection> c, int side) : connection_(std::move(c)), side_(side) {}
+  ~sim_stream() override { connection_->close(side_); }
+
+  asio::any_io_executor get_executor() const noexcept override {
+    return sim_context::executor_type(connection_->domain(side_));
+  }
+  void read_some(const byte_stream::mutable_buffers& into, byte_stream::handler done) override {
+    connection_->read(side_, into, std::move(done));
+  }
+  void write_some(const byte_stream::const_buffers& from, byte_stream::handler done) override {
+    connection_->write(side_, from, std::move(done));
+  }
+  void shutdown_send() override { connection_->shutdown_send(side_); }
+  void close() override { connection_->close(side_); }
+  bool is_open() const override { return connection_->is_open(side_); }
+  std::string peer() const override { return connection_->peer(side_); }
+
+ private:
+  std::shared_ptr<sim_connection> connection_;
+  int side_;
+};
+
+class sim_listener final : public listener::impl {
+ public:
+  sim_listener(sim::net::state& net, sim_domain& domain, std::shared_ptr<sim_door> door)
+      : net_(net), domain_(domain), door_(std::move(door)) {}
+  ~sim_listener() override { close(); }
+
+  asio::any_io_executor get_executor() const noexcept override { return sim_context::executor_type(domain_); }
+  void accept(listener::handler done) override {
+    initiate<void(error_code, byte_stream)>(std::move(done), get_executor(), [this](accept_operation& op) {
+      if (!door_->open) return op.fail(asio::error::operation_aborted);
+      if (door_->waiting.empty()) return door_->acceptors.push_back(op);
+      byte_stream stream = std::move(door_->waiting.front());
+      door_->waiting.pop_front();
+      op.complete({}, std::move(stream));
+    });
+  }
+  endpoint local_endpoint() const override { return door_->at; }
+  void close() override {
+    if (!door_->open) return;
+    door_->open = false;
+    net_.doors.erase({domain_.host, door_->at.port});
+    door_->waiting.clear();
+    door_->acceptors.complete_all(asio::error::operation_aborted);
+  }
+
+ private:
+  sim::net::state& net_;
+  sim_domain& domain_;
+  std::shared_ptr<sim_door> door_;
+};
+
+// A connect under way waits for one timer at a time.
+struct connect_state {
+  sim_context* core = nullptr;
+  sim_context::timer_id timer;
+
+  connect_state() = default;
+  connect_state(const connect_state&) = delete;
+  connect_state& operator=(const connect_state&) = delete;
+  ~connect_state() {
+    if (core) core->cancel(timer);
+  }
+};
+using connect_operation = operation<void(error_code, byte_stream), connect_state>;
+
+bool means_this_host(const std::string& name) {
+  return name.empty() || name == "localhost" || name == "127.0.0.1" || name == "::1";
+}
+
+class sim_network final : public network::impl {
+ public:
+  sim_network(sim::net::state& net, sim_domain& domain) : net_(net), domain_(domain) {}
+
+  result<listener> listen(const endpoint& at, int backlog) override {
+    bool here = means_this_host(at.host) || at.host == "0.0.0.0" || at.host == "::" || at.host == domain_.host;
+    if (!here && net_.hosts.contains(at.host))
+      return error_code(boost::system::errc::address_not_available, boost::system::system_category());
+    if (!here) return error_code(asio::error::host_not_found);
+    std::uint16_t port = at.port;
+    if (port == 0)
+      while (net_.doors.contains({domain_.host, port = net_.next_port++})) {
+      }
+    auto door = std::make_shared<sim_door>();
+    door->at = {at.host.empty() || at.host == "0.0.0.0" || at.host == "::" ? "localhost" : at.host, port};
+    door->backlog = static_cast<std::size_t>(std::max(backlog, 1));
+    if (!net_.doors.emplace(std::pair(domain_.host, port), door).second) return error_code(asio::error::address_in_use);
+    return listener(std::make_unique<sim_listener>(net_, domain_, std::move(door)));
+  }
+
+  void connect(endpoint to, network::connect_handler done) override {
+    asio::any_io_executor ex = sim_context::executor_type(domain_);
+    if (means_this_host(to.host)) to.host = domain_.host;
+    initiate<void(error_code, byte_stream), connect_state>(
+        std::move(done), ex, [this, to = std::move(to)](connect_operation& op) mutable {
+          op.state().core = &net_.core;
+          after(op, net_.latency(), [this, &op, to = std::move(to)] { ask(op, to); });
+        });
+  }
+
+  void shutdown() override { remove_sim_host(domain_); }
+
+ private:
+  template <class F>
+  void after(connect_operation& op, duration d, F then) {
+    op.state().timer = net_.core.at(net_.core.now() + d, domain_, std::move(then));
+  }
+
+  void fail_after(connect_operation& op, duration d, error_code ec) {
+    after(op, d, [&op, ec] { op.fail(ec); });
+  }
+
+  // The request is at its host.
+  void ask(connect_operation& op, const endpoint& to) {
+    if (net_.blocked(domain_.host, to.host)) {
+      ++net_.of.counts.timeouts;
+      return fail_after(op, net_.of.faults.connect_timeout, asio::error::timed_out);
+    }
+    auto host = net_.hosts.find(to.host);
+    auto door = net_.doors.find({to.host, to.port});
+    if (host == net_.hosts.end() && !known_once(to.host))
+      return fail_after(op, net_.latency(), asio::error::host_not_found);
+    if (host == net_.hosts.end() || door == net_.doors.end() || door->second->waiting.size() >= door->second->backlog ||
+        net_.core.chance(net_.of.faults.refuse)) {
+      ++net_.of.counts.refused;
+      return fail_after(op, net_.latency(), asio::error::connection_refused);
+    }
+    ++net_.of.counts.connections;
+    auto connection = std::make_shared<sim_connection>(
+        net_, domain_, *host->second, endpoint{domain_.host, net_.next_port++}.to_string(), to.to_string());
+    net_.add(connection);
+    byte_stream client(std::make_unique<sim_stream>(connection, 0)),
+        server(std::make_unique<sim_stream>(connection, 1));
+    sim_door& at = *door->second;
+    if (at.acceptors.empty())
+      at.waiting.push_back(std::move(server));
+    else
+      at.acceptors.front().complete({}, std::move(server));
+    after(op, net_.latency(), [&op, client = std::move(client)]() mutable { op.complete({}, std::move(client)); });
+  }
+
+  bool known_once(const std::string& host) const { return net_.names.contains(host); }
+
+  sim::net::state& net_;
+  sim_domain& domain_;
+};
+
+// The one of a context, so that it goes with it.
+class net_service final : public asio::execution_context::service {
+ public:
+  inline static asio::execution_context::id id;
+  explicit net_service(asio::execution_context& c) : service(c) {}
+  sim::net& get(sim_context& core) {
+    if (!net_) net_ = std::make_unique<sim::net>(core);
+    return *net_;
+  }
+
+ private:
+  void shutdown() override {}
+  std::unique_ptr<sim::net> net_;
+};
+
+}  // namespace
+
+void add_sim_network(sim_domain& domain) {
+  auto& net = sim::net::of(domain.core).get_state();
+  net.hosts[domain.host] = &domain;
+  net.names.insert(domain.host);
+  asio::add_service(domain.context, new network(domain.context, sim_context::executor_type(domain),
+                                                std::make_unique<sim_network>(net, domain)));
+}
+
+void remove_sim_host(sim_domain& domain) {
+  auto& net = sim::net::of(domain.core).get_state();
+  if (auto host = net.hosts.find(domain.host); host == net.hosts.end() || host->second != &domain) return;
+  net.hosts.erase(domain.host);
+  for (auto door = net.doors.lower_bound({domain.host, 0});
+       door != net.doors.end() && door->first.first == domain.host;) {
+    door->second->open = false;
+    door = net.doors.erase(door);
+  }
+  net.each([&](sim_connection& c) {
+    for (int side : {0, 1})
+      if (&c.domain(side) == &domain) c.lose(side);
+  });
+}
+
+}  // namespace cokv::detail
+
+namespace cokv::sim {
+
+net::net(sim_context& context) : state_(std::make_unique<state>(context, *this)) {}
+net::~net() = default;
+
+net& net::of(sim_context& context) { return asio::use_service<detail::net_service>(context).get(context); }
+
+void net::state::add(const std::shared_ptr<detail::sim_connection>& c) {
+  std::erase_if(connections, [](const auto& weak) { return weak.expired(); });
+  connections.push_back(c);
+}
+
+void net::partition(const std::string& a, const std::string& b) { state_->cut.insert(std::minmax(a, b)); }
+
+void net::heal(const std::string& a, const std::string& b) {
+  state_->cut.erase(std::minmax(a, b));
+  state_->each([&](detail::sim_connection& c) {
+    state_->core.at(state_->core.now() + state_->latency(), state_->core.home(),
+                    [self = c.shared_from_this()] { self->release(); });
+  });
+}
+
+void net::heal() {
+  for (const auto& [a, b] : std::set(state_->cut)) heal(a, b);
+}
+
+void net::clog(const std::string& a, const std::string& b, duration for_how_long) {
+  partition(a, b);
+  state_->core.at(state_->core.now() + for_how_long, state_->core.home(), [this, a, b] { heal(a, b); });
+}
+
+void net::reset_connections(const std::string& host) {
+  state_->each([&](detail::sim_connection& c) {
+    for (int side : {0, 1})
+      if (c.domain(side).host == host) return c.reset(side);
+  });
+}
+
+}  // namespace cokv::sim

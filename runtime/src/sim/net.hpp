@@ -1,0 +1,112 @@
+// What the simulated network is made of: connections of two directions, doors where they are accepted, and hosts.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <set>
+
+#include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/net.hpp"
+#include "cokv/runtime/sim_net.hpp"
+
+namespace cokv::detail {
+
+using transfer_operation = operation<void(error_code, std::size_t)>;
+using accept_operation = operation<void(error_code, byte_stream)>;
+
+class sim_connection : public std::enable_shared_from_this<sim_connection> {
+ public:
+  sim_connection(sim::net::state& net, sim_domain& client, sim_domain& server, std::string client_name,
+                 std::string server_name);
+
+  void read(int side, const byte_stream::mutable_buffers& into, byte_stream::handler done);
+  void write(int side, const byte_stream::const_buffers& from, byte_stream::handler done);
+  void shutdown_send(int side);
+  void close(int side);
+  bool is_open(int side) const { return ends_[side].open; }
+  const std::string& peer(int side) const { return ends_[1 - side].name; }
+  sim_domain& domain(int side) const { return *ends_[side].domain; }
+
+  void reset(int side);  // this side learns now, the other a latency later
+  void lose(int side);   // the side's host is gone
+  void release();        // a partition healed: what was held arrives
+
+ private:
+  struct segment {
+    std::vector<std::byte> bytes;
+    bool last = false;
+  };
+  struct end {
+    sim_domain* domain;
+    std::string name;
+    bool open = true;
+    error_code failed;
+    operation_list<transfer_operation> reader, writer;  // one each at most
+    byte_stream::mutable_buffers into;
+    byte_stream::const_buffers from;
+    // The direction towards this end.
+    std::vector<std::byte> arrived;
+    std::size_t taken = 0;  // of what arrived
+    std::size_t in_flight = 0;
+    bool last_sent = false, last_arrived = false;
+    time_point link_free{}, last_arrival{};
+    std::deque<segment> held;
+  };
+
+  void pump_read(int side);
+  void pump_write(int side);
+  void send(int to, segment s);
+  void arrive(int to, segment s);
+  void deliver(int to, segment s);
+  void fail(int side, error_code ec);
+  void fail_later(int side, error_code ec);
+  bool blocked() const;
+
+  sim::net::state& net_;
+  end ends_[2];
+};
+
+// Where a host listens.
+struct sim_door {
+  endpoint at;
+  std::size_t backlog;
+  bool open = true;
+  std::deque<byte_stream> waiting;
+  operation_list<accept_operation> acceptors;
+};
+
+}  // namespace cokv::detail
+
+namespace cokv::sim {
+
+class net::state {
+ public:
+  state(sim_context& c, net& owner) : core(c), of(owner) {}
+
+  sim_context& core;
+  net& of;
+  std::map<std::pair<std::string, std::uint16_t>, std::shared_ptr<detail::sim_door>> doors;
+  std::map<std::string, detail::sim_domain*> hosts;  // those that are up
+  std::set<std::string> names;                       // those that ever were
+  std::set<std::pair<std::string, std::string>> cut;
+  std::vector<std::weak_ptr<detail::sim_connection>> connections;
+  std::uint16_t next_port = 40000;
+
+  duration latency() { return core.between(of.faults.latency_min, of.faults.latency_max); }
+  bool blocked(const std::string& a, const std::string& b) const { return a != b && cut.contains(std::minmax(a, b)); }
+  void add(const std::shared_ptr<detail::sim_connection>& c);
+  template <class F>
+  void each(F f) {
+    for (auto& weak : std::vector(connections))
+      if (auto c = weak.lock()) f(*c);
+  }
+};
+
+}  // namespace cokv::sim
+
+namespace cokv::detail {
+
+// A host goes: its doors close, its connections break.
+void remove_sim_host(sim_domain& domain);
+
+}  // namespace cokv::detail

@@ -1,0 +1,237 @@
+#include "cokv/runtime/net.hpp"
+
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <numeric>
+
+#include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/error.hpp"
+#include "support/co_test.hpp"
+#include "support/counting_allocator.hpp"
+
+using namespace cokv;
+using namespace std::chrono_literals;
+using test::co_test;
+namespace beast = boost::beast;
+namespace http = beast::http;
+
+namespace {
+
+struct pair_of_streams {
+  byte_stream client, server;
+};
+
+awaitable<pair_of_streams> connected(asio::any_io_executor ex) {
+  auto& net = network::of(ex);
+  auto door = net.listen({"localhost", 0}).value();
+  auto [order, ec1, client, ec2, server] =
+      co_await asio::experimental::make_parallel_group(net.async_connect(door.local_endpoint()), door.async_accept())
+          .async_wait(asio::experimental::wait_for_all(), asio::deferred);
+  CHECK(!ec1);
+  CHECK(!ec2);
+  co_return pair_of_streams{std::move(client), std::move(server)};
+}
+
+std::vector<std::byte> pattern(std::size_t n, unsigned seed = 1) {
+  std::vector<std::byte> bytes(n);
+  for (auto& b : bytes) b = static_cast<std::byte>((seed = seed * 1103515245 + 12345) >> 16);
+  return bytes;
+}
+
+}  // namespace
+
+TEST_CASE("endpoints are read with names, IPv4, IPv6 and without a host") {
+  CHECK(parse_endpoint("localhost:80").value() == endpoint{"localhost", 80});
+  CHECK(parse_endpoint("127.0.0.1:0").value() == endpoint{"127.0.0.1", 0});
+  CHECK(parse_endpoint("[::1]:65535").value() == endpoint{"::1", 65535});
+  CHECK(parse_endpoint(":8080").value() == endpoint{"", 8080});
+  CHECK(endpoint{"::1", 80}.to_string() == "[::1]:80");
+  CHECK(endpoint{"a.b", 80}.to_string() == "a.b:80");
+}
+
+TEST_CASE("what is no endpoint says why") {
+  for (const char* text :
+       {"", "localhost", "localhost:", "localhost:x", "localhost:80x", "localhost:65536", "::1:80", "[::1:80", "[::1]",
+        "[::1]80", "[x]:80", "a b:80", "localhost:-1", "h:99999999999999999999"}) {
+    CAPTURE(text);
+    auto e = parse_endpoint(text);
+    REQUIRE(!e);
+    CHECK(e.error() == boost::system::errc::invalid_argument);
+    CHECK(e.error().message().size() > 10);
+  }
+}
+
+TEST_CASE("bytes arrive in order, whole and both ways") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto [client, server] = co_await connected(ex);
+    auto sent = pattern(300'000), back = pattern(200'000, 7);
+    std::vector<std::byte> got(sent.size()), got_back(back.size());
+    auto [order, e1, n1, e2, n2, e3, n3, e4, n4] = co_await asio::experimental::make_parallel_group(
+                                                       asio::async_write(client, asio::buffer(sent), asio::deferred),
+                                                       asio::async_read(server, asio::buffer(got), asio::deferred),
+                                                       asio::async_write(server, asio::buffer(back), asio::deferred),
+                                                       asio::async_read(client, asio::buffer(got_back), asio::deferred))
+                                                       .async_wait(asio::experimental::wait_for_all(), asio::deferred);
+    CHECK((!e1 && !e2 && !e3 && !e4));
+    CHECK(got == sent);
+    CHECK(got_back == back);
+  });
+}
+
+TEST_CASE("many buffers go out and come in with one operation each") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto [client, server] = co_await connected(ex);
+    auto sent = pattern(100 * 37);
+    std::vector<asio::const_buffer> from;
+    for (int i = 0; i < 100; ++i) from.push_back(asio::buffer(sent.data() + i * 37, 37));
+    from.insert(from.begin() + 5, asio::const_buffer());  // an empty one among them
+    std::vector<std::byte> got(sent.size());
+    std::vector<asio::mutable_buffer> into;
+    for (int i = 0; i < 50; ++i) into.push_back(asio::buffer(got.data() + i * 74, 74));
+    auto [order, e1, n1, e2, n2] =
+        co_await asio::experimental::make_parallel_group(asio::async_write(client, from, asio::deferred),
+                                                         asio::async_read(server, into, asio::deferred))
+            .async_wait(asio::experimental::wait_for_all(), asio::deferred);
+    CHECK((!e1 && !e2));
+    CHECK(n1 == sent.size());
+    CHECK(got == sent);
+  });
+}
+
+TEST_CASE("eof comes after what was sent, and the other direction stays open") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto [client, server] = co_await connected(ex);
+    co_await asio::async_write(client, asio::buffer("hello", 5), asio::deferred);
+    client.shutdown_send();
+    std::string got;
+    auto [ec, n] = co_await asio::async_read(server, asio::dynamic_buffer(got), asio::as_tuple(asio::deferred));
+    CHECK(ec == asio::error::eof);
+    CHECK(got == "hello");
+    co_await asio::async_write(server, asio::buffer("bye", 3), asio::deferred);
+    char back[3];
+    co_await asio::async_read(client, asio::buffer(back), asio::deferred);
+    CHECK(std::string_view(back, 3) == "bye");
+  });
+}
+
+TEST_CASE("closing a stream is an eof or a reset at the peer, never silence") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto [client, server] = co_await connected(ex);
+    client.close();
+    CHECK(!client.is_open());
+    char byte;
+    auto [ec, n] = co_await server.async_read_some(asio::buffer(&byte, 1), asio::as_tuple(asio::deferred));
+    CHECK((ec == asio::error::eof || ec == asio::error::connection_reset));
+    auto data = pattern(1 << 20);
+    for (ec = {}; !ec;)
+      std::tie(ec, n) = co_await asio::async_write(server, asio::buffer(data), asio::as_tuple(asio::deferred));
+    CHECK((ec == asio::error::broken_pipe || ec == asio::error::connection_reset));
+  });
+}
+
+TEST_CASE("a writer waits for a reader that is slow") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        auto [client, server] = co_await connected(ex);
+        auto data = pattern(32 << 20);
+        bool written = false;
+        asio::async_write(client, asio::buffer(data), [&](error_code ec, std::size_t) { written = !ec; });
+        co_await clock::of(ex).async_wait_for(20ms);
+        CHECK(!written);
+        std::vector<std::byte> got(data.size());
+        co_await asio::async_read(server, asio::buffer(got), asio::deferred);
+        co_await asio::post(ex, asio::deferred);
+        co_await clock::of(ex).async_wait_for(1ms);
+        CHECK(written);
+        CHECK(got == data);
+      },
+      {.seeds = 5});
+}
+
+TEST_CASE("nobody listens: connection refused; a name that is none: not found") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto& net = network::of(ex);
+    auto free = net.listen({"localhost", 0}).value().local_endpoint();
+    auto [ec, stream] = co_await net.async_connect(free, asio::as_tuple(asio::deferred));
+    CHECK(ec == asio::error::connection_refused);
+    CHECK(!stream.is_open());
+  });
+}
+
+TEST_CASE("a port in use is an error") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto& net = network::of(ex);
+    auto first = net.listen({"127.0.0.1", 0}).value();
+    endpoint taken = first.local_endpoint();
+    CHECK(taken.port != 0);
+    auto second = net.listen(taken);
+    REQUIRE(!second);
+    CHECK(second.error() == asio::error::address_in_use);
+    first.close();
+    CHECK(net.listen(taken).has_value());
+    co_return;
+  });
+}
+
+TEST_CASE("reads, writes, accepts and connects can be cancelled with every type") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    for (auto type :
+         {asio::cancellation_type::terminal, asio::cancellation_type::partial, asio::cancellation_type::total}) {
+      auto [client, server] = co_await connected(ex);
+      auto door = network::of(ex).listen({"localhost", 0}).value();
+      asio::cancellation_signal reading, accepting;
+      error_code read_ec, accept_ec;
+      char byte;
+      server.async_read_some(
+          asio::buffer(&byte, 1),
+          asio::bind_cancellation_slot(reading.slot(), [&](error_code ec, std::size_t) { read_ec = ec; }));
+      door.async_accept(
+          asio::bind_cancellation_slot(accepting.slot(), [&](error_code ec, byte_stream) { accept_ec = ec; }));
+      reading.emit(type);
+      accepting.emit(type);
+      CHECK(!read_ec);
+      co_await clock::of(ex).async_wait_for(1ms);
+      CHECK(read_ec == asio::error::operation_aborted);
+      CHECK(accept_ec == asio::error::operation_aborted);
+      co_await asio::async_write(client, asio::buffer("x", 1), asio::deferred);  // the stream is as good as before
+      auto n = co_await server.async_read_some(asio::buffer(&byte, 1));
+      CHECK(n == 1);
+    }
+  });
+}
+
+TEST_CASE("closing aborts what is pending") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto [client, server] = co_await connected(ex);
+    auto door = std::make_unique<listener>(network::of(ex).listen({"localhost", 0}).value());
+    error_code read_ec, accept_ec;
+    char byte;
+    server.async_read_some(asio::buffer(&byte, 1), [&](error_code ec, std::size_t) { read_ec = ec; });
+    door->async_accept([&](error_code ec, byte_stream) { accept_ec = ec; });
+    server.close();
+    door.reset();
+    co_await clock::of(ex).async_wait_for(1ms);
+    CHECK(read_ec == asio::error::operation_aborted);
+    CHECK(accept_ec == asio::error::operation_aborted);
+  });
+}
+
+TEST_CASE("operations take any completion token and their handler's allocator") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto [client, server] = co_await connected(ex);
+    char byte = 'x';
+    test::allocation_count count;
+    std::size_t moved = 0;
+    client.async_write_some(
+        asio::buffer(&byte, 1),
+        asio::bind_allocator(test::counting_allocator<>(count), [&](error_code, std::size_t n) { moved = n; }));
+    CHECK(moved == 0);
+    CHECK(count.total > 0);
+    co_await clock::of(ex).async_wait_for(1ms);
+    CHECK(moved == 1);
+    CHECK(count.live == 0);
+    CHECK(co_await server.async_read_some(asio::buffer(&byte, 1), asio::use_awaitable) == 1);
+    auto writing = client.async_write_some(asio::buffer(&byte, 1), asio::deferred);
+    CHECK(co_await std::move(writing) == 1);
+  });
+}

@@ -1,0 +1,176 @@
+#include <boost/assert.hpp>
+
+#include "connector_state.hpp"
+
+namespace cokv {
+
+namespace detail {
+
+// A block counts only when it and all before it are good.
+std::uint32_t load_state::good() const {
+  std::uint32_t n = 0;
+  for (const auto& p : runs) {
+    n += p.good;
+    if (p.good < p.run.count) break;
+  }
+  return n;
+}
+
+// The last layer is settled by finish() alone: then the blocks are shared and the books are right.
+void load_state::advance() {
+  std::uint32_t least = layers - 1;
+  for (const auto& p : runs)
+    if (!p.over) least = std::min(least, p.layers);
+  settled = std::max(settled, least);
+  if (finished) settled = layers;
+  const auto now_good = good();
+  waiters.for_each([&](waiter& w) {
+    if (w.state() < settled) w.complete({}, now_good);
+  });
+}
+
+void load_state::finish() {
+  finished = true;
+  advance();
+}
+
+void load_state::cancel() {
+  cancelled = true;
+  if (group) group->cancel();
+}
+
+std::shared_ptr<load_state> connector_state::load(request_id id, std::uint32_t first,
+                                                  std::span<const block_index> blocks) {
+  auto l = std::make_shared<load_state>(ex, layout.layers());
+  const auto& keys = cache->keys(id);
+  BOOST_ASSERT_MSG(first + blocks.size() <= keys.size(), "a load of blocks that have no keys");
+  std::vector<block_key> wanted(keys.begin() + first, keys.begin() + first + blocks.size());
+  std::vector<block_hold> held;
+  for (auto b : blocks) held.push_back(cache->hold(b));
+  auto plan = plans.find(id);
+  auto task = run_load(l, std::move(wanted), plan == plans.end() ? std::vector<load_run>() : plan->second, first,
+                       std::move(held));
+  if (!tasks.spawn(std::move(task))) l->finish();
+  return l;
+}
+
+awaitable<void> connector_state::run_load(std::shared_ptr<load_state> l, std::vector<block_key> keys,
+                                          std::vector<load_run> plan, std::uint32_t first,
+                                          std::vector<block_hold> blocks) {
+  auto self = shared_from_this();
+  // Whatever ends this coroutine, a destroyed context apart, whoever waits learns of it.
+  struct on_exit {
+    load_state& l;
+    ~on_exit() { l.finish(); }
+  } always{*l};
+
+  // The lookup's plan, cut to what is wanted. The device may have lost blocks since: then the tiers are asked again.
+  std::vector<load_run> runs;
+  std::uint32_t covered = 0;
+  const auto count = static_cast<std::uint32_t>(keys.size());
+  for (const auto& r : plan) {
+    const auto begin = std::max(r.first, first + covered), end = std::min(r.first + r.count, first + count);
+    if (begin != first + covered || begin >= end) continue;
+    runs.push_back({r.tier, begin, end - begin});
+    covered += end - begin;
+  }
+  if (covered == 0 && count > 0 && !l->cancelled) runs = co_await find(keys, first, 0);
+  for (const auto& r : runs) l->runs.push_back({r, r.count, 0, false});
+
+  std::vector<named_block> named;
+  for (std::size_t i = 0; i < keys.size(); ++i) named.push_back({keys[i], blocks[i].block()});
+  if (!l->cancelled) {
+    auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+      l->group = &group;
+      for (std::size_t part = 0; part < runs.size(); ++part) {
+        const auto at = runs[part].first - first;
+        std::vector<block_index> into;
+        for (std::uint32_t i = 0; i < runs[part].count; ++i) into.push_back(named[at + i].block);
+        group.spawn(run_part(l, part, {keys.begin() + at, keys.begin() + at + runs[part].count}, std::move(into)));
+      }
+      co_return;
+    });
+    l->group = nullptr;
+  }
+
+  for (auto& p : l->runs)
+    if (p.layers < l->layers) p.good = 0;  // cut off: none of its blocks is whole
+  std::uint32_t left = l->good();
+  publish(std::span(named).first(left));
+  for (const auto& p : l->runs) {
+    auto& t = *tiers[p.run.tier];
+    const auto used = std::min(left, p.run.count);
+    left -= used;
+    t.count.loaded_blocks += used;
+    t.count.loaded_bytes += used * layout.bytes();
+    t.count.load_failures += p.run.count - used;
+    const auto at = p.run.first - first;
+    for (std::uint32_t i = p.good; i < p.run.count; ++i) t.known.erase(keys[at + i]);  // save it again
+    promote(p.run, std::span(named).subspan(at, used));
+  }
+}
+
+awaitable<void> connector_state::run_part(std::shared_ptr<load_state> l, std::size_t part, std::vector<block_key> keys,
+                                          std::vector<block_index> blocks) {
+  auto self = shared_from_this();
+  auto& t = *tiers[l->runs[part].run.tier];
+  struct on_exit {
+    load_state& l;
+    std::size_t part;
+    ~on_exit() {
+      auto& p = l.runs[part];
+      if (p.layers < l.layers) p.good = 0;
+      p.over = true;
+      l.advance();
+    }
+  } always{*l, part};
+
+  auto reader = co_await with_deadline(t.tier.blocks->async_open_read(ns, layout, std::move(keys), asio::deferred),
+                                       t.tier.load_budget);
+  settle(t, reader ? error_code() : reader.error());
+  if (!reader) co_return;
+  for (std::uint32_t layer = 0; layer < l->layers; ++layer) {
+    if (!cache) co_return;
+    std::vector<buffer> into;
+    for (auto b : blocks) into.push_back(cache->segment(layer, b));
+    auto n = co_await with_deadline((*reader)->async_read(layer, std::move(into), asio::deferred), t.tier.load_budget);
+    if (!n) settle(t, n.error());
+    if (!n) co_return;
+    auto& p = l->runs[part];
+    p.good = std::min(p.good, static_cast<std::uint32_t>(*n));
+    p.layers = layer + 1;
+    if (p.good == 0) co_return;
+    l->advance();
+  }
+}
+
+// What a slower tier gave is saved to the faster ones: next time it is nearer.
+void connector_state::promote(const load_run& run, std::span<const named_block> blocks) {
+  if (blocks.empty()) return;
+  for (std::size_t i = 0; i < run.tier; ++i) {
+    auto s = begin_save(i, blocks);
+    if (!s) continue;
+    for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) s->layers.try_send(event());
+    s->layers.close();
+  }
+}
+
+}  // namespace detail
+
+void kv_load::wait(detail::load_state& state, std::uint32_t layer, handler h) {
+  detail::initiate<void(error_code, std::uint32_t), std::uint32_t>(std::move(h), state.ex,
+                                                                   [&state, layer](detail::load_state::waiter& w) {
+                                                                     if (layer >= state.layers)
+                                                                       return w.fail(errc::out_of_range);
+                                                                     if (layer < state.settled)
+                                                                       return w.complete({}, state.good());
+                                                                     w.state() = layer;
+                                                                     state.waiters.push_back(w);
+                                                                   });
+}
+
+void kv_load::cancel() { state_->cancel(); }
+asio::any_io_executor kv_load::get_executor() const { return state_->ex; }
+std::uint32_t kv_load::last_layer() const { return state_->layers - 1; }
+
+}  // namespace cokv

@@ -1,0 +1,158 @@
+// What the parts of kv_connector share: the tiers with their health and books, the requests' plans, and the
+// coroutines that carry blocks.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <unordered_set>
+
+#include "cokv/engine/connector.hpp"
+#include "cokv/runtime/channel.hpp"
+#include "cokv/runtime/deadline.hpp"
+#include "cokv/runtime/detail/background.hpp"
+#include "cokv/runtime/semaphore.hpp"
+#include "tier_health.hpp"
+
+namespace cokv::detail {
+
+using key_set = std::unordered_set<block_key, id256_hash>;  // looked up, never iterated
+
+// Keys that a tier is known to have. Bounded: the oldest are forgotten, which costs a save that finds its block there.
+class known_keys {
+ public:
+  bool contains(const block_key& key) const { return keys_.contains(key); }
+  void insert(const block_key& key) {
+    if (!keys_.insert(key).second) return;
+    order_.push_back(key);
+    if (order_.size() <= limit) return;
+    keys_.erase(order_.front());
+    order_.pop_front();
+  }
+  void erase(const block_key& key) { keys_.erase(key); }  // its place in the order stays, and does no harm
+
+ private:
+  static constexpr std::size_t limit = 1 << 16;
+  key_set keys_;
+  std::deque<block_key> order_;
+};
+
+struct tier_state {
+  tier_state(kv_tier t, const kv_connector_options& options, const asio::any_io_executor& ex)
+      : tier(std::move(t)), health(options.first_backoff, options.most_backoff), saves(ex, options.max_saves) {
+    count.name = tier.name;
+  }
+
+  kv_tier tier;
+  tier_health health;
+  semaphore saves;
+  key_set pending;  // of saves that wait or are on their way
+  known_keys known;
+  kv_tier_counters count;
+};
+
+// Where the blocks [first, first + count) of a sequence come from.
+struct load_run {
+  std::size_t tier = 0;
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+};
+
+// A block of a sequence with its name.
+struct named_block {
+  block_key key;
+  block_index block = 0;
+};
+
+// Blocks on their way to one tier. `layers` brings an event a layer, then closes; closed early: the step came to
+// nothing.
+struct save {
+  save(const asio::any_io_executor& ex, std::uint32_t count) : layers(ex, count) {}
+
+  std::vector<block_key> keys;
+  std::vector<block_hold> blocks;
+  channel<event> layers;
+};
+
+class load_state {
+ public:
+  struct progress {
+    load_run run;
+    std::uint32_t good = 0;
+    std::uint32_t layers = 0;  // settled
+    bool over = false;
+  };
+  using waiter = operation<void(error_code, std::uint32_t), std::uint32_t>;
+
+  load_state(asio::any_io_executor e, std::uint32_t l) : ex(std::move(e)), layers(l) {}
+
+  std::uint32_t good() const;
+  void advance();
+  void finish();
+  void cancel();
+
+  asio::any_io_executor ex;
+  std::uint32_t layers;
+  std::vector<progress> runs;
+  std::uint32_t settled = 0;
+  bool finished = false;
+  bool cancelled = false;
+  task_group* group = nullptr;  // while runs are under way
+  operation_list<waiter> waiters;
+};
+
+class connector_state : public std::enable_shared_from_this<connector_state> {
+ public:
+  connector_state(asio::any_io_executor ex, namespace_id ns, block_cache& cache, std::vector<kv_tier> tiers,
+                  kv_connector_options options);
+
+  time_point now() const { return clock::of(ex).now(); }
+  bool may_try(tier_state& t) { return t.health.try_now(now()); }
+  // Counts what an operation on a tier came to, and tells of a change in its health.
+  void settle(tier_state& t, error_code ec);
+
+  awaitable<result<kv_match>> lookup(request_id id, std::size_t prompt_tokens);
+  awaitable<std::vector<load_run>> find(std::vector<block_key> keys, std::uint32_t first, std::uint32_t covered);
+  std::shared_ptr<load_state> load(request_id id, std::uint32_t first, std::span<const block_index> blocks);
+
+  // Begins saving to one tier what it has not and may have.
+  std::shared_ptr<save> begin_save(std::size_t tier, std::span<const named_block> blocks);
+  void publish(std::span<const named_block> blocks);
+
+  asio::any_io_executor ex;
+  namespace_id ns;
+  block_cache* cache;  // null once the connector is gone
+  block_layout layout;
+  kv_connector_options options;
+  std::vector<std::unique_ptr<tier_state>> tiers;
+  std::map<request_id, std::vector<load_run>> plans;
+  background tasks;
+  bool closing = false;
+
+ private:
+  awaitable<void> run_load(std::shared_ptr<load_state> l, std::vector<block_key> keys, std::vector<load_run> plan,
+                           std::uint32_t first, std::vector<block_hold> blocks);
+  awaitable<void> run_part(std::shared_ptr<load_state> l, std::size_t part, std::vector<block_key> keys,
+                           std::vector<block_index> blocks);
+  void promote(const load_run& run, std::span<const named_block> blocks);
+  awaitable<void> run_save(tier_state& t, std::shared_ptr<save> s);
+  awaitable<error_code> send(tier_state& t, save& s);
+};
+
+class step_state {
+ public:
+  explicit step_state(std::shared_ptr<connector_state> c) : to(std::move(c)) {}
+
+  void tell(event computed);
+  void close(std::optional<event> done);
+
+  std::shared_ptr<connector_state> to;
+  std::vector<block_hold> held;       // all blocks that the step writes
+  std::vector<named_block> finished;  // those it fills
+  std::vector<std::shared_ptr<save>> saves;
+  std::uint32_t told = 0;
+  event last;
+};
+
+}  // namespace cokv::detail

@@ -130,6 +130,7 @@ void on_sim_context(Main main, std::uint64_t seeds = 20) {
 template <class Main>
 void on_both_contexts(Main main) {
   SUBCASE("real") { on_real_context(main); }
+  SUBCASE("simulated") { on_sim_context(main); }
 }
 
 }  // namespace cokv::test

@@ -1,0 +1,51 @@
+// The OpenAI routes: /v1/completions, /v1/chat/completions, /v1/models. A client that goes away in the middle of an
+// answer has its generation cancelled.
+//
+//     openai::service api(backend, {.id = "tiny-kjv"}, page);
+//     api.route(server);
+#pragma once
+
+#include "http/metrics.hpp"
+#include "openai/backend.hpp"
+#include "openai/request.hpp"
+#include "openai/response.hpp"
+
+namespace cokv::openai {
+
+struct service_options {
+  std::string id;            // the model's name in requests
+  std::string fingerprint;   // system_fingerprint
+  std::int64_t created = 0;  // seconds since 1970
+  openai::defaults defaults = {};
+  std::uint64_t random = 0;  // what ids, and the seeds of requests without one, are made from
+  std::uint64_t body_bytes = 8 << 20;
+};
+
+// Outlives the server that it was given to.
+class service {
+ public:
+  service(backend& b, service_options options, http::metrics& page);
+  void route(http::server& s);
+
+ private:
+  struct work;  // one request's
+
+  awaitable<void> completion(http::exchange& x);
+  awaitable<void> chat(http::exchange& x);
+  awaitable<void> generate(http::exchange& x, common_request r, std::vector<token_id> prompt, kind k);
+  awaitable<void> answer_whole(http::exchange& x, work& w);
+  awaitable<void> answer_stream(http::exchange& x, work& w);
+  awaitable<void> refuse(http::exchange& x, problem p);
+  std::optional<problem> check_model(const std::string& model) const;
+  std::uint64_t next_random();
+
+  backend& backend_;
+  service_options options_;
+  std::uint64_t count_ = 0;
+  http::metrics& page_;
+  prometheus::Histogram& ttft_;
+  prometheus::Histogram& tpot_;
+  prometheus::Gauge& active_;
+};
+
+}  // namespace cokv::openai

@@ -1,0 +1,240 @@
+#include "openai/service.hpp"
+
+#include <boost/json/parse.hpp>
+
+#include "http_fixture.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+namespace json = boost::json;
+using http::status;
+
+namespace {
+
+// Answers with the words "w0 w1 ...", one a token and a millisecond; counts what lives.
+class fake_backend final : public openai::backend {
+ public:
+  std::vector<token_id> encode(std::string_view text) const override {
+    return std::vector<token_id>(text.size(), token_id(1));
+  }
+  std::uint32_t context() const override { return 100; }
+  std::uint32_t vocabulary() const override { return 50; }
+  result<std::unique_ptr<openai::answer>> submit(generation_request request) override;
+
+  generation_request last;
+  error_code refuse_with;
+  std::optional<std::uint32_t> fail_at;  // token
+  int live = 0;
+};
+
+class fake_answer final : public openai::answer {
+ public:
+  fake_answer(fake_backend& b, generation_request r) : of(b), request(std::move(r)) {
+    ++of.live;
+    told.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
+    told.cached_tokens = 3;
+  }
+  ~fake_answer() override { --of.live; }
+
+  awaitable<result<generated>> next() override {
+    co_await pause(1ms);
+    if (of.fail_at && told.generated_tokens == *of.fail_at) co_return make_error_code(errc::device_failed);
+    if (told.generated_tokens == request.max_tokens) co_return asio::error::make_error_code(asio::error::eof);
+    generated g;
+    g.text = "w" + std::to_string(told.generated_tokens) + ' ';
+    if (++told.generated_tokens == request.max_tokens) g.reason = finish_reason::length;
+    co_return g;
+  }
+  const generation_report& report() const override { return told; }
+
+  fake_backend& of;
+  generation_request request;
+  generation_report told;
+};
+
+result<std::unique_ptr<openai::answer>> fake_backend::submit(generation_request request) {
+  last = request;
+  if (refuse_with) return refuse_with;
+  return std::make_unique<fake_answer>(*this, std::move(request));
+}
+
+struct world {
+  fake_backend backend;
+  http::metrics page;
+  openai::service api{backend, {.id = "m", .fingerprint = "fp", .created = 7}, page};
+};
+
+template <class Body>
+auto serving(Body body) {
+  return [body] {
+    auto w = std::make_shared<world>();
+    http::server_options o;
+    o.observe = w->page.observer();
+    return with_site(
+        std::move(o),
+        [w](http::server& s) {
+          w->api.route(s);
+          w->page.route(s);
+        },
+        [w, body](site& s) { return body(s, *w); });
+  };
+}
+
+std::vector<std::string> events_of(const std::string& body) {
+  std::vector<std::string> out;
+  for (std::size_t at = 0; at < body.size();) {
+    const auto end = body.find("\n\n", at);
+    REQUIRE(end != std::string::npos);
+    const auto line = body.substr(at, end - at);
+    REQUIRE(line.starts_with("data: "));
+    out.push_back(line.substr(6));
+    at = end + 2;
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("openai service: a completion, whole and streamed") {
+  on_both_contexts(serving([](site& s, world& w) -> awaitable<void> {
+    auto c = co_await s.connect();
+    auto r = co_await c.ask(
+        post("/v1/completions", R"({"model":"m","prompt":"12345","max_tokens":3,"stop":"x","cache_salt":"s"})"));
+    CHECK(r.result_int() == 200);
+    CHECK(r[bh::field::content_type] == "application/json");
+    auto v = json::parse(r.body());
+    CHECK(v.at("choices").at(0).at("text") == "w0 w1 w2 ");
+    CHECK(v.at("choices").at(0).at("finish_reason") == "length");
+    CHECK(v.at("usage").at("prompt_tokens") == 5);
+    CHECK(v.at("usage").at("prompt_tokens_details").at("cached_tokens") == 3);
+    CHECK(v.at("system_fingerprint") == "fp");
+    CHECK(w.backend.last.stop == std::vector<std::string>{"x"});
+    CHECK(w.backend.last.salt == "s");
+
+    r = co_await c.ask(post("/v1/completions",
+                            R"({"model":"m","prompt":[1,2],"max_tokens":3,"stream":true,
+                                "stream_options":{"include_usage":true}})"));
+    CHECK(r[bh::field::content_type] == "text/event-stream");
+    auto events = events_of(r.body());
+    REQUIRE(events.size() == 6);
+    CHECK(json::parse(events[0]).at("choices").at(0).at("text") == "w0 ");
+    CHECK(json::parse(events[2]).at("choices").at(0).at("text") == "w2 ");
+    CHECK(json::parse(events[3]).at("choices").at(0).at("finish_reason") == "length");
+    CHECK(json::parse(events[4]).at("usage").at("completion_tokens") == 3);
+    CHECK(events[5] == "[DONE]");
+    CHECK(w.backend.live == 0);
+    const auto page = (co_await c.ask(get("/metrics"))).body();
+    CHECK(page.find("cokv_generations_total{outcome=\"length\"} 2") != std::string::npos);
+    CHECK(page.find("cokv_ttft_seconds_count 2") != std::string::npos);
+    CHECK(page.find("cokv_tpot_seconds_count 2") != std::string::npos);
+  }));
+}
+
+TEST_CASE("openai service: a chat, whole and streamed, ends where the model would take the user's turn") {
+  on_both_contexts(serving([](site& s, world& w) -> awaitable<void> {
+    auto r = co_await s.ask(
+        post("/v1/chat/completions", R"({"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":2})"));
+    auto v = json::parse(r.body());
+    CHECK(v.at("choices").at(0).at("message").at("content") == "w0 w1 ");
+    CHECK(w.backend.last.stop == chat_stop_strings());
+    r = co_await s.ask(
+        post("/v1/chat/completions",
+             R"({"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":2,"stream":true})"));
+    auto events = events_of(r.body());
+    REQUIRE(events.size() == 5);
+    CHECK(json::parse(events[0]).at("choices").at(0).at("delta").at("role") == "assistant");
+    CHECK(json::parse(events[1]).at("choices").at(0).at("delta").at("content") == "w0 ");
+    CHECK(events[4] == "[DONE]");
+  }));
+}
+
+TEST_CASE("openai service: what a request leaves open is chosen for it") {
+  on_real_context(serving([](site& s, world& w) -> awaitable<void> {
+    co_await s.ask(post("/v1/completions", R"({"model":"m","prompt":"12345"})"));
+    CHECK(w.backend.last.max_tokens == 16);
+    const auto seed = w.backend.last.sampling.seed;
+    co_await s.ask(post("/v1/completions", R"({"model":"m","prompt":"12345"})"));
+    CHECK(w.backend.last.sampling.seed != seed);
+    co_await s.ask(post("/v1/completions", R"({"model":"m","prompt":"12345","seed":9})"));
+    CHECK(w.backend.last.sampling.seed == 9);
+    co_await s.ask(post("/v1/chat/completions", R"({"model":"m","messages":[{"role":"user","content":"hi"}]})"));
+    CHECK(w.backend.last.max_tokens == 100 - w.backend.last.prompt.size());
+  }));
+}
+
+TEST_CASE("openai service: refusals carry OpenAI's error object") {
+  on_real_context(serving([](site& s, world& w) -> awaitable<void> {
+    struct {
+      std::string request;
+      unsigned code;
+      std::string reason;
+    } table[] = {
+        {post("/v1/completions", "{"), 400, "invalid_json"},
+        {post("/v1/completions", R"({"model":"other","prompt":"x"})"), 404, "model_not_found"},
+        {post("/v1/chat/completions", R"({"model":"other","messages":[{"role":"user","content":"x"}]})"), 404,
+         "model_not_found"},
+        {post("/v1/completions", R"({"model":"m","prompt":""})"), 400, "invalid_value"},
+        {post("/v1/completions", R"({"model":"m","prompt":")" + std::string(100, 'x') + "\"}"), 400,
+         "context_length_exceeded"},
+        {post("/v1/completions", R"({"model":"m","prompt":"x","max_tokens":100})"), 400, "context_length_exceeded"},
+        {post("/v1/completions", R"({"model":"m","prompt":[50]})"), 400, "invalid_value"},
+        {post("/v1/completions", R"({"model":"m","prompt":"x","n":2})"), 400, "unsupported_value"},
+        {get("/v1/completions"), 405, "method_not_allowed"},
+        {get("/v1/models/other"), 404, "model_not_found"},
+    };
+    for (auto& row : table) {
+      CAPTURE(row.request);
+      auto r = co_await s.ask(row.request);
+      CHECK(r.result_int() == row.code);
+      CHECK(json::parse(r.body()).at("error").at("code").as_string() == row.reason.c_str());
+    }
+    CHECK(w.backend.live == 0);
+    w.backend.refuse_with = errc::queue_full;
+    auto r = co_await s.ask(post("/v1/completions", R"({"model":"m","prompt":"x"})"));
+    CHECK(r.result_int() == 503);
+    CHECK(r[bh::field::retry_after] == "1");
+  }));
+}
+
+TEST_CASE("openai service: a generation that fails is an error, before or within its stream") {
+  on_real_context(serving([](site& s, world& w) -> awaitable<void> {
+    w.backend.fail_at = 0;
+    const auto stream = R"({"model":"m","prompt":"x","max_tokens":4,"stream":true})";
+    CHECK((co_await s.ask(post("/v1/completions", stream))).result_int() == 500);
+    w.backend.fail_at = 2;
+    CHECK((co_await s.ask(post("/v1/completions", R"({"model":"m","prompt":"x","max_tokens":4})"))).result_int() ==
+          500);
+    auto r = co_await s.ask(post("/v1/completions", stream));
+    CHECK(r.result_int() == 200);
+    auto events = events_of(r.body());
+    REQUIRE(events.size() == 3);
+    CHECK(json::parse(events[2]).at("error").at("code") == "generation_failed");
+    CHECK(w.page.text().find("cokv_generations_total{outcome=\"failed\"} 3") != std::string::npos);
+  }));
+}
+
+TEST_CASE("openai service: a client that goes in the middle ends its generation") {
+  on_both_contexts(serving([](site& s, world& w) -> awaitable<void> {
+    for (const char* stream : {"true", "false"}) {
+      CAPTURE(stream);
+      auto c = co_await s.connect();
+      co_await c.send(post("/v1/completions",
+                           std::string(R"({"model":"m","prompt":"x","max_tokens":99,"stream":)") + stream + "}"));
+      while (w.backend.live == 0) co_await pause(1ms);
+      co_await pause(10ms);
+      c.stream.close();
+      while (s.server.connections() != 0) co_await pause(1ms);
+      CHECK(w.backend.live == 0);
+    }
+    CHECK(w.page.text().find("cokv_generations_total{outcome=\"cancelled\"} 2") != std::string::npos);
+    CHECK(w.page.text().find("cokv_generations_active 0") != std::string::npos);
+  }));
+}
+
+TEST_CASE("openai service: the models") {
+  on_real_context(serving([](site& s, world&) -> awaitable<void> {
+    auto v = json::parse((co_await s.ask(get("/v1/models"))).body());
+    CHECK(v.at("data").at(0).at("id") == "m");
+    CHECK(json::parse((co_await s.ask(get("/v1/models/m"))).body()).at("id") == "m");
+  }));
+}

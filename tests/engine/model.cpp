@@ -112,34 +112,38 @@ TEST_CASE("the tiny model gives the reference's tokens in f32 and bf16, and its 
   }
 }
 
-TEST_CASE("in f32 logits and KV have the same bits however a prompt is cut and paged") {
+TEST_CASE("logits and KV have the same bits however a prompt is cut and paged, in f32 and bf16") {
   const auto prompt = long_prompt();
-  bench whole(dtype::f32, 16);
-  const auto logits = whole.prefill(prompt, 4096);
-  const auto kv = whole.kv_bytes(prompt.size());
-  for (std::uint32_t block_tokens : {8u, 16u, 32u})
-    for (std::uint32_t chunk : {1u, 7u, 16u, 64u}) {
-      INFO("block ", block_tokens, " chunk ", chunk);
-      bench b(dtype::f32, block_tokens);
-      CHECK(b.prefill(prompt, chunk) == logits);
-      CHECK(b.kv_bytes(prompt.size()) == kv);
-    }
+  for (auto type : {dtype::f32, dtype::bf16}) {
+    bench whole(type, 16);
+    const auto logits = whole.prefill(prompt, 4096);
+    const auto kv = whole.kv_bytes(prompt.size());
+    for (std::uint32_t block_tokens : {8u, 16u, 32u})
+      for (std::uint32_t chunk : {1u, 7u, 16u, 64u}) {
+        INFO("block ", block_tokens, " chunk ", chunk, " in ", to_string(type));
+        bench b(type, block_tokens);
+        CHECK(b.prefill(prompt, chunk) == logits);
+        CHECK(b.kv_bytes(prompt.size()) == kv);
+      }
+  }
 }
 
-TEST_CASE("in f32 a sequence has the same bits alone and in a batch with others, of which some don't sample") {
+TEST_CASE("a sequence has the same bits alone and in a batch with others, of which some don't sample") {
   const auto prompt = long_prompt();
-  bench alone(dtype::f32, 16);
-  const auto logits = alone.prefill(prompt, 4096);
-  bench b(dtype::f32, 16);
-  std::vector<token_id> other(prompt.rbegin(), prompt.rbegin() + 40);
-  b.run({{{70, 71, 72}, 0, other, true},
-         {b.table(prompt.size()), 0, prompt, true},
-         {{65, 66}, 0, {1, 2, 3}, false},
-         {{67}, 0, {4}, true}});
-  CHECK(b.step->samples() == 3);
-  auto mine = b.step->logits_of(1);
-  CHECK(std::vector<float>(mine.begin(), mine.end()) == logits);
-  CHECK(b.kv_bytes(prompt.size()) == alone.kv_bytes(prompt.size()));
+  for (auto type : {dtype::f32, dtype::bf16}) {
+    bench alone(type, 16);
+    const auto logits = alone.prefill(prompt, 4096);
+    bench b(type, 16);
+    std::vector<token_id> other(prompt.rbegin(), prompt.rbegin() + 40);
+    b.run({{{70, 71, 72}, 0, other, true},
+           {b.table(prompt.size()), 0, prompt, true},
+           {{65, 66}, 0, {1, 2, 3}, false},
+           {{67}, 0, {4}, true}});
+    CHECK(b.step->samples() == 3);
+    auto mine = b.step->logits_of(1);
+    CHECK(std::vector<float>(mine.begin(), mine.end()) == logits);
+    CHECK(b.kv_bytes(prompt.size()) == alone.kv_bytes(prompt.size()));
+  }
 }
 
 TEST_CASE("a step in which nobody samples has no logits") {

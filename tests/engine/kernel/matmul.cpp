@@ -90,11 +90,18 @@ TEST_CASE("matmul accumulates onto what is there") {
     }
 }
 
-TEST_CASE("in f32 a row of a product has the same bits alone, in any batch and at any place in it") {
+TEST_CASE("a row of a product has the same bits alone, in any batch and at any place in it") {
   each_isa([](isa level) {
     INFO("isa ", to_string(level));
-    for (auto [n, k] : {std::pair{512, 256}, {256, 640}, {2048, 256}, {100, 48}, {64, 4096}}) {
-      product p(dtype::f32, n, k, 11);
+    for (auto [type, n, k] : {std::tuple{dtype::f32, 512, 256},
+                              {dtype::f32, 256, 640},
+                              {dtype::f32, 2048, 256},
+                              {dtype::f32, 100, 48},
+                              {dtype::f32, 64, 4096},
+                              {dtype::bf16, 256, 640},
+                              {dtype::bf16, 100, 48},
+                              {dtype::bf16, 64, 4096}}) {
+      product p(type, n, k, 11);
       const std::size_t most = 200;
       auto x = p.input(most, 2), all = poisoned(most * n);
       p.run(x, all, most, false, matmul_path::automatic);
@@ -106,7 +113,7 @@ TEST_CASE("in f32 a row of a product has the same bits alone, in any batch and a
           p.run(part, y, m, false, matmul_path::automatic);
           same &= std::memcmp(y.data(), all.data() + first * n, m * n * sizeof(float)) == 0;
         }
-        INFO("n ", n, " k ", k, " m ", m);
+        INFO(to_string(type), " n ", n, " k ", k, " m ", m);
         CHECK(same);
       }
     }

@@ -191,8 +191,7 @@ packed_matrix::packed_matrix(dtype compute, std::size_t k, std::span<const rows>
 void matmul(const void* x, const packed_matrix& w, float* y, std::size_t m, bool accumulate, split how,
             matmul_path path) {
   if (m == 0 || w.n() == 0) return;
-  bool few = w.type() == dtype::bf16 && m <= 1;  // f32 keeps to one path, so that batching never changes a bit
-  bool onednn = path != matmul_path::own && fits_onednn(w) && !(few && path == matmul_path::automatic);
+  const bool onednn = path != matmul_path::own && fits_onednn(w);
   std::vector<std::pair<std::size_t, std::size_t>> rows;  // first, count
   for (std::size_t at = 0; at < m;) {
     auto count = std::min(max_tile_rows, std::bit_floor(m - at));

@@ -46,8 +46,8 @@ class packed_matrix {
   std::unique_ptr<std::byte[], release> data_;
 };
 
-// Which code multiplies. automatic: oneDNN where it has a kernel for these panels on this processor, else our own;
-// a few bf16 rows go to our own where that is the faster one.
+// Which code multiplies. automatic: oneDNN where it has a kernel for these panels on this processor, else our own.
+// Never by the number of rows: the two differ in the last bit.
 enum class matmul_path { automatic, own, onednn };
 
 // none: all of it on the calling thread, for callers that share out rows themselves. columns: over the arena's threads.

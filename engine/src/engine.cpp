@@ -1,0 +1,233 @@
+#include "cokv/engine/engine.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "cokv/kvstream/slice.hpp"
+#include "cokv/runtime/error.hpp"
+#include "engine_state.hpp"
+
+namespace cokv {
+namespace detail {
+namespace {
+
+constexpr std::uint64_t default_kv_bytes = std::uint64_t{1} << 30;
+
+engine_options checked(engine_options o, const model& m) {
+  auto positive = [](std::uint32_t v, const char* name) {
+    if (v == 0) throw config_error(std::string(name) + ": must be above 0");
+  };
+  positive(o.block_tokens, "block-tokens");
+  positive(o.max_batched_tokens, "max-batched-tokens");
+  positive(o.max_running, "max-running");
+  positive(o.max_requests, "max-requests");
+  const auto longest = m.config().max_positions;
+  if (o.max_sequence > longest)
+    throw config_error("max-sequence: " + std::to_string(o.max_sequence) + " is beyond the model's " +
+                       std::to_string(longest) + " positions");
+  if (o.max_sequence == 0) o.max_sequence = longest;
+  const auto g = m.kv_geometry(o.block_tokens);
+  if (o.kv_blocks == 0) {
+    const auto two = 2 * ((std::uint64_t{o.max_sequence} + o.block_tokens - 1) / o.block_tokens);
+    o.kv_blocks =
+        static_cast<std::uint32_t>(std::max<std::uint64_t>(2, std::min(two, default_kv_bytes / g.block_bytes())));
+  }
+  if (std::uint64_t{o.kv_blocks} * o.block_tokens < 2)
+    throw config_error("kv-blocks: no room for a prompt and a token");
+  o.max_running = std::min(o.max_running, o.max_batched_tokens);
+  return o;
+}
+
+stream compute_stream(device& d) {
+  auto s = d.make_stream({.name = "compute"});
+  if (!s) throw config_error("device " + std::string(d.name()) + ": " + s.error().message());
+  return *s;
+}
+
+buffer kv_memory(device& d, const geometry& g, std::uint32_t blocks) {
+  const auto bytes = pool_bytes(g, blocks);
+  auto b = d.allocate(bytes);
+  if (!b)
+    throw config_error("kv-blocks: " + std::to_string(blocks) + " blocks are " + std::to_string(bytes >> 20) +
+                       " MiB, which device " + std::string(d.name()) + " can't give: " + b.error().message());
+  return *b;
+}
+
+}  // namespace
+
+engine_state::engine_state(asio::any_io_executor executor, device where, std::shared_ptr<model> what,
+                           std::optional<tokenizer> text, engine_options o)
+    : ex(std::move(executor)),
+      runs(std::move(what)),
+      options(checked(std::move(o), *runs)),
+      max_sequence(static_cast<std::uint32_t>(
+          std::min<std::uint64_t>(options.max_sequence, std::uint64_t{options.kv_blocks} * options.block_tokens))),
+      time_(clock::of(ex)),
+      device_(std::move(where)),
+      compute_(compute_stream(device_)),
+      text_(std::move(text)),
+      pool(runs->kv_geometry(options.block_tokens), options.kv_blocks,
+           kv_memory(device_, runs->kv_geometry(options.block_tokens), options.kv_blocks)),
+      ns(namespace_id::of(runs->fingerprint().hex(), pool.shape())),
+      cache(pool, options.prefix_cache),
+      connector(ex, ns, cache, options.tiers, options.connector),
+      scheduler_({.block_tokens = options.block_tokens,
+                  .max_batched_tokens = options.max_batched_tokens,
+                  .max_running = options.max_running,
+                  .max_waiting = options.max_requests,
+                  .max_sequence = max_sequence},
+                 cache) {
+  cache.on_room([this] { wake(); });
+}
+
+result<std::shared_ptr<generation_state>> engine_state::submit(generation_request r) {
+  auto refuse = [&](error_code ec) {
+    ++counters_.refused;
+    return ec;
+  };
+  if (draining_) return refuse(errc::closed);
+  if (broken_) return refuse(broken_);
+  const auto vocab = runs->config().vocab;
+  if (r.prompt.empty() || r.max_tokens == 0 || check(r.sampling) || (!r.stop.empty() && !text_) ||
+      std::ranges::any_of(r.prompt, [&](token_id t) { return t < 0 || static_cast<std::uint32_t>(t) >= vocab; }))
+    return refuse(errc::invalid_argument);
+  if (r.prompt.size() >= max_sequence) return refuse(errc::too_large);
+  if (live_.size() >= options.max_requests) return refuse(errc::queue_full);
+
+  auto g = std::make_shared<generation_state>(ex, next_id_++, std::move(r));
+  auto& q = g->request;
+  g->owner = weak_from_this();
+  g->submitted = time_.now();
+  g->report.prompt_tokens = static_cast<std::uint32_t>(q.prompt.size());
+  g->report.cached_tier_tokens.resize(options.tiers.size());
+  if (text_) g->text.emplace(*text_);
+  g->stop.emplace(stop_options{.eos = q.ignore_end_tokens ? std::vector<token_id>() : runs->config().eos,
+                               .stop = q.stop,
+                               .max_tokens = q.max_tokens});
+  live_.emplace(g->id, g);
+  ++counters_.submitted;
+  connector.async_lookup(g->id, q.prompt, q.salt, [weak = weak_from_this(), g](error_code ec, kv_match found) {
+    if (auto self = weak.lock()) self->admit(g, ec, std::move(found));
+  });
+  return g;
+}
+
+void engine_state::admit(const std::shared_ptr<generation_state>& g, error_code ec, kv_match found) {
+  if (g->ended()) return connector.finish(g->id);
+  g->found = std::move(found);
+  // A lookup that failed found nothing; the prompt is then computed.
+  const auto loadable = ec ? 0 : g->found.tokens;
+  ec = scheduler_.add(
+      {.id = g->id, .prompt = g->request.prompt, .max_tokens = g->request.max_tokens, .loadable_tokens = loadable});
+  if (ec) return finish(g, ec);
+  if (looping_) return wake();
+  looping_ = true;
+  asio::co_spawn(ex, loop(shared_from_this()), asio::detached);
+}
+
+void engine_state::finish(const std::shared_ptr<generation_state>& g, error_code why) {
+  auto& r = g->report;
+  r.total = time_.now() - g->submitted;
+  if (r.generated_tokens > 1) r.per_token = (g->last - g->first) / (r.generated_tokens - 1);
+  if (!why)
+    ++counters_.finished;
+  else
+    ++(why == asio::error::operation_aborted ? counters_.cancelled : counters_.failed);
+  if (g->load) g->load->cancel();
+  g->load.reset();
+  scheduler_.cancel(g->id);
+  connector.finish(g->id);
+  live_.erase(g->id);
+  g->end(why);
+  wake();
+  if (live_.empty() && !looping_) drains_.complete_all({});
+}
+
+void engine_state::cancel(generation_state& g) {
+  if (g.ended()) return;
+  auto found = live_.find(g.id);
+  if (found != live_.end()) finish(std::shared_ptr(found->second), asio::error::operation_aborted);
+}
+
+void engine_state::cancel_all() {
+  while (!live_.empty()) finish(std::shared_ptr(live_.begin()->second), asio::error::operation_aborted);
+}
+
+void engine_state::shutdown() {
+  draining_ = true;
+  while (!live_.empty()) finish(std::shared_ptr(live_.begin()->second), errc::closed);
+}
+
+awaitable<error_code> engine_state::drain() {
+  auto self = shared_from_this();
+  draining_ = true;
+  while (!live_.empty() || looping_)
+    co_await initiate<void(error_code)>(asio::deferred, ex, [this](waiter& op) { drains_.push_back(op); });
+  auto [ec] = co_await connector.async_close(asio::as_tuple(asio::deferred));
+  co_return ec;
+}
+
+void engine_state::wake() {
+  woken_ = true;
+  if (!wakers_.empty()) wakers_.complete_all({});
+}
+
+engine_counters engine_state::counters() const {
+  auto c = counters_;
+  c.running = scheduler_.running();
+  c.waiting = live_.size() - c.running;
+  c.blocks = pool.blocks();
+  c.blocks_free = cache.available();
+  c.blocks_in_use = cache.stats().in_use;
+  return c;
+}
+
+}  // namespace detail
+
+engine::engine(asio::any_io_executor ex, device where, std::shared_ptr<model> what, std::optional<tokenizer> text,
+               engine_options options)
+    : state_(std::make_shared<detail::engine_state>(std::move(ex), std::move(where), std::move(what), std::move(text),
+                                                    std::move(options))) {}
+
+engine::~engine() { state_->shutdown(); }
+
+result<generation> engine::submit(generation_request request) {
+  auto g = state_->submit(std::move(request));
+  if (!g) return g.error();
+  return generation(std::move(*g));
+}
+
+void engine::drain(std::shared_ptr<detail::engine_state> state, drain_handler h) {
+  auto ex = state->ex;
+  detail::run_as_operation(ex, state->drain(), std::move(h));
+}
+
+void engine::cancel_all() { state_->cancel_all(); }
+const asio::any_io_executor& engine::get_executor() const noexcept { return state_->ex; }
+const model& engine::running() const noexcept { return *state_->runs; }
+std::uint32_t engine::max_sequence() const noexcept { return state_->max_sequence; }
+const kv_pool& engine::pool() const noexcept { return state_->pool; }
+namespace_id engine::kv_namespace() const noexcept { return state_->ns; }
+engine_counters engine::counters() const { return state_->counters(); }
+kv_connector_counters engine::kv_counters() const { return state_->connector.counters(); }
+
+generation& generation::operator=(generation&& other) noexcept {
+  if (this != &other) {
+    cancel();
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+generation::~generation() { cancel(); }
+
+void generation::cancel() {
+  if (!state_) return;
+  if (auto owner = state_->owner.lock()) owner->cancel(*state_);
+}
+
+const generation_report& generation::report() const noexcept { return state_->report; }
+asio::any_io_executor generation::get_executor() const { return state_->ex; }
+
+void generation::next(std::shared_ptr<detail::generation_state> state, handler h) { state->next(std::move(h)); }
+
+}  // namespace cokv

@@ -1,0 +1,60 @@
+// One answer in the making: what its handle reads, and what the engine keeps about it.
+#pragma once
+
+#include <deque>
+
+#include "cokv/engine/detokenizer.hpp"
+#include "cokv/engine/engine.hpp"
+
+namespace cokv::detail {
+
+class generation_state {
+ public:
+  generation_state(asio::any_io_executor ex, request_id id, generation_request request)
+      : ex(std::move(ex)), id(id), request(std::move(request)) {}
+
+  void deliver(generated piece) {
+    if (!waiters_.empty()) return waiters_.front().complete({}, std::move(piece));
+    ready_.push_back(std::move(piece));
+  }
+  void end(error_code why) {
+    ended_ = true;
+    why_ = why ? why : error_code(asio::error::eof);
+    waiters_.complete_all(why_);
+  }
+  bool ended() const noexcept { return ended_; }
+
+  void next(asio::any_completion_handler<void(error_code, generated)> h) {
+    initiate<void(error_code, generated)>(std::move(h), ex, [this](waiter& op) {
+      if (!ready_.empty()) {
+        auto piece = std::move(ready_.front());
+        ready_.pop_front();
+        return op.complete({}, std::move(piece));
+      }
+      if (ended_) return op.fail(why_);
+      waiters_.push_back(op);
+    });
+  }
+
+  const asio::any_io_executor ex;
+  const request_id id;
+  generation_request request;
+  std::weak_ptr<engine_state> owner;
+  generation_report report;
+
+  std::optional<detokenizer> text;
+  std::optional<stop_matcher> stop;
+  std::optional<kv_load> load;  // on its way
+  kv_match found;
+  bool admitted = false;
+  time_point submitted{}, first{}, last{};
+
+ private:
+  using waiter = operation<void(error_code, generated)>;
+  std::deque<generated> ready_;  // bounded by the request's max_tokens
+  operation_list<waiter> waiters_;
+  bool ended_ = false;
+  error_code why_;
+};
+
+}  // namespace cokv::detail

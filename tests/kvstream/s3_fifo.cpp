@@ -121,8 +121,10 @@ TEST_CASE("s3_fifo: agrees with a set over random operations") {
           }
         }
       }
-      std::uint64_t bytes = 0;
+      std::uint64_t bytes = 0, evictable = 0;
       for (auto& [i, t] : there) bytes += t.bytes;
+      for (auto& [i, t] : there) evictable += t.pins.empty() ? t.bytes : 0;
+      REQUIRE(order.evictable() == evictable);
       REQUIRE(order.bytes() == bytes);
       REQUIRE(order.size() == there.size());
     }

@@ -53,6 +53,7 @@ struct memory_store::state {
   }
 
   bool make_room(std::uint64_t bytes) {
+    if (*used + bytes > limit + order.evictable()) return false;  // before anything is given up for nothing
     while (*used + bytes > limit) {
       auto id = order.evict();
       if (!id) return false;

@@ -27,6 +27,7 @@ void s3_fifo::erase(const stored_id& id) {
   if (e == entries_.end()) return;
   auto& from = e->second->in_main ? main_ : small_;
   from.bytes -= e->second->bytes;
+  if (e->second->pins > 0) pinned_bytes_ -= e->second->bytes;
   from.list.erase(e->second);
   entries_.erase(e);
 }
@@ -34,13 +35,14 @@ void s3_fifo::erase(const stored_id& id) {
 std::uint64_t s3_fifo::pin(const stored_id& id) {
   auto e = entries_.find(id);
   if (e == entries_.end()) return 0;
-  ++e->second->pins;
+  if (e->second->pins++ == 0) pinned_bytes_ += e->second->bytes;
   return e->second->serial;
 }
 
 void s3_fifo::unpin(const stored_id& id, std::uint64_t pin) {
   auto e = entries_.find(id);
-  if (e != entries_.end() && e->second->serial == pin && e->second->pins > 0) --e->second->pins;
+  if (e == entries_.end() || e->second->serial != pin || e->second->pins == 0) return;
+  if (--e->second->pins == 0) pinned_bytes_ -= e->second->bytes;
 }
 
 void s3_fifo::move_to(queue& from, queue& to, std::list<entry>::iterator e) {

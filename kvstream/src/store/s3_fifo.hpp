@@ -33,6 +33,8 @@ class s3_fifo {
 
   std::size_t size() const noexcept { return entries_.size(); }
   std::uint64_t bytes() const noexcept { return small_.bytes + main_.bytes; }
+  // Of what is not pinned: all that evict() could give.
+  std::uint64_t evictable() const noexcept { return bytes() - pinned_bytes_; }
 
  private:
   struct entry {
@@ -59,6 +61,7 @@ class s3_fifo {
   std::list<stored_id> ghosts_;
   std::unordered_map<stored_id, std::list<stored_id>::iterator, stored_id_hash> ghost_of_;
   std::uint64_t serial_ = 0;
+  std::uint64_t pinned_bytes_ = 0;
 };
 
 }  // namespace cokv::detail

@@ -1,0 +1,153 @@
+#include <algorithm>
+
+#include "cokv/kvstream/digest.hpp"
+#include "store/file_store_state.hpp"
+
+namespace cokv::detail {
+namespace {
+
+// The read of some blocks; operations in flight share it, so it may outlive its block_reader.
+struct read_job {
+  struct slot {
+    std::shared_ptr<file_entry> entry;
+    std::vector<std::uint64_t> digests;
+    file open;
+    permit stays_open;
+  };
+
+  read_job(std::shared_ptr<file_store::state> s, block_layout l, std::size_t n)
+      : store(std::move(s)), layout(std::move(l)), keys(n), pins(store) {}
+
+  std::shared_ptr<file_store::state> store;
+  block_layout layout;
+  std::size_t keys;
+  std::vector<slot> slots;
+  file_pins pins;
+  std::size_t good = 0;
+  std::uint32_t next = 0;
+  error_code failed;
+
+  awaitable<error_code> open_slot(slot& s) {
+    if (s.open.is_open()) co_return error_code();
+    auto [ec, f] = co_await store->files.async_open(s.entry->path, open_mode::read, as_tuple());
+    s.open = std::move(f);
+    if (!ec && s.stays_open.count() == 0)
+      if (auto p = store->open_files.try_acquire()) s.stays_open = std::move(*p);
+    co_return ec;
+  }
+
+  void rest(slot& s) {
+    if (s.stays_open.count() == 0) s.open.close();
+  }
+
+  // The prefix ends before this block. What was damaged goes; what can't be read just now stays.
+  void end_before(std::size_t index, bool damaged) {
+    good = std::min(good, index);
+    auto& e = slots[index].entry;
+    if (!damaged) return;
+    ++store->counters.digest_failures;
+    if (store->find(e->id) == e) store->drop(e);
+  }
+
+  awaitable<error_code> read_head(std::size_t index) {
+    auto [wait_ec, admitted] = co_await store->operations.async_acquire(1, as_tuple());
+    if (wait_ec) co_return wait_ec;
+    auto& s = slots[index];
+    if (auto ec = co_await open_slot(s)) {
+      if (ec == asio::error::operation_aborted) co_return ec;
+      end_before(index, false);
+      co_return error_code();
+    }
+    auto head = co_await store->read_head(s.open);
+    rest(s);
+    if (!head && head.error() == asio::error::operation_aborted) co_return head.error();
+    if (!head)
+      end_before(index, true);
+    else if (head->id != s.entry->id || head->layout != layout)
+      end_before(index, true);  // another block in this one's place
+    else
+      s.digests = std::move(head->digests);
+    co_return error_code();
+  }
+
+  awaitable<error_code> read_segment(std::uint32_t layer, std::size_t index, buffer into) {
+    if (index >= good) co_return error_code();
+    auto [wait_ec, admitted] = co_await store->operations.async_acquire(1, as_tuple());
+    if (wait_ec) co_return wait_ec;
+    auto& s = slots[index];
+    if (auto ec = co_await open_slot(s)) {
+      if (ec == asio::error::operation_aborted) co_return ec;
+      end_before(index, false);
+      co_return error_code();
+    }
+    block_file about;
+    about.layout = layout;
+    auto [ec, n] =
+        co_await s.open.async_read_at(about.segment_offset(layer), asio::buffer(into.data(), into.size()), as_tuple());
+    rest(s);
+    if (ec == asio::error::operation_aborted) co_return ec;
+    if (ec || n < into.size() || digest_of(into.bytes()) != s.digests[layer]) {
+      end_before(index, true);
+    } else {
+      store->counters.read_segments += 1;
+      store->counters.read_bytes += n;
+    }
+    co_return error_code();
+  }
+
+  awaitable<std::tuple<error_code, std::size_t>> read(std::uint32_t layer, std::vector<buffer> into) {
+    auto result = [](error_code ec, std::size_t n) { return std::tuple(ec, n); };
+    if (failed) co_return result(failed, 0);
+    if (auto ec = check_buffers(layout, keys, layer, into)) co_return result(ec, 0);
+    if (layer < next) co_return result(errc::invalid_argument, 0);
+    next = layer + 1;
+    failed = asio::error::operation_aborted;  // unless this comes to its end
+    failed = co_await for_each_index(good, store->options.max_operations,
+                                     [&](std::size_t i) { return read_segment(layer, i, into[i]); });
+    co_return result(failed, failed ? 0 : good);
+  }
+};
+
+awaitable<std::tuple<error_code, std::size_t>> run_read(std::shared_ptr<read_job> job, std::uint32_t layer,
+                                                        std::vector<buffer> into) {
+  co_return co_await job->read(layer, std::move(into));
+}
+
+class file_reader final : public block_reader {
+ public:
+  explicit file_reader(std::shared_ptr<read_job> job) : block_reader(job->store->ex), job_(std::move(job)) {}
+
+ private:
+  void do_read(std::uint32_t layer, std::vector<buffer> into, count_handler handler) override {
+    run_as_operation(get_executor(), run_read(job_, layer, std::move(into)), std::move(handler));
+  }
+
+  std::shared_ptr<read_job> job_;
+};
+
+}  // namespace
+
+awaitable<std::tuple<error_code, std::unique_ptr<block_reader>>> open_file_reader(std::shared_ptr<file_store::state> s,
+                                                                                  namespace_id ns, block_layout layout,
+                                                                                  std::vector<block_key> keys) {
+  auto fail = [](error_code ec) { return std::tuple(ec, std::unique_ptr<block_reader>()); };
+  if (auto ec = check_request(layout, keys)) co_return fail(ec);
+  auto job = std::make_shared<read_job>(s, std::move(layout), keys.size());
+  for (auto& k : keys) {
+    auto e = s->find({ns, k});
+    if (!e || *e->layout != job->layout) break;
+    job->pins.add(e->id);
+    s->order.touch(e->id);
+    job->slots.emplace_back().entry = std::move(e);
+  }
+  job->good = job->slots.size();
+  auto ec = co_await for_each_index(job->slots.size(), s->options.max_operations,
+                                    [&](std::size_t i) { return job->read_head(i); });
+  if (ec) co_return fail(ec);
+  s->counters.hits += job->good;
+  s->counters.misses += keys.size() - job->good;
+  std::unique_ptr<block_reader> reader = std::make_unique<file_reader>(std::move(job));
+  co_return std::tuple(error_code(), std::move(reader));
+}
+
+}  // namespace cokv::detail

@@ -1,0 +1,262 @@
+#include <algorithm>
+
+#include "cokv/kvstream/digest.hpp"
+#include "store/file_store_state.hpp"
+
+namespace cokv::detail {
+namespace {
+
+// The write of some blocks. It outlives its block_writer: a deferred commit goes on, and what was given up cleans up
+// after itself once nothing writes any more.
+struct write_job : std::enable_shared_from_this<write_job> {
+  struct slot {
+    std::string path;  // of the temporary file, then of the block
+    block_file about;
+    file open;
+    permit stays_open;
+    bool made = false;  // there is a file to remove if this fails
+  };
+
+  write_job(std::shared_ptr<file_store::state> s, namespace_id n, std::vector<block_key> k)
+      : store(std::move(s)), ns(n), keys(std::move(k)), slot_of(keys.size(), none), present(store) {}
+
+  static constexpr std::size_t none = ~std::size_t{0};
+
+  std::shared_ptr<file_store::state> store;
+  namespace_id ns;
+  std::vector<block_key> keys;
+  std::shared_ptr<const block_layout> layout;
+  std::vector<std::size_t> slot_of;  // none where the key is there already
+  std::vector<slot> slots;
+  std::vector<bool> written;
+  file_pins present;
+  reservation room;
+  error_code failed;
+  bool busy = false;
+  bool over = false;       // committed, or given up
+  bool abandoned = false;  // the writer is gone: give up when not busy
+
+  // An operation on the job; whatever ends it, exception and destruction included, the job is not busy afterwards.
+  class turn {
+   public:
+    explicit turn(std::shared_ptr<write_job> job) : job_(std::move(job)) { job_->busy = true; }
+    turn(const turn&) = delete;
+    ~turn() {
+      job_->busy = false;
+      if (job_->abandoned) job_->give_up();
+    }
+
+   private:
+    std::shared_ptr<write_job> job_;
+  };
+
+  void abandon() {
+    abandoned = true;
+    if (!busy) give_up();
+  }
+
+  void give_up() {
+    if (std::exchange(over, true)) return;
+    store->counters.failed_writes += slots.size();
+    for (auto& s : slots) {
+      s.open.close();
+      s.stays_open.release();
+      if (s.made) store->remove_later(s.path);
+    }
+    slots.clear();
+    room.release();
+  }
+
+  awaitable<error_code> open_slot(slot& s) {
+    if (s.open.is_open()) co_return error_code();
+    auto mode = s.made ? open_mode::write : open_mode::create;
+    s.made = true;  // from here on there may be a file
+    auto [ec, f] = co_await store->files.async_open(s.path, mode, as_tuple());
+    s.open = std::move(f);
+    if (!ec && s.stays_open.count() == 0)
+      if (auto p = store->open_files.try_acquire()) s.stays_open = std::move(*p);
+    co_return ec;
+  }
+
+  void rest(slot& s) {
+    if (s.stays_open.count() == 0) s.open.close();
+  }
+
+  awaitable<error_code> write_segment(std::uint32_t layer, std::size_t index, buffer from) {
+    auto [wait_ec, admitted] = co_await store->operations.async_acquire(1, as_tuple());
+    if (wait_ec) co_return wait_ec;
+    auto& s = slots[index];
+    if (auto ec = co_await open_slot(s)) co_return ec;
+    s.about.digests[layer] = digest_of(from.bytes());
+    auto [ec, n] = co_await s.open.async_write_at(s.about.segment_offset(layer), asio::buffer(from.data(), from.size()),
+                                                  as_tuple());
+    rest(s);
+    co_return ec;
+  }
+
+  awaitable<error_code> write(std::uint32_t layer, std::vector<buffer> segments) {
+    if (over) co_return errc::closed;
+    if (failed) co_return failed;
+    if (auto ec = check_buffers(*layout, keys.size(), layer, segments)) co_return ec;
+    if (written[layer]) co_return errc::invalid_argument;
+    std::vector<std::size_t> todo;
+    for (std::size_t i = 0; i < keys.size(); ++i)
+      if (slot_of[i] != none) todo.push_back(i);
+    failed = asio::error::operation_aborted;  // unless this comes to its end
+    failed = as_store_error(co_await for_each_index(todo.size(), store->options.max_operations, [&](std::size_t i) {
+      return write_segment(layer, slot_of[todo[i]], segments[todo[i]]);
+    }));
+    if (!failed) written[layer] = true;
+    co_return failed;
+  }
+
+  awaitable<error_code> settle(slot& s) {
+    auto [wait_ec, admitted] = co_await store->operations.async_acquire(1, as_tuple());
+    if (wait_ec) co_return wait_ec;
+    if (auto ec = co_await open_slot(s)) co_return ec;
+    auto head = encode_block_file(s.about);
+    auto [write_ec, n] = co_await s.open.async_write_at(0, asio::buffer(head), as_tuple());
+    if (write_ec) co_return write_ec;
+    auto [sync_ec] = co_await s.open.async_sync(as_tuple());
+    s.open.close();
+    s.stays_open.release();
+    co_return sync_ec;
+  }
+
+  awaitable<error_code> show(slot& s) {
+    auto path = store->namespace_directory(ns) + "/" + block_file_name(s.about.id.key, store->next_serial++);
+    auto [ec] = co_await store->files.async_rename(s.path, path, as_tuple());
+    if (!ec) s.path = path;
+    co_return ec;
+  }
+
+  // All blocks are whole and synced before the first has its name.
+  awaitable<error_code> place() {
+    auto width = store->options.max_operations;
+    if (auto ec = co_await for_each_index(slots.size(), width, [&](std::size_t i) { return settle(slots[i]); }))
+      co_return ec;
+    if (slots.empty()) co_return error_code();
+    auto directory = store->namespace_directory(ns);
+    auto [made_ec] = co_await store->files.async_make_directories(directory, as_tuple());
+    if (made_ec) co_return made_ec;
+    if (auto ec = co_await for_each_index(slots.size(), width, [&](std::size_t i) { return show(slots[i]); }))
+      co_return ec;
+    auto [ec] = co_await store->files.async_sync_directory(directory, as_tuple());
+    if (ec) co_return ec;
+    auto [parent_ec] = co_await store->files.async_sync_directory(store->blocks_directory(), as_tuple());
+    co_return parent_ec;
+  }
+
+  awaitable<error_code> commit() {
+    failed = asio::error::operation_aborted;  // unless this comes to its end
+    failed = as_store_error(co_await place());
+    if (failed) {
+      give_up();
+      co_return failed;
+    }
+    over = true;
+    room.release();
+    // From the last: of blocks that came together, those at the end of the prefix are given up first.
+    for (auto i = slots.size(); i-- > 0;) {
+      auto& s = slots[i];
+      if (store->find(s.about.id)) {
+        store->remove_later(s.path);  // another writer was first
+        continue;
+      }
+      auto e = std::make_shared<file_entry>();
+      e->id = s.about.id;
+      e->path = s.path;
+      e->layout = layout;
+      e->room = reservation(store->used, s.about.file_bytes());
+      store->insert(std::move(e));
+      store->counters.written_blocks += 1;
+      store->counters.written_bytes += layout->bytes();
+    }
+    slots.clear();
+    co_return error_code();
+  }
+};
+
+awaitable<error_code> run_write(std::shared_ptr<write_job> job, std::uint32_t layer, std::vector<buffer> segments) {
+  write_job::turn turn(job);
+  co_return co_await job->write(layer, std::move(segments));
+}
+
+awaitable<void> run_deferred(std::shared_ptr<write_job> job, std::unique_ptr<write_job::turn>, permit) {
+  // Nobody waits for what comes of it: failures are counted, and their files removed.
+  if (auto ec = co_await job->commit()) co_return;
+}
+
+awaitable<error_code> run_commit(std::shared_ptr<write_job> job, bool deferred) {
+  auto turn = std::make_unique<write_job::turn>(job);
+  if (job->over) co_return errc::closed;
+  if (job->failed) co_return job->failed;
+  if (std::find(job->written.begin(), job->written.end(), false) != job->written.end())
+    co_return errc::invalid_argument;
+  if (!deferred) co_return co_await job->commit();
+  auto [ec, under_way] = co_await job->store->deferred.async_acquire(1, as_tuple());
+  if (ec) co_return ec;
+  job->failed = errc::closed;  // for whoever asks again
+  asio::co_spawn(job->store->ex, run_deferred(job, std::move(turn), std::move(under_way)), asio::detached);
+  co_return error_code();
+}
+
+class file_writer final : public block_writer {
+ public:
+  file_writer(std::shared_ptr<write_job> job, bool deferred)
+      : block_writer(job->store->ex), job_(std::move(job)), deferred_(deferred) {}
+  ~file_writer() override { job_->abandon(); }
+
+ private:
+  void do_write(std::uint32_t layer, std::vector<buffer> segments, done_handler handler) override {
+    run_as_operation(get_executor(), run_write(job_, layer, std::move(segments)), std::move(handler));
+  }
+  void do_commit(done_handler handler) override {
+    run_as_operation(get_executor(), run_commit(job_, deferred_), std::move(handler));
+  }
+
+  std::shared_ptr<write_job> job_;
+  bool deferred_;
+};
+
+}  // namespace
+
+awaitable<std::tuple<error_code, std::unique_ptr<block_writer>>> open_file_writer(std::shared_ptr<file_store::state> s,
+                                                                                  namespace_id ns, block_layout layout,
+                                                                                  std::vector<block_key> keys,
+                                                                                  write_options options) {
+  auto fail = [](error_code ec) { return std::tuple(ec, std::unique_ptr<block_writer>()); };
+  if (auto ec = check_request(layout, keys)) co_return fail(ec);
+  if (auto ec = check_distinct(keys)) co_return fail(ec);
+  auto bytes = block_file_bytes(layout);
+  auto job = std::make_shared<write_job>(s, ns, std::move(keys));
+  job->layout = s->share(ns, layout);
+  job->written.resize(layout.layers());
+  std::size_t fresh = 0;
+  for (std::size_t i = 0; i < job->keys.size(); ++i) {
+    stored_id id{ns, job->keys[i]};
+    auto there = s->find(id);
+    if (there && *there->layout != layout) co_return fail(errc::namespace_mismatch);
+    if (there)
+      job->present.add(id);
+    else
+      job->slot_of[i] = fresh++;
+  }
+  if (bytes > s->options.limit_bytes / std::max<std::size_t>(fresh, 1)) co_return fail(errc::too_large);
+  auto [ec, room] = co_await s->make_room(bytes * fresh);
+  if (ec) co_return fail(ec);
+  job->room = std::move(room);
+  job->slots.resize(fresh);
+  for (std::size_t i = 0; i < job->keys.size(); ++i) {
+    if (job->slot_of[i] == write_job::none) continue;
+    auto& slot = job->slots[job->slot_of[i]];
+    slot.path = s->temporary_directory() + "/" + std::to_string(s->next_serial++) + ".part";
+    slot.about.id = {ns, job->keys[i]};
+    slot.about.layout = layout;
+    slot.about.digests.resize(layout.layers());
+  }
+  std::unique_ptr<block_writer> writer = std::make_unique<file_writer>(std::move(job), options.deferred);
+  co_return std::tuple(error_code(), std::move(writer));
+}
+
+}  // namespace cokv::detail

@@ -1,0 +1,278 @@
+#include "cokv/kvstream/file_store.hpp"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+
+#include "cokv/kvstream/digest.hpp"
+#include "cokv/runtime/error.hpp"
+#include "support/store_contract.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+namespace fs = std::filesystem;
+
+namespace {
+
+const namespace_id ns = namespace_id::of("m", geometry::attention(3, 2, 4, dtype::f32));
+
+// A folder of its own, gone with the test.
+struct folder {
+  fs::path path;
+  folder() {
+    static std::atomic<int> count{0};
+    path =
+        fs::temp_directory_path() / ("cokv_file_store_" + std::to_string(::getpid()) + "_" + std::to_string(count++));
+    fs::remove_all(path);
+  }
+  ~folder() { fs::remove_all(path); }
+  file_store_options options(std::uint64_t limit = 1 << 26) const {
+    return {.directory = path.string(), .limit_bytes = limit};
+  }
+};
+
+std::vector<fs::path> files_under(const fs::path& p) {
+  std::vector<fs::path> out;
+  if (!fs::exists(p)) return out;
+  for (auto& e : fs::recursive_directory_iterator(p))
+    if (e.is_regular_file()) out.push_back(e.path());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+fs::path file_of(const folder& dir, std::uint32_t key) {
+  for (auto& p : files_under(dir.path / "blocks"))
+    if (p.filename().string().starts_with(contract_keys(key, 1)[0].hex())) return p;
+  FAIL("no file of that key");
+  return {};
+}
+
+void flip(const fs::path& p, std::uint64_t at) {
+  std::fstream f(p, std::ios::in | std::ios::out | std::ios::binary);
+  f.seekg(static_cast<std::streamoff>(at));
+  char c = 0;
+  f.get(c);
+  f.seekp(static_cast<std::streamoff>(at));
+  f.put(static_cast<char>(c ^ 0x20));
+}
+
+void on_disk(const co_body& body) { co_test(body, {.seeds = 0}); }
+
+}  // namespace
+
+TEST_CASE("file store: the contract, on the disk") {
+  contract_options options;
+  options.run.seeds = 0;
+  options.every_step = false;
+  store_contract(
+      [](asio::any_io_executor ex, std::uint64_t limit) -> awaitable<stored> {
+        auto dir = std::make_shared<folder>();
+        auto s = co_await file_store::async_open(ex, dir->options(limit));
+        co_return stored{std::move(s), std::move(dir)};
+      },
+      options);
+}
+
+TEST_CASE("file store: the contract, with one operation and no file kept open") {
+  contract_options options;
+  options.run.seeds = 0;
+  options.every_step = false;
+  store_contract(
+      [](asio::any_io_executor ex, std::uint64_t limit) -> awaitable<stored> {
+        auto dir = std::make_shared<folder>();
+        auto o = dir->options(limit);
+        o.max_operations = 1;
+        o.max_open_files = 0;
+        o.max_deferred = 1;
+        auto s = co_await file_store::async_open(ex, o);
+        co_return stored{std::move(s), std::move(dir)};
+      },
+      options);
+}
+
+TEST_CASE("file store: blocks outlive the store, and counters tell what is there") {
+  on_disk([](asio::any_io_executor ex) -> awaitable<void> {
+    folder dir;
+    {
+      auto s = co_await file_store::async_open(ex, dir.options());
+      CHECK(!co_await write_blocks(*s, ns, 0, 5));
+      CHECK(s->info().written_blocks == 5);
+    }
+    auto s = co_await file_store::async_open(ex, dir.options());
+    CHECK(s->info().blocks == 5);
+    CHECK(s->info().used_bytes == 5 * fs::file_size(file_of(dir, 0)));
+    CHECK(co_await read_blocks(*s, ns, 0, 6) == 5);
+    CHECK(s->info().hits == 5);
+    CHECK(s->info().misses == 1);
+    CHECK(!co_await write_blocks(*s, ns, 5, 1));
+    CHECK(co_await read_blocks(*s, ns, 0, 6) == 6);
+  });
+}
+
+TEST_CASE("file store: a flipped byte anywhere in a file is found, counted, and never used") {
+  on_disk([](asio::any_io_executor ex) -> awaitable<void> {
+    folder dir;
+    auto layout = contract_layout();
+    auto s = co_await file_store::async_open(ex, dir.options());
+    CHECK(!co_await write_blocks(*s, ns, 0, 3));
+    auto size = fs::file_size(file_of(dir, 1));
+    std::uint64_t failures = 0;
+    for (std::uint64_t at = 0; at < size; at += at < 200 ? 9 : 1997) {
+      CAPTURE(at);
+      flip(file_of(dir, 1), at);
+      CHECK(co_await read_blocks(*s, ns, 0, 3) == 1);
+      CHECK(s->info().digest_failures == ++failures);
+      CHECK(co_await s->async_match(ns, contract_keys(0, 3)) == 1);  // it is gone
+      CHECK(!co_await write_blocks(*s, ns, 1, 1));
+      CHECK(co_await read_blocks(*s, ns, 0, 3) == 3);
+    }
+  });
+}
+
+TEST_CASE("file store: what was damaged while nobody looked is found when the folder is opened or read") {
+  on_disk([](asio::any_io_executor ex) -> awaitable<void> {
+    folder dir;
+    {
+      auto s = co_await file_store::async_open(ex, dir.options());
+      CHECK(!co_await write_blocks(*s, ns, 0, 6));
+    }
+    flip(file_of(dir, 1), 60);                                             // header
+    flip(file_of(dir, 2), 140);                                            // table of digests
+    fs::resize_file(file_of(dir, 3), fs::file_size(file_of(dir, 3)) - 1);  // cut
+    fs::resize_file(file_of(dir, 4), 50);
+    flip(file_of(dir, 5), 5000);  // data: only a read can tell
+    auto s = co_await file_store::async_open(ex, dir.options());
+    CHECK(s->info().blocks == 2);
+    CHECK(s->info().digest_failures == 4);
+    CHECK(co_await read_blocks(*s, ns, 0, 1) == 1);
+    CHECK(co_await read_blocks(*s, ns, 5, 1) == 0);
+    CHECK(s->info().digest_failures == 5);
+    CHECK(s->info().blocks == 1);
+  });
+}
+
+TEST_CASE("file store: foreign, old and misnamed files are counted and left alone") {
+  on_disk([](asio::any_io_executor ex) -> awaitable<void> {
+    folder dir;
+    {
+      auto s = co_await file_store::async_open(ex, dir.options());
+      CHECK(!co_await write_blocks(*s, ns, 0, 2));
+    }
+    auto space = dir.path / "blocks" / ns.hex();
+    auto other = contract_keys(9, 1)[0].hex();
+    std::ofstream(dir.path / "notes.txt") << "mine";
+    std::ofstream(dir.path / "blocks" / "readme") << "mine";
+    fs::create_directories(dir.path / "blocks" / "not-a-namespace");
+    std::ofstream(space / "x.kv") << "mine";
+    std::ofstream(space / (other + "-7.kv")) << std::string(5000, 'x');  // our name, not our bytes
+    fs::copy_file(file_of(dir, 0), space / (other + "-8.kv"));           // another key's block
+    std::ofstream(dir.path / "tmp" / "99.part") << "left by a crash";
+    auto before = files_under(dir.path).size();
+    auto s = co_await file_store::async_open(ex, dir.options());
+    CHECK(s->info().refused == 6);
+    CHECK(s->info().blocks == 2);
+    CHECK(s->info().digest_failures == 0);
+    CHECK(files_under(dir.path).size() == before - 1);
+    CHECK(co_await read_blocks(*s, ns, 0, 2) == 2);
+    CHECK(co_await read_blocks(*s, ns, 9, 1) == 0);
+  });
+}
+
+TEST_CASE("file store: a block of another version is refused, not removed") {
+  on_disk([](asio::any_io_executor ex) -> awaitable<void> {
+    folder dir;
+    {
+      auto s = co_await file_store::async_open(ex, dir.options());
+      CHECK(!co_await write_blocks(*s, ns, 0, 1));
+    }
+    // Version 2, with a header digest that is right.
+    auto path = file_of(dir, 0);
+    std::vector<std::byte> head(120);
+    std::fstream f(path, std::ios::in | std::ios::out | std::ios::binary);
+    f.read(reinterpret_cast<char*>(head.data()), 120);
+    head[8] = std::byte{2};
+    auto digest = digest_of(head);
+    f.seekp(0);
+    f.write(reinterpret_cast<char*>(head.data()), 120);
+    f.write(reinterpret_cast<char*>(&digest), 8);
+    f.close();
+    auto s = co_await file_store::async_open(ex, dir.options());
+    CHECK(s->info().refused == 1);
+    CHECK(s->info().blocks == 0);
+    CHECK(fs::exists(path));
+  });
+}
+
+TEST_CASE("file store: a smaller limit than what is there gives up the rest") {
+  on_disk([](asio::any_io_executor ex) -> awaitable<void> {
+    folder dir;
+    {
+      auto s = co_await file_store::async_open(ex, dir.options());
+      CHECK(!co_await write_blocks(*s, ns, 0, 10));
+    }
+    auto one = fs::file_size(file_of(dir, 0));
+    auto s = co_await file_store::async_open(ex, dir.options(4 * one));
+    CHECK(s->info().blocks == 4);
+    CHECK(s->info().evicted_blocks == 6);
+    CHECK(s->info().used_bytes == 4 * one);
+    CHECK(!co_await write_blocks(*s, ns, 20, 2));
+    CHECK(files_under(dir.path).size() <= 4);
+  });
+}
+
+TEST_CASE("file store: a writer that was given up leaves no file") {
+  folder dir;
+  on_disk([&](asio::any_io_executor ex) -> awaitable<void> {
+    auto s = co_await file_store::async_open(ex, dir.options());
+    {
+      auto writer = co_await s->async_open_write(ns, contract_layout(), contract_keys(0, 4));
+      co_await writer->async_write(0, contract_segments(0, 4, 0));
+      CHECK(files_under(dir.path).size() == 4);
+    }
+    CHECK(s->info().used_bytes == 0);
+    CHECK(s->info().failed_writes == 4);
+  });
+  CHECK(files_under(dir.path).empty());
+}
+
+TEST_CASE("file store: files kept open are bounded") {
+  on_disk([](asio::any_io_executor ex) -> awaitable<void> {
+    folder dir;
+    auto options = dir.options();
+    options.max_open_files = 3;
+    options.max_operations = 2;
+    auto s = co_await file_store::async_open(ex, options);
+    auto open_here = [&] {
+      std::size_t n = 0;
+      for (auto& e : fs::directory_iterator("/proc/self/fd")) {
+        std::error_code ec;
+        if (fs::read_symlink(e.path(), ec).string().starts_with(dir.path.string())) ++n;
+      }
+      return n;
+    };
+    auto writer = co_await s->async_open_write(ns, contract_layout(), contract_keys(0, 40));
+    for (std::uint32_t layer = 0; layer < contract_layout().layers(); ++layer) {
+      co_await writer->async_write(layer, contract_segments(0, 40, layer));
+      CHECK(open_here() <= 5);
+    }
+    co_await writer->async_commit();
+    CHECK(co_await read_blocks(*s, ns, 0, 40) == 40);
+  });
+}
+
+TEST_CASE("file store: a folder that can't be is an error, a missing option a config_error") {
+  on_disk([](asio::any_io_executor ex) -> awaitable<void> {
+    folder dir;
+    fs::create_directories(dir.path);
+    std::ofstream(dir.path / "file") << "x";
+    auto [ec, s] = co_await file_store::async_open(ex, {.directory = (dir.path / "file" / "below").string()},
+                                                   asio::as_tuple(asio::deferred));
+    CHECK(ec);
+    CHECK(!s);
+  });
+  asio::io_context ctx(1);
+  CHECK_THROWS_AS((void)file_store::async_open(ctx.get_executor(), {}), config_error);
+  CHECK_THROWS_AS((void)file_store::async_open(ctx.get_executor(), {.directory = "x", .limit_bytes = 0}), config_error);
+}

@@ -211,6 +211,8 @@ void net::state::add(const std::shared_ptr<detail::sim_connection>& c) {
 
 void net::partition(const std::string& a, const std::string& b) { state_->cut.insert(std::minmax(a, b)); }
 
+void net::isolate(const std::string& host) { partition(host, host); }
+
 void net::heal(const std::string& a, const std::string& b) {
   state_->cut.erase(std::minmax(a, b));
   state_->each([&](detail::sim_connection& c) {

@@ -93,7 +93,9 @@ class net::state {
   std::uint16_t next_port = 40000;
 
   duration latency() { return core.between(of.faults.latency_min, of.faults.latency_max); }
-  bool blocked(const std::string& a, const std::string& b) const { return a != b && cut.contains(std::minmax(a, b)); }
+  bool blocked(const std::string& a, const std::string& b) const {
+    return cut.contains(std::minmax(a, b)) || cut.contains({a, a}) || cut.contains({b, b});
+  }
   void add(const std::shared_ptr<detail::sim_connection>& c);
   template <class F>
   void each(F f) {

@@ -12,6 +12,7 @@ void add_sim_files(sim_domain& domain);
 inline void add_sim_services(sim_domain& domain) {
   add_sim_clock(domain);
   add_sim_network(domain);
+  add_sim_files(domain);
 }
 
 }  // namespace cokv::detail

@@ -23,6 +23,10 @@ namespace cokv {
 
 class sim_context;
 
+namespace sim {
+class disk;
+}
+
 namespace detail {
 
 // A host's share of a sim_context: what it runs can be dropped apart from the rest.
@@ -30,6 +34,7 @@ struct sim_domain {
   sim_context& core;
   asio::execution_context& context;
   std::string host;
+  std::shared_ptr<sim::disk> disk = {};
   bool dead = false;
 };
 

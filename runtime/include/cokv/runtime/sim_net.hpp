@@ -47,6 +47,7 @@ class net {
   net_counts counts;
 
   void partition(const std::string& a, const std::string& b);  // both ways; connections stay, bytes wait
+  void isolate(const std::string& host);                       // nothing leaves or reaches it, itself included
   void heal(const std::string& a, const std::string& b);
   void heal();
   void clog(const std::string& a, const std::string& b, duration for_how_long);

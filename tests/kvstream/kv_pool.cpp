@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <random>
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include "cokv/kvstream/slice.hpp"
+#include "cokv/runtime/device.hpp"
 #include "cokv/runtime/error.hpp"
 
 using namespace cokv;
@@ -123,6 +125,61 @@ TEST_CASE("kv_pool: misuse is refused by rule") {
   CHECK_THROWS_AS(pool.offset(0, 1), std::logic_error);
   CHECK_THROWS_AS(kv_pool(small(), 0), config_error);
   CHECK_THROWS_AS(kv_pool(small(), 2, buffer::host(pool_bytes(small(), 2) - 1)), config_error);
+}
+
+TEST_CASE("kv_pool: a block freed under a copy is not handed out before the copy is done") {
+  asio::io_context ctx(1);
+  kv_pool pool(small(), 1);
+  auto device = open_device(ctx.get_executor(), "cpu").value();
+  auto stream = device.make_stream().value();
+  std::atomic<bool> go{false};
+  auto lease = *pool.allocate();
+  auto target = pool.segment(0, lease);
+  auto source = buffer::host(target.size());
+  std::memset(source.data(), 7, source.size());
+  REQUIRE(!stream.launch("wait", [&go] { go.wait(false); }));
+  REQUIRE(!stream.copy(target, source));
+  auto* bytes = target.data();
+  target = buffer();
+  lease.reset();
+  CHECK(pool.allocate().error() == errc::out_of_memory);
+  CHECK(pool.stats().quarantined == 1);
+  go = true;
+  go.notify_all();
+  error_code drained = asio::error::would_block;
+  stream.async_drain([&](error_code ec) { drained = ec; });
+  ctx.run();
+  CHECK(!drained);
+  CHECK(bytes[0] == std::byte{7});
+  CHECK(pool.allocate().has_value());
+}
+
+TEST_CASE("kv_pool: a block that an event holds comes free with the event") {
+  asio::io_context ctx(1);
+  kv_pool pool(small(), 2);
+  auto device = open_device(ctx.get_executor(), "cpu").value();
+  auto stream = device.make_stream().value();
+  std::atomic<bool> go{false};
+  auto lease = *pool.allocate();
+  REQUIRE(!stream.launch("write", [&go] { go.wait(false); }));
+  pool.hold_until(lease, stream.record());
+  pool.hold_until(lease, event());
+  lease.reset();
+  CHECK(pool.available() == 1);
+  CHECK(pool.allocate(2).error() == errc::out_of_memory);
+  go = true;
+  go.notify_all();
+  stream.async_drain([](error_code) {});
+  ctx.run();
+  CHECK(pool.allocate(2).has_value());
+}
+
+TEST_CASE("kv_pool: events that are waited for do not pile up") {
+  kv_pool pool(small(), 1);
+  auto lease = *pool.allocate();
+  for (int i = 0; i < 100'000; ++i) pool.hold_until(lease, event());
+  lease.reset();
+  CHECK(pool.available() == 1);
 }
 
 TEST_CASE("kv_pool: agrees with a model of truth over random operations") {

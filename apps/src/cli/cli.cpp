@@ -30,6 +30,7 @@ int run(std::vector<std::string> arguments, std::ostream& out, std::ostream& err
 
   action chosen;
   add_doctor(app, chosen);
+  add_serve(app, chosen);
 
   try {
     std::reverse(arguments.begin(), arguments.end());  // CLI11 pops from the back

@@ -32,6 +32,7 @@ struct streams {
 using action = std::function<int(streams)>;
 
 void add_doctor(CLI::App& app, action& chosen);
+void add_serve(CLI::App& app, action& chosen);
 
 // Parses and runs. Returns the exit code; never throws.
 int run(std::vector<std::string> arguments, std::ostream& out, std::ostream& err);

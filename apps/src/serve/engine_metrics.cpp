@@ -1,0 +1,89 @@
+#include "serve/engine_metrics.hpp"
+
+#include "cokv/runtime/trace.hpp"
+
+namespace cokv::serve {
+namespace {
+
+void requests(http::scrape& s, const engine_counters& c) {
+  s.gauge("cokv_requests_running", "Requests that the model works on", static_cast<double>(c.running));
+  s.gauge("cokv_requests_waiting", "Requests that wait for room", static_cast<double>(c.waiting));
+  const std::pair<const char*, std::uint64_t> ends[] = {
+      {"finished", c.finished}, {"cancelled", c.cancelled}, {"failed", c.failed}, {"refused", c.refused}};
+  for (const auto& [outcome, n] : ends)
+    s.counter("cokv_requests_total", "Requests by what became of them", static_cast<double>(n), {{"outcome", outcome}});
+  s.counter("cokv_prompt_tokens_total", "Tokens of prompts", static_cast<double>(c.prompt_tokens));
+  s.counter("cokv_cached_tokens_total", "Of those, not computed", static_cast<double>(c.cached_tokens));
+  s.counter("cokv_generated_tokens_total", "Tokens of answers", static_cast<double>(c.generated_tokens));
+  s.counter("cokv_preemptions_total", "Requests that gave their blocks back for a while",
+            static_cast<double>(c.preemptions));
+  s.counter("cokv_steps_total", "Steps of the model", static_cast<double>(c.steps));
+}
+
+void device_blocks(http::scrape& s, const engine_counters& c, const block_cache_stats& d) {
+  auto blocks = [&](const char* state, std::size_t n) {
+    s.gauge("cokv_kv_blocks", "KV blocks by tier and state", static_cast<double>(n),
+            {{"tier", "device"}, {"state", state}});
+  };
+  blocks("all", c.blocks);
+  blocks("free", c.blocks_free);
+  blocks("in_use", c.blocks_in_use);
+  blocks("cached", d.cached);
+  s.counter("cokv_kv_hits_total", "KV blocks found, by tier", static_cast<double>(d.hits), {{"tier", "device"}});
+  s.counter("cokv_kv_evicted_blocks_total", "KV blocks given up for room, by tier", static_cast<double>(d.evicted),
+            {{"tier", "device"}});
+}
+
+void tier(http::scrape& s, const kv_tier_counters& c, const store_info& stored) {
+  const http::labels at{{"tier", c.name}};
+  auto counter = [&](const char* name, const char* help, std::uint64_t n) {
+    s.counter(name, help, static_cast<double>(n), at);
+  };
+  counter("cokv_kv_hits_total", "KV blocks found, by tier", c.hit_blocks);
+  counter("cokv_kv_misses_total", "KV blocks looked for and not found, by tier", c.missed_blocks);
+  counter("cokv_kv_errors_total", "Failed operations, by tier", c.errors);
+  counter("cokv_kv_digest_failures_total", "Damaged segments that were found and not used, by tier", c.digest_failures);
+  counter("cokv_kv_load_failures_total", "KV blocks promised that did not arrive whole", c.load_failures);
+  counter("cokv_kv_save_failures_total", "KV blocks that a tier refused or lost on their way", c.save_failures);
+  counter("cokv_kv_dropped_blocks_total", "KV blocks not sent to a tier: its bound was reached, or it is bad",
+          c.dropped_blocks);
+  counter("cokv_kv_evicted_blocks_total", "KV blocks given up for room, by tier", stored.evicted_blocks);
+  s.gauge("cokv_kv_tier_bad", "1 while a tier is left alone after a failure", c.bad ? 1 : 0, at);
+  s.gauge("cokv_kv_pending_blocks", "KV blocks on their way to a tier", static_cast<double>(c.pending_blocks), at);
+  s.counter("cokv_kv_bytes_total", "KV bytes moved, by path", static_cast<double>(c.loaded_bytes),
+            {{"path", c.name + "_in"}});
+  s.counter("cokv_kv_bytes_total", "KV bytes moved, by path", static_cast<double>(c.saved_bytes),
+            {{"path", c.name + "_out"}});
+  if (stored.kind != "http")  // what a server holds is on its own page
+    s.gauge("cokv_kv_blocks", "KV blocks by tier and state", static_cast<double>(stored.blocks),
+            {{"tier", c.name}, {"state", "stored"}});
+}
+
+double hidden_fraction(const asio::any_io_executor& ex) {
+  std::vector<trace::span> moved, computed;
+  for (auto& s : trace::of(ex).spans()) {
+    if (s.name == "flush" || s.name == "load")
+      moved.push_back(std::move(s));
+    else if (s.name.starts_with("layer "))
+      computed.push_back(std::move(s));
+  }
+  return trace::overlap(moved, computed);
+}
+
+}  // namespace
+
+void add_engine_metrics(http::metrics& page, const engine& e, const std::vector<kv_tier>& tiers) {
+  std::vector<std::shared_ptr<store>> stores;
+  for (const auto& t : tiers) stores.push_back(t.blocks);
+  page.add([&e, stores = std::move(stores)](http::scrape& s) {
+    const auto c = e.counters();
+    const auto kv = e.kv_counters();
+    requests(s, c);
+    device_blocks(s, c, kv.device);
+    for (std::size_t i = 0; i < kv.tiers.size(); ++i) tier(s, kv.tiers[i], stores.at(i)->info());
+    s.gauge("cokv_kv_hidden_fraction", "Of the recent time in which KV moved, the part in which the model computed",
+            hidden_fraction(e.get_executor()));
+  });
+}
+
+}  // namespace cokv::serve

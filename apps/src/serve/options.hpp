@@ -1,0 +1,34 @@
+// What `cokv serve` can be told.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "cokv/runtime/net.hpp"
+
+namespace cokv::serve {
+
+struct options {
+  std::string model;  // a checkpoint's folder
+  std::string name;   // in requests; empty: the folder's name
+  endpoint listen{"127.0.0.1", 8000};
+  std::string api_key_file;
+  std::string dtype = "bf16";
+  std::string device = "cpu";
+  int threads = 0;              // of the CPU device; 0: all
+  std::uint32_t kv_blocks = 0;  // 0: for two sequences of the greatest length, at most 1 GiB
+  std::uint32_t block_tokens = 16;
+  std::uint32_t max_batched_tokens = 1024;
+  std::uint32_t max_running = 256;
+  std::uint32_t max_requests = 4096;
+  std::uint32_t max_sequence = 0;  // 0: what the model was made for
+  std::uint64_t kv_host = 0;       // bytes; 0: no such tier
+  std::string kv_dir;              // empty: no such tier
+  std::uint64_t kv_disk = std::uint64_t{10} << 30;
+  std::string kv_remote;  // a cache's URL; empty: no such tier
+  std::string kv_remote_key_file;
+  std::string trace;         // a file; empty: none is written
+  std::uint32_t grace = 30;  // seconds that requests in flight have to finish at the end
+};
+
+}  // namespace cokv::serve

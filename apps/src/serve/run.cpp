@@ -1,0 +1,119 @@
+#include "serve/run.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <filesystem>
+#include <random>
+
+#include "cokv/runtime/deadline.hpp"
+#include "cokv/runtime/size.hpp"
+#include "http/serve.hpp"
+#include "openai/engine_backend.hpp"
+#include "openai/service.hpp"
+#include "serve/engine_metrics.hpp"
+#include "serve/tiers.hpp"
+#include "serve/trace_file.hpp"
+
+namespace cokv::serve {
+namespace {
+
+std::string name_of(const options& o) {
+  if (!o.name.empty()) return o.name;
+  const auto path = std::filesystem::absolute(o.model).lexically_normal();
+  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+}
+
+std::shared_ptr<model> load(const options& o) {
+  int said = 0;
+  auto progress = [&said, &o](std::uint64_t done, std::uint64_t total) {
+    if (total < (256ull << 20)) return;  // a moment
+    const int tenths = static_cast<int>(10 * done / total);
+    if (tenths > said) spdlog::info("{}: {} % of {}", o.model, 10 * tenths, format_size(total));
+    said = std::max(said, tenths);
+  };
+  return load_model(o.model, {.compute = *parse_dtype(o.dtype), .progress = progress});
+}
+
+device open(const options& o, const asio::any_io_executor& ex) {
+  auto d = open_device(ex, o.device, {.threads = o.threads});
+  if (!d) throw config_error("--device " + o.device + ": " + explain_device(o.device));
+  return *d;
+}
+
+engine_options engine_options_of(const options& o, std::vector<kv_tier> tiers) {
+  engine_options out;
+  out.kv_blocks = o.kv_blocks;
+  out.block_tokens = o.block_tokens;
+  out.max_batched_tokens = o.max_batched_tokens;
+  out.max_running = o.max_running;
+  out.max_requests = o.max_requests;
+  out.max_sequence = o.max_sequence;
+  out.tiers = std::move(tiers);
+  out.connector.on_tier_bad = [](std::string_view tier, error_code why) {
+    spdlog::warn("KV tier {}: {}; what it would have held is computed until it is back", tier, why.message());
+  };
+  out.connector.on_tier_good = [](std::string_view tier) { spdlog::info("KV tier {} is back", tier); };
+  return out;
+}
+
+std::uint64_t random_number() {
+  std::random_device source;
+  return (std::uint64_t{source()} << 32) | source();
+}
+
+awaitable<void> serve(const options& o, std::ostream& out) {
+  const auto ex = co_await asio::this_coro::executor;
+  constexpr std::size_t spans_for_metrics = 1 << 14, spans_for_file = 1 << 20;
+  std::optional<trace_file> file;
+  if (!o.trace.empty()) file.emplace("--trace", o.trace);
+  auto& spans = trace::of(ex);
+  spans.enable(file ? spans_for_file : spans_for_metrics);
+
+  http::metrics page;
+  http::server_options how;
+  if (!o.api_key_file.empty()) how.keys = http::api_keys::load(o.api_key_file);
+  how.observe = page.observer();
+  http::server server(ex, std::move(how));
+  server.listen(o.listen);  // before the model is read: a port in use is told at once
+
+  auto text = tokenizer::load(o.model);
+  auto what = load(o);
+  const auto tiers = co_await open_tiers(o);
+  engine runs(ex, open(o, ex), what, text, engine_options_of(o, tiers));
+  openai::engine_backend backend(runs, text);
+  const auto now = clock::of(ex).wall_now().time_since_epoch();
+  openai::service api(backend,
+                      {.id = name_of(o),
+                       .fingerprint = "fp_" + what->fingerprint().hex().substr(0, 12) + '_' + o.dtype,
+                       .created = std::chrono::duration_cast<std::chrono::seconds>(now).count(),
+                       .defaults = {.sampling = what->config().sampling},
+                       .random = random_number()},
+                      page);
+  add_engine_metrics(page, runs, tiers);
+  api.route(server);
+  page.route(server);
+  http::route_health(server);
+  spdlog::info("{} on {} in {}: {} KV blocks of {} tokens, sequences up to {}", name_of(o), o.device, o.dtype,
+               runs.counters().blocks, o.block_tokens, runs.max_sequence());
+
+  const auto grace = std::chrono::seconds(o.grace);
+  co_await http::serve_until_signalled(server, "cokv serve", out, grace);
+  if (auto drained = co_await with_deadline(runs.async_drain(), grace); !drained)
+    spdlog::info("not all KV reached its tiers: {}", drained.error().message());
+  if (file) file->write(spans);
+}
+
+}  // namespace
+
+void run(const options& o, std::ostream& out) {
+  asio::io_context context(1);
+  std::exception_ptr failed;
+  asio::co_spawn(context, serve(o, out), [&](std::exception_ptr e) {
+    failed = e;
+    context.stop();  // kept connections and the like are no reason to stay
+  });
+  context.run();
+  if (failed) std::rethrow_exception(failed);
+}
+
+}  // namespace cokv::serve

@@ -25,7 +25,7 @@ class arena_resource final : public submit_target, public device_resource {
     workers_->close();
     workers_.reset();  // waits for what runs
   }
-  bool idle() const override { return workers_->idle(); }
+  bool idle() override { return workers_->idle(); }
 
  private:
   int threads_;

@@ -16,7 +16,7 @@ class device_resource {
   // Refuses new work, drops what has not begun, waits for what has. Called once, when the context shuts down.
   virtual void shutdown() = 0;
   // Nothing is running or queued.
-  virtual bool idle() const = 0;
+  virtual bool idle() = 0;
 };
 
 class device_service final : public asio::execution_context::service {

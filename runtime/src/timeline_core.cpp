@@ -7,6 +7,9 @@ namespace cokv::detail {
 timeline_core::timeline_core(asio::any_io_executor ex, std::atomic<std::uint64_t>* word)
     : word_(word ? word : &own_word_), back_(std::move(ex)) {}
 
+timeline_core::timeline_core(asio::any_io_executor ex, unique_function<void()> wanted)
+    : word_(&own_word_), polled_(true), wanted_(std::move(wanted)), back_(std::move(ex)) {}
+
 error_code timeline_core::status(std::uint64_t position) const noexcept {
   if (failed_from() > position) return {};
   std::lock_guard lock(mutex_);
@@ -55,7 +58,15 @@ void timeline_core::add(waiter& op) {
   const auto position = op.state();
   waiters_.insert_after_last(op, [position](waiter& other) { return other.state() <= position; });
   next_waiter_.store(waiters_.front().state(), std::memory_order_seq_cst);
-  if (settled(position)) poll();
+  if (settled(position))
+    poll();
+  else if (polled_)
+    wanted_();
+}
+
+std::uint64_t timeline_core::awaited() const noexcept {
+  const auto head = waiters_.empty() ? never : waiters_.front().state();
+  return std::min(head, next_edge_.load(std::memory_order_seq_cst));
 }
 
 void timeline_core::poll() {
@@ -92,7 +103,10 @@ void timeline_core::subscribe(std::uint64_t position, edge_function f) {
     auto next = next_edge_.load(std::memory_order_relaxed);
     if (position < next) next_edge_.store(position, std::memory_order_seq_cst);
   }
-  if (settled(position)) fire_edges();
+  if (settled(position))
+    fire_edges();
+  else if (polled_)
+    back_.post([self = shared_from_this()] { self->wanted_(); });
 }
 
 // Edges run outside the lock: they enqueue on other streams, and may subscribe again.

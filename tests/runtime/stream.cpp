@@ -388,3 +388,14 @@ TEST_CASE("device: names, kinds of memory, and what isn't there") {
   CHECK(open_device(f.ctx.get_executor(), "tpu").error() == errc::unknown_device);
   CHECK(explain_device("cpu").find("hardware threads") != std::string::npos);
 }
+
+TEST_CASE("device: a CUDA device that isn't there says so in one line") {
+  asio::io_context ctx(1);
+  auto missing = open_device(ctx.get_executor(), "cuda:4711");
+  CHECK(!missing.has_value());
+  CHECK((missing.error() == errc::no_device || missing.error() == errc::unsupported));
+  const auto line = explain_device("cuda:4711");
+  CHECK(line.starts_with("cuda:4711: "));
+  CHECK(line.find('\n') == std::string::npos);
+  CHECK(open_device(ctx.get_executor(), "cuda:x").error() == errc::unknown_device);
+}

@@ -68,7 +68,7 @@ void cpu_device::shutdown() {
   arenas_.reset();  // waits for what runs
 }
 
-bool cpu_device::idle() const {
+bool cpu_device::idle() {
   for (auto& s : streams())
     if (!s->idle()) return false;
   return !arenas_ || (arenas_->compute.idle() && arenas_->copy.idle());

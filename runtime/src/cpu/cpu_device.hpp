@@ -27,7 +27,7 @@ class cpu_device final : public device_backend,
   const asio::any_io_executor& get_executor() const noexcept override { return executor_; }
 
   void shutdown() override;
-  bool idle() const override;
+  bool idle() override;
 
  private:
   std::vector<std::shared_ptr<cpu_stream>> streams() const;

@@ -220,7 +220,7 @@ void sim_device::shutdown() {
     if (auto s = weak.lock()) s->close();
 }
 
-bool sim_device::idle() const {
+bool sim_device::idle() {
   return std::all_of(streams_.begin(), streams_.end(), [](auto& weak) {
     auto s = weak.lock();
     return !s || s->idle();

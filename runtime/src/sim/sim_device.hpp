@@ -89,7 +89,7 @@ class sim_device final : public device_backend,
   const asio::any_io_executor& get_executor() const noexcept override { return executor_; }
 
   void shutdown() override;
-  bool idle() const override;
+  bool idle() override;
 
  private:
   asio::any_io_executor executor_;

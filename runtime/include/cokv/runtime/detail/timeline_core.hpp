@@ -25,6 +25,10 @@ class timeline_core : public std::enable_shared_from_this<timeline_core> {
   // With a word of its own, or one that somebody else advances: then notify() or poll() is that somebody's job.
   explicit timeline_core(asio::any_io_executor ex, std::atomic<std::uint64_t>* word = nullptr);
 
+  // For a device whose progress has to be asked for: `wanted` is called on the context's thread when somebody begins to
+  // wait.
+  timeline_core(asio::any_io_executor ex, unique_function<void()> wanted);
+
   const asio::any_io_executor& get_executor() const noexcept { return back_.get_executor(); }
 
   // From any thread.
@@ -39,7 +43,8 @@ class timeline_core : public std::enable_shared_from_this<timeline_core> {
   // On the context's thread.
   void add(waiter& op);
   void poll();
-  void close(error_code ec);  // waiters and edges complete with ec; later ones too
+  std::uint64_t awaited() const noexcept;  // the first position that somebody waits for, or never
+  void close(error_code ec);               // waiters and edges complete with ec; later ones too
 
   template <class Token>
   static auto async_wait(std::shared_ptr<timeline_core> self, std::uint64_t position, Token&& token) {
@@ -75,7 +80,9 @@ class timeline_core : public std::enable_shared_from_this<timeline_core> {
   mutable std::mutex mutex_;  // failure_, edges_
   error_code failure_;
   std::vector<edge> edges_;
-  operation_list<waiter> waiters_;
+  mutable operation_list<waiter> waiters_;
+  const bool polled_ = false;  // wanted_ was given
+  unique_function<void()> wanted_;
   mailbox back_;
 };
 

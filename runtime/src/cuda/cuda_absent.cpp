@@ -1,0 +1,11 @@
+#include "cuda.hpp"
+
+namespace cokv::cuda {
+
+result<opened> open(const asio::any_io_executor&, int) { return errc::unsupported; }
+
+std::string explain(int ordinal) {
+  return "cuda:" + std::to_string(ordinal) + ": this cokv was built without CUDA (configure with -DCOKV_CUDA=ON)";
+}
+
+}  // namespace cokv::cuda

@@ -1,0 +1,35 @@
+#include "cuda_error.hpp"
+
+#include <string>
+
+namespace cokv::cuda {
+namespace {
+
+class category_type final : public boost::system::error_category {
+ public:
+  const char* name() const noexcept override { return "cuda"; }
+  std::string message(int value) const override {
+    const auto e = static_cast<cudaError_t>(value);
+    return std::string(cudaGetErrorName(e)) + ": " + cudaGetErrorString(e);
+  }
+  boost::system::error_condition default_error_condition(int value) const noexcept override {
+    if (value == cudaErrorMemoryAllocation)
+      return boost::system::errc::make_error_condition(boost::system::errc::not_enough_memory);
+    return {value, *this};
+  }
+};
+
+}  // namespace
+
+const boost::system::error_category& category() noexcept {
+  static const category_type instance;
+  return instance;
+}
+
+bool means_no_device(cudaError_t e) noexcept {
+  return e == cudaErrorNoDevice || e == cudaErrorInsufficientDriver || e == cudaErrorInvalidDevice ||
+         e == cudaErrorStubLibrary || e == cudaErrorSystemDriverMismatch || e == cudaErrorCompatNotSupportedOnDevice ||
+         e == cudaErrorInitializationError;
+}
+
+}  // namespace cokv::cuda

@@ -1,0 +1,76 @@
+// Moving a slice of KV: layers x blocks or tokens x heads. async_gather collects its extents into one range of a sink,
+// async_scatter spreads a range of a source over them: packed through staging buffers, where copy and digest are one
+// pass, or piece by piece where the other side takes pieces as well.
+//
+//     packing through{staging, pack_stream};
+//     transferred sent = co_await async_gather(view, slice(g, {0, 4}, table), to, 0, {.through = &through});
+//     co_await async_scatter(from, 0, view, slice(g, {0, 4}, other_table), {.through = &through, .digest =
+//     sent.digest});
+//
+// | | async_gather, async_scatter |
+// |---|---|
+// | cancellation | piece by piece: as async_flush. Packed: every kind drains what has begun, the rest is left out |
+// | memory | the pool's blocks and staging are referenced until their last reader or writer is done |
+// | completes | as async_flush; transferred.digest is of all bytes in slice order, when packed |
+// | errors | as async_flush; stale_reference, out_of_range (kv_view); digest_mismatch: what the slice covers is
+// undefined |
+#pragma once
+
+#include <optional>
+
+#include "cokv/kvstream/kv_view.hpp"
+#include "cokv/kvstream/transfer.hpp"
+#include "cokv/runtime/staging_pool.hpp"
+#include "cokv/runtime/stream.hpp"
+
+namespace cokv {
+
+// Staging and the stream whose launched kernels pack. Both outlive the transfers; host-accessible memory only.
+struct packing {
+  staging_pool& staging;
+  stream kernels;
+};
+
+struct gather_options {
+  const packing* through = nullptr;  // none: piece by piece
+  event begin = {};
+  completion_level level = completion_level::visible;
+};
+
+struct scatter_options {
+  const packing* through = nullptr;
+  event begin = {};
+  std::optional<std::uint64_t> digest = {};  // what the bytes must have; needs `through`
+};
+
+namespace detail {
+
+awaitable<result<transferred>> gather(kv_view from, slice what, sink to, std::uint64_t offset, gather_options options);
+awaitable<result<transferred>> scatter(source from, std::uint64_t offset, kv_view to, slice what,
+                                       scatter_options options);
+
+}  // namespace detail
+
+// void(error_code, transferred)
+template <class Token = asio::deferred_t>
+auto async_gather(kv_view from, slice what, sink to, std::uint64_t offset, gather_options options = {},
+                  Token&& token = Token()) {
+  auto ex = to.get_executor();
+  return detail::initiate_erased<void(error_code, transferred)>(
+      std::forward<Token>(token), ex, [ex, from, what, to, offset, options](detail::transfer_handler h) {
+        detail::start_transfer(ex, detail::gather(from, what, to, offset, options), std::move(h));
+      });
+}
+
+// void(error_code, transferred)
+template <class Token = asio::deferred_t>
+auto async_scatter(source from, std::uint64_t offset, kv_view to, slice what, scatter_options options = {},
+                   Token&& token = Token()) {
+  auto ex = from.get_executor();
+  return detail::initiate_erased<void(error_code, transferred)>(
+      std::forward<Token>(token), ex, [ex, from, offset, to, what, options](detail::transfer_handler h) {
+        detail::start_transfer(ex, detail::scatter(from, offset, to, what, options), std::move(h));
+      });
+}
+
+}  // namespace cokv

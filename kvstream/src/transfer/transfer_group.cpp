@@ -1,0 +1,39 @@
+#include "cokv/kvstream/transfer_group.hpp"
+
+namespace cokv {
+
+transfer_group::transfer_group(sink to, transfer_group_options options)
+    : task_group(task_group_options{.limit = 2 * options.in_flight + 2}),  // one that ends is a child a little longer
+      to_(std::move(to)),
+      options_(options),
+      room_(std::make_unique<semaphore>(to_.get_executor(), options.in_flight)) {}
+
+awaitable<void> transfer_group::begin(awaitable<result<transferred>> transfer) {
+  permit turn = co_await room_->async_acquire();
+  auto run = [](awaitable<result<transferred>> moving, permit, std::shared_ptr<std::uint64_t> bytes)
+      -> awaitable<error_code> {
+    auto moved = co_await std::move(moving);
+    if (!moved) co_return moved.error();
+    *bytes += moved->bytes;
+    co_return error_code();
+  };
+  spawn(run(std::move(transfer), std::move(turn), bytes_));
+}
+
+awaitable<void> transfer_group::flush(buffer chunk, std::uint64_t offset, event begin_at) {
+  return begin(detail::flush(std::move(chunk), to_, offset, std::move(begin_at), options_.level));
+}
+
+awaitable<void> transfer_group::gather(kv_view from, slice what, std::uint64_t offset, event begin_at) {
+  return begin(detail::gather(std::move(from), std::move(what), to_, offset,
+                              {options_.through, std::move(begin_at), options_.level}));
+}
+
+awaitable<error_code> transfer_group::commit() {
+  auto all = co_await room_->async_acquire(options_.in_flight, asio::deferred);
+  if (cancelled()) co_return asio::error::operation_aborted;
+  auto [ec] = co_await to_.async_commit(asio::as_tuple(asio::deferred));
+  co_return ec;
+}
+
+}  // namespace cokv

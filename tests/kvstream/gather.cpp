@@ -1,0 +1,185 @@
+#include "cokv/kvstream/gather.hpp"
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "cokv/kvstream/digest.hpp"
+#include "cokv/kvstream/local_window.hpp"
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/with.hpp"
+#include "kvstream/transfers.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+
+namespace {
+
+// A group with heads, one without, one with both: what a slice can meet.
+geometry mixed() {
+  return geometry(4, {{0, 2, 3, {{"k", dtype::bf16, true, 4}, {"v", dtype::bf16, true, 2}}},
+                      {2, 1, 0, {{"latent", dtype::f32, false, 3}}},
+                      {3, 1, 2, {{"k", dtype::u8, true, 8}, {"scale", dtype::f32, false, 2}}}});
+}
+
+slice make_slice(const geometry& g, const selection& s) {
+  slice out(g, s.layers, s.table);
+  out.tokens(s.tokens);
+  if (s.heads.count != 99) out.heads(s.heads);
+  return out;
+}
+
+struct stage {
+  explicit stage(const asio::any_io_executor& ex, std::size_t piece = 100)
+      : dev(any_device(ex)),
+        copies(dev.make_stream({.name = "copies"}).value()),
+        kernels(dev.make_stream({.name = "pack"}).value()),
+        staging(staging_pool::make(dev, piece, 3, memory_kind::host).value()),
+        through{staging, kernels} {}
+  device dev;
+  stream copies, kernels;
+  staging_pool staging;
+  packing through;
+};
+
+}  // namespace
+
+TEST_CASE("a slice gathered is its bytes in order, and scattered it is where it was, however it is cut and packed") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        const auto g = mixed();
+        constexpr std::uint32_t blocks = 5;
+        stage s(ex);
+        auto memory = patterned(pool_bytes(g, blocks));
+        kv_view view(g, memory, blocks);
+        const std::vector<std::vector<std::uint32_t>> tables = {{0, 1, 2}, {3, 1}, {4}, {2, 2}};
+        std::mt19937 random(7);
+        int cases = 0;
+        for (std::uint32_t first = 0; first < 4; ++first)
+          for (std::uint32_t count = 1; first + count <= 4; ++count)
+            for (const auto& table : tables)
+              for (int variant = 0; variant < 6; ++variant) {
+                const auto all = static_cast<std::uint32_t>(table.size() * 4);
+                selection sel{{first, count}, {0, all}, {0, 99}, table};
+                if (variant > 0) {
+                  sel.tokens.first = random() % all;
+                  sel.tokens.count = random() % (all - sel.tokens.first + 1);
+                }
+                const bool heads = variant > 2 && first < 2 && first + count <= 2;
+                if (heads) {
+                  sel.heads.first = random() % 2;
+                  sel.heads.count = random() % (2 - sel.heads.first + 1);
+                }
+                const auto what = make_slice(g, sel);
+                const auto at = naive_bytes(g, blocks, sel);
+                CHECK(what.bytes() == at.size());
+                std::vector<std::byte> expected;
+                for (auto offset : at) expected.push_back(memory.bytes()[offset]);
+
+                const bool packed = variant % 2 == 1;
+                const auto* through = packed ? &s.through : nullptr;
+                local_window window(blank(at.size() + 20), s.copies);
+                auto sent = co_await async_gather(view, what, window.to(), 10, {.through = through});
+                CHECK(sent.bytes == at.size());
+                if (packed) CHECK(sent.digest == digest_of(expected));
+                CHECK(std::ranges::equal(window.memory().slice(10, at.size()).bytes(), expected));
+                CHECK(window.memory().bytes()[9] == std::byte{0xdd});
+                CHECK(window.memory().bytes()[10 + at.size()] == std::byte{0xdd});
+
+                if (table == tables[3]) continue;  // a block twice is no place to scatter to
+                auto other = blank(memory.size());
+                kv_view into(g, other, blocks);
+                scatter_options back{.through = through};
+                if (packed) back.digest = sent.digest;
+                auto got = co_await async_scatter(window.from(), 10, into, what, back);
+                CHECK(got.bytes == at.size());
+                auto model = blank(memory.size());
+                for (auto offset : at) model.bytes()[offset] = memory.bytes()[offset];
+                CHECK(std::ranges::equal(other.bytes(), model.bytes()));
+                ++cases;
+              }
+        CHECK(cases == 10 * 3 * 6);
+      },
+      {.seeds = 3});
+}
+
+TEST_CASE("bytes that are not those that were sent are an error") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    const auto g = mixed();
+    stage s(ex);
+    kv_view view(g, patterned(pool_bytes(g, 3)), 3);
+    slice what(g, {0, 4}, {0, 2});
+    local_window window(blank(what.bytes()), s.copies);
+    auto sent = co_await async_gather(view, what, window.to(), 0, {.through = &s.through});
+    window.memory().bytes()[what.bytes() / 2] ^= std::byte{4};
+    auto r = co_await async_scatter(window.from(), 0, kv_view(g, blank(pool_bytes(g, 3)), 3), what,
+                                    {.through = &s.through, .digest = sent.digest}, as_result);
+    CHECK(r.error() == errc::digest_mismatch);
+    for (int i = 0; i < 10; ++i) co_await asio::post(asio::deferred);  // buffers go back by post
+    CHECK(s.staging.available() == 3);
+  });
+}
+
+TEST_CASE("a view knows its blocks: a freed one is stale, and what is read is not handed out again") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    const auto g = mixed();
+    stage s(ex);
+    kv_pool pool(g, 3);
+    auto leases = pool.allocate(2).value();
+    const auto a = leases[0].index(), b = leases[1].index();
+    for (std::uint32_t l = 0; l < 4; ++l)
+      for (auto& lease : leases) std::ranges::fill(pool.segment(l, lease).bytes(), std::byte(lease.index() + 1));
+    kv_view view(pool, leases);
+    local_window window(blank(2 * g.block_bytes()), s.copies);
+    co_await async_gather(view, slice(g, {0, 4}, {a, b}), window.to(), 0);
+    for (std::uint64_t at = 0, l = 0; l < 4; at += 2 * g.segment_bytes(l), ++l) {
+      CHECK(window.memory().bytes()[at] == std::byte(a + 1));
+      CHECK(window.memory().bytes()[at + g.segment_bytes(l)] == std::byte(b + 1));
+    }
+    auto none = co_await async_gather(view, slice(g, {0, 1}, {2 - a + 1 - b + 0}), window.to(), 0, {}, as_result);
+    CHECK(none.error() == errc::stale_reference);
+    CHECK((co_await async_gather(view, slice(g, {0, 1}, {7}), window.to(), 0, {}, as_result)).error() ==
+          errc::out_of_range);
+
+    // Freed while a transfer waits to read it: quarantined until that is over.
+    auto line = std::make_shared<detail::timeline_core>(ex);
+    auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+      group.spawn([&]() -> awaitable<void> {
+        co_await async_gather(view, slice(g, {0, 4}, {a}), window.to(), 0, {.begin = event(line, 1)});
+      });
+      for (int i = 0; i < 5; ++i) co_await asio::post(asio::deferred);
+      leases[0].reset();
+      CHECK(pool.available() == 1);
+      line->advance(1);
+    });
+    CHECK(v);
+    CHECK(pool.available() == 2);
+    auto stale = co_await async_gather(view, slice(g, {0, 1}, {a}), window.to(), 0, {}, as_result);
+    CHECK(stale.error() == errc::stale_reference);
+  });
+}
+
+TEST_CASE("a gather and a scatter can be cancelled and destroyed at every step: right bytes or an error") {
+  for (bool packed : {false, true}) {
+    auto body = [packed](asio::any_io_executor ex) -> awaitable<void> {
+      const auto g = mixed();
+      stage s(ex, 64);
+      auto memory = patterned(pool_bytes(g, 3));
+      auto other = blank(memory.size());
+      kv_view view(g, memory, 3), into(g, other, 3);
+      slice what(g, {0, 4}, {2, 0});
+      local_window window(blank(what.bytes()), s.copies);
+      const auto* through = packed ? &s.through : nullptr;
+      auto sent = co_await async_gather(view, what, window.to(), 0, {.through = through}, as_result);
+      CHECK(s.staging.count() == 3);
+      if (!sent) co_return;
+      auto got = co_await async_scatter(window.from(), 0, into, what, {.through = through}, as_result);
+      if (!got) co_return;
+      for (auto e : what.extents(3))
+        CHECK(std::ranges::equal(other.slice(e.offset, e.size).bytes(), memory.slice(e.offset, e.size).bytes()));
+    };
+    cancel_at_every_step(body, {.real = false, .seeds = 1});
+    destroy_at_every_step(body, {.real = false, .seeds = 1});
+  }
+}

@@ -148,6 +148,11 @@ std::uint64_t digest_of(std::span<const std::span<const std::byte>> pieces) noex
 }
 
 std::uint64_t copy_digest(std::span<std::byte> into, std::span<const std::byte> from, copy_path path) noexcept {
+  if (from.size() <= piece) {  // in one go: setting up a state costs as much as a small copy
+    auto value = digest_of(from);
+    copy_bytes(into, from, path);
+    return value;
+  }
   digest_state d;
   d.copy(into, from, path);
   return d.value();

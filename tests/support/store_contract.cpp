@@ -7,6 +7,7 @@
 #include <map>
 #include <random>
 
+#include "cokv/runtime/clock.hpp"
 #include "cokv/runtime/error.hpp"
 
 namespace cokv::test {
@@ -213,8 +214,10 @@ awaitable<void> two_writers_of_a_key(cokv::store& s) {
 
 awaitable<void> deferred_comes_to_be(cokv::store& s) {
   CHECK(!co_await write_blocks(s, ns_a, 0, 3, {.deferred = true}));
-  for (int turn = 0; turn < 1'000'000; ++turn)
-    if (co_await match(s, ns_a, 0, 3) == 3) break;
+  auto& time = clock::of(s.get_executor());
+  const auto limit = time.now() + std::chrono::seconds(30);
+  while (co_await match(s, ns_a, 0, 3) < 3 && time.now() < limit)
+    co_await time.async_wait_for(std::chrono::microseconds(100), asio::deferred);
   CHECK(co_await read_blocks(s, ns_a, 0, 3) == 3);
 }
 

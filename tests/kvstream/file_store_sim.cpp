@@ -1,0 +1,190 @@
+// The file store on simulated disks: crashes at any moment, disks that fail, fill up and flip bits.
+#include <doctest/doctest.h>
+
+#include <filesystem>
+#include <set>
+
+#include "cokv/kvstream/file_store.hpp"
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/sim_disk.hpp"
+#include "cokv/runtime/sim_node.hpp"
+#include "support/store_contract.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+
+namespace {
+
+const namespace_id ns = namespace_id::of("m", geometry::attention(3, 2, 4, dtype::f32));
+
+file_store_options options(std::uint64_t limit = 1 << 26) { return {.directory = "cache", .limit_bytes = limit}; }
+
+auto as_tuple() { return asio::as_tuple(asio::deferred); }
+
+std::uint64_t used_by_blocks(const sim::disk& disk) {
+  std::uint64_t bytes = 0;
+  for (auto& path : disk.files())
+    if (path.find("/blocks/") != path.npos) bytes += disk.contents(path).size();
+  return bytes;
+}
+
+std::size_t files_in_tmp(const sim::disk& disk) {
+  std::size_t n = 0;
+  for (auto& path : disk.files()) n += path.find("/tmp/") != path.npos;
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("file store: the contract, on simulated disks, cancelled and destroyed at every step") {
+  contract_options contract;
+  contract.run.real = false;
+  contract.run.seeds = 10;
+  contract.rounds = 25;
+  store_contract(
+      [](asio::any_io_executor ex, std::uint64_t limit) -> awaitable<stored> {
+        auto o = options(limit);
+        // The tokens are tested on the real context, in a folder that goes with the store.
+        std::shared_ptr<void> keep;
+        if (!ex.target<sim_context::executor_type>()) {
+          o.directory =
+              (std::filesystem::temp_directory_path() / ("cokv_tokens_" + std::to_string(::getpid()))).string();
+          keep = std::shared_ptr<void>(nullptr, [d = o.directory](void*) { std::filesystem::remove_all(d); });
+        }
+        auto s = co_await file_store::async_open(ex, o);
+        co_return stored{std::move(s), std::move(keep)};
+      },
+      contract);
+}
+
+TEST_CASE("file store: after a crash every block is whole or not there, and what was committed is there") {
+  std::size_t kept = 0, lost = 0;
+  for (auto seed : seeds(500)) {
+    INFO(replay_command(seed));
+    sim_context context(seed);
+    sim::node host(context, "host");
+    std::set<std::uint32_t> committed;
+    for (int life = 0; life < 3; ++life) {
+      auto work = [&](asio::any_io_executor ex) -> awaitable<void> {
+        auto s = co_await file_store::async_open(ex, options());
+        for (auto key : committed) CHECK(co_await read_blocks(*s, ns, key, 1) == 1);
+        kept += committed.size();
+        CHECK(files_in_tmp(host.disk()) == 0);
+        for (;;) {
+          auto first = static_cast<std::uint32_t>(context.below(60)),
+               count = static_cast<std::uint32_t>(1 + context.below(4));
+          bool deferred = context.chance(0.3);
+          auto ec = co_await write_blocks(*s, ns, first, count, {.deferred = deferred});
+          CHECK(!ec);
+          for (std::uint32_t i = 0; i < count && !deferred; ++i) committed.insert(first + i);
+          if (context.chance(0.1)) {
+            auto gone = static_cast<std::uint32_t>(context.below(60));
+            committed.erase(gone);  // before it is known whether it happened
+            co_await s->async_remove(ns, contract_keys(gone, 1)[0], as_tuple());
+          }
+        }
+      };
+      asio::co_spawn(host.get_executor(), work(host.get_executor()), asio::detached);
+      context.run_for(duration(static_cast<std::int64_t>(context.below(30'000'000))));
+      host.kill();
+      lost += host.disk().counts.lost + host.disk().counts.torn;
+      host.start();
+    }
+    auto look = [&](asio::any_io_executor ex) -> awaitable<void> {
+      auto s = co_await file_store::async_open(ex, options());
+      std::size_t whole = 0;
+      for (std::uint32_t key = 0; key < 64; ++key) {
+        auto good = co_await read_blocks(*s, ns, key, 1);  // compares every byte
+        whole += good;
+        if (committed.contains(key)) CHECK(good == 1);
+      }
+      CHECK(s->info().blocks == whole);
+      CHECK(s->info().digest_failures == 0);  // torn files never had a name
+      CHECK(s->info().used_bytes == used_by_blocks(host.disk()));
+    };
+    bool finished = false;
+    asio::co_spawn(host.get_executor(), look(host.get_executor()), [&](std::exception_ptr e) { finished = !e; });
+    context.run();
+    CHECK(finished);
+  }
+  CHECK(kept > 1000);  // the test tested something
+  CHECK(lost > 1000);
+}
+
+TEST_CASE("file store: on a disk that fails, nothing is wrong and nothing is left over") {
+  std::uint64_t errors = 0, failed = 0, flips = 0;
+  for (auto seed : seeds(300)) {
+    INFO(replay_command(seed));
+    auto report = run_seed(seed, [&](asio::any_io_executor ex) -> awaitable<void> {
+      auto& context = static_cast<sim_context&>(asio::query(ex, asio::execution::context));
+      auto& disk = sim::disk::of(context);
+      auto s = co_await file_store::async_open(ex, options(1 << 20));
+      disk.faults.read_error = 0.02;
+      disk.faults.write_error = 0.02;
+      disk.faults.no_space = 0.02;
+      disk.faults.sync_error = 0.02;
+      disk.faults.open_error = 0.02;
+      disk.faults.flip_read = 0.01;
+      disk.faults.flip_write = 0.01;
+      for (int round = 0; round < 30; ++round) {
+        auto first = static_cast<std::uint32_t>(context.below(60)),
+             count = static_cast<std::uint32_t>(1 + context.below(5));
+        if (context.chance(0.5))
+          co_await write_blocks(*s, ns, first, count, {.deferred = context.chance(0.5)});
+        else
+          co_await read_blocks(*s, ns, first, count);  // compares every byte
+        CHECK(s->info().used_bytes <= 1 << 20);
+      }
+      auto flipped = disk.counts.flips;
+      disk.faults = sim::disk_faults();
+      // What is under way ends; then all that is on the disk is what the index says.
+      while (files_in_tmp(disk) > 0 || s->info().used_bytes != used_by_blocks(disk)) {
+        auto before = context.now();
+        co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(1), asio::deferred);
+        if (before.time_since_epoch() > std::chrono::seconds(60)) break;
+      }
+      CHECK(files_in_tmp(disk) == 0);
+      CHECK(s->info().used_bytes == used_by_blocks(disk));
+      for (std::uint32_t key = 0; key < 64; ++key) co_await read_blocks(*s, ns, key, 1);
+      if (flipped == 0) CHECK(s->info().digest_failures <= disk.counts.errors);
+      errors += disk.counts.errors;
+      failed += s->info().failed_writes;
+      flips += s->info().digest_failures;
+    });
+    CHECK(report.finished);
+  }
+  CHECK(errors > 1000);
+  CHECK(failed > 100);
+  CHECK(flips > 100);
+}
+
+TEST_CASE("file store: a full disk is store_full, and leaves what was there") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        auto& disk = sim::disk::of(static_cast<sim_context&>(asio::query(ex, asio::execution::context)));
+        auto s = co_await file_store::async_open(ex, options());
+        CHECK(!co_await write_blocks(*s, ns, 0, 3));
+        disk.faults.capacity = disk.used() + contract_layout().bytes();
+        CHECK(co_await write_blocks(*s, ns, 3, 4) == errc::store_full);
+        CHECK(!co_await write_blocks(*s, ns, 0, 2));  // there already
+        for (int turn = 0; turn < 1000 && files_in_tmp(disk) > 0; ++turn)
+          co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(1), asio::deferred);
+        CHECK(files_in_tmp(disk) == 0);
+        CHECK(s->info().used_bytes == used_by_blocks(disk));
+        CHECK(co_await read_blocks(*s, ns, 0, 4) == 3);
+        disk.faults.capacity = std::uint64_t{1} << 40;
+        CHECK(!co_await write_blocks(*s, ns, 3, 4));
+        CHECK(co_await read_blocks(*s, ns, 0, 7) == 7);
+      },
+      {.real = false});
+}
+
+TEST_CASE("file store: the same seed gives the same run") {
+  auto body = [](asio::any_io_executor ex) -> awaitable<void> {
+    auto s = co_await file_store::async_open(ex, options());
+    CHECK(!co_await write_blocks(*s, ns, 0, 6));
+    CHECK(co_await read_blocks(*s, ns, 0, 6) == 6);
+  };
+  CHECK(run_seed(5, body).hash == run_seed(5, body).hash);
+  CHECK(run_seed(5, body).hash != run_seed(6, body).hash);
+}

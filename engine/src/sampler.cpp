@@ -58,31 +58,38 @@ result<token_id> sampler::sample(std::span<const float> logits, const sampling_p
   if (top == lowest) return make_error_code(errc::invalid_argument);
   if (params.temperature == 0 || params.top_k == 1) return best;
 
-  auto weight = [&](float logit) { return std::exp((double{logit} - top) / params.temperature); };
   auto before = [](const candidate& a, const candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
   };
-  candidates_.clear();
-  candidates_.reserve(logits.size());
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    candidates_.push_back({logits[i], static_cast<token_id>(i), weight(logits[i])});
   auto& c = candidates_;
-  bool some = params.top_k != 0 && params.top_k < c.size();
-  if (some) {
+  c.clear();
+  for (std::size_t i = 0; i < logits.size(); ++i) c.push_back({logits[i], static_cast<token_id>(i), 0});
+  std::size_t sorted = 0;
+  if (params.top_k != 0 && params.top_k < c.size()) {
+    sorted = params.top_k;
     std::partial_sort(c.begin(), c.begin() + params.top_k, c.end(), before);
-    c.resize(params.top_k);
+    c.resize(sorted);
   }
   double total = 0;
-  for (auto& x : c) total += x.weight;
+  for (auto& x : c) {
+    x.weight = std::exp((double{x.logit} - top) / params.temperature);
+    total += x.weight;
+  }
   if (params.top_p < 1) {
+    if (sorted == 0) {
+      // All that weigh less than this weigh less than 1 - p together, so none of them is needed.
+      double least = (1 - double{params.top_p}) * total / static_cast<double>(c.size());
+      std::erase_if(c, [&](auto& x) { return x.weight < least; });
+    }
     // Sorted only as far as the mass reaches: usually a few dozen of a hundred thousand.
     double mass = 0;
-    std::size_t kept = 0, sorted = some ? c.size() : 0;
+    std::size_t kept = 0;
     while (kept < c.size() && mass < params.top_p * total) {
       if (kept == sorted) {
         sorted = std::min(c.size(), std::max<std::size_t>(64, sorted * 8));
-        std::partial_sort(c.begin() + static_cast<std::ptrdiff_t>(kept),
-                          c.begin() + static_cast<std::ptrdiff_t>(sorted), c.end(), before);
+        auto from = c.begin() + static_cast<std::ptrdiff_t>(kept), to = c.begin() + static_cast<std::ptrdiff_t>(sorted);
+        std::nth_element(from, to, c.end(), before);
+        std::sort(from, to, before);
       }
       mass += c[kept++].weight;
     }

@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""`cokv serve` as its clients and operators meet it: answers, refusals, disconnects, keys, signals, bad flags."""
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+from checks import MODEL, at_least, run, same
+from lib_servers import Server, complete, fetch, metric, request_bytes
+
+CASES = json.load(open(os.path.join(MODEL, "expected.json")))["cases"]
+
+
+def serve(binary, *arguments, log=None):
+    return Server(binary, "serve", "--model", MODEL, *arguments, log=log)
+
+
+def send(port, data, timeout=60):
+    """Sends bytes, reads until the server closes; (status, headers, body)."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as peer:
+        peer.sendall(data)
+        got = b""
+        while chunk := peer.recv(1 << 16):
+            got += chunk
+    return parse(got)
+
+
+def parse(got):
+    head, _, body = got.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
+    if headers.get("transfer-encoding") == "chunked":
+        whole = b""
+        while body:
+            size, _, body = body.partition(b"\r\n")
+            whole, body = whole + body[:int(size, 16)], body[int(size, 16) + 2:]
+        body = whole
+    return int(lines[0].split()[1]), headers, body
+
+
+def ask(port, path, body, method="POST"):
+    status, headers, answer = send(port, request_bytes(port, method, path, body))
+    return status, json.loads(answer)
+
+
+def until(what, condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"did not come about: {what}")
+        time.sleep(0.01)
+
+
+def the_committed_continuations_streamed_and_whole(binary, folder):
+    for dtype in ("f32", "bf16"):
+        with serve(binary, "--dtype", dtype) as server:
+            for case in CASES:
+                body = {"model": "tiny-kjv", "prompt": case["prompt"], "max_tokens": len(case["tokens"]), "temperature": 0}
+                status, answer = ask(server.port, "/v1/completions", body)
+                same("status", status, 200)
+                same(f"text of {case['prompt']!r} in {dtype}", answer["choices"][0]["text"], case["text"])
+                same("prompt tokens", answer["usage"]["prompt_tokens"], len(case["prompt_tokens"]))
+                same("completion tokens", answer["usage"]["completion_tokens"], len(case["tokens"]))
+                streamed = complete(server.port, case["prompt"], len(case["tokens"]))
+                same("streamed text", streamed["text"], case["text"])
+                body["prompt"] = case["prompt_tokens"]
+                same("from token ids", ask(server.port, "/v1/completions", body)[1]["choices"][0]["text"], case["text"])
+
+
+def many_at_once_answer_as_one_by_one(binary, folder):
+    with serve(binary, "--dtype", "f32", "--max-batched-tokens", 64, "--kv-blocks", 64) as server:
+        got = {}
+        def one(n):
+            case = CASES[n % len(CASES)]
+            got[n] = (complete(server.port, case["prompt"], len(case["tokens"]))["text"], case["text"])
+        threads = [threading.Thread(target=one, args=(n,)) for n in range(24)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        same("answers", len(got), 24)
+        for text, wanted in got.values():
+            same("text", text, wanted)
+
+
+def a_chat_and_the_models(binary, folder):
+    with serve(binary, "--name", "kjv") as server:
+        same("models", [m["id"] for m in json.loads(fetch(server.port, "/v1/models"))["data"]], ["kjv"])
+        body = {"model": "kjv", "messages": [{"role": "user", "content": "Who was Moses?"}], "max_completion_tokens": 12}
+        status, answer = ask(server.port, "/v1/chat/completions", body)
+        same("status", status, 200)
+        same("role", answer["choices"][0]["message"]["role"], "assistant")
+        same("health", fetch(server.port, "/healthz"), "ok\n")
+
+
+def bad_requests_are_told_apart(binary, folder):
+    ok = {"model": "tiny-kjv", "prompt": "And"}
+    long = "And it came to pass. " * 3000
+    table = [
+        ("POST", "/v1/completions", {"model": "tiny-kjv", "prompt": ""}, 400, "prompt"),
+        ("POST", "/v1/completions", {**ok, "prompt": long}, 400, "context"),
+        ("POST", "/v1/completions", {**ok, "max_tokens": 9000}, 400, "context"),
+        ("POST", "/v1/completions", {**ok, "prompt": [99999]}, 400, "vocabulary"),
+        ("POST", "/v1/completions", {**ok, "temperature": 3}, 400, "temperature"),
+        ("POST", "/v1/completions", {**ok, "n": 2}, 400, "n: "),
+        ("POST", "/v1/completions", {**ok, "logprobs": 1}, 400, "logprobs"),
+        ("POST", "/v1/completions", {**ok, "frobnicate": 1}, 400, "frobnicate"),
+        ("POST", "/v1/completions", {"prompt": "And"}, 400, "model"),
+        ("POST", "/v1/completions", {**ok, "model": "gpt"}, 404, "gpt"),
+        ("POST", "/v1/chat/completions", {"model": "tiny-kjv", "messages": []}, 400, "messages"),
+        ("GET", "/v1/nothing", None, 404, "/v1/nothing"),
+        ("GET", "/v1/completions", None, 405, "POST"),
+        ("DELETE", "/v1/models", None, 405, "GET"),
+    ]
+    with serve(binary) as server:
+        for method, path, body, wanted, word in table:
+            status, answer = ask(server.port, path, body, method)
+            same(f"status of {method} {path} {str(body)[:60]}", status, wanted)
+            if word not in answer["error"]["message"]:
+                raise AssertionError(f"{answer} does not name {word!r}")
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: "
+        same("no JSON", send(server.port, head.encode() + b"1\r\n\r\n{")[0], 400)
+        same("announced too large", send(server.port, head.encode() + b"99999999\r\n\r\n")[0], 413)
+        same("sent too large", send(server.port, head.encode() + b"20000000\r\n\r\n" + b"x" * 20000000)[0], 413)
+        same("a header too large", send(server.port, b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 50000 + b"\r\n\r\n")[0], 431)
+        same("nonsense", send(server.port, b"hello\r\n\r\n")[0], 400)
+        same("and it still answers", complete(server.port, "And", 4)["usage"]["completion_tokens"], 4)
+
+
+def only_who_has_a_key_may(binary, folder):
+    keys = os.path.join(folder, "keys")
+    with open(keys, "w") as file:
+        file.write("# ours\nsesame\n")
+    with serve(binary, "--api-key-file", keys) as server:
+        def status(authorization, path="/v1/models"):
+            extra = f"Authorization: {authorization}\r\n" if authorization else ""
+            head = f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{extra}\r\n"
+            return send(server.port, head.encode())
+        code, headers, body = status(None)
+        same("without", code, 401)
+        same("scheme", headers["www-authenticate"], 'Bearer realm="cokv"')
+        same("code", json.loads(body)["error"]["code"], "invalid_api_key")
+        same("wrong", status("Bearer open")[0], 401)
+        same("right", status("Bearer sesame")[0], 200)
+        same("metrics without", status(None, "/metrics")[0], 401)
+        same("health without", status(None, "/healthz")[0], 200)
+
+
+def a_client_that_goes_away_frees_its_blocks(binary, folder):
+    with serve(binary) as server:
+        in_use = lambda: metric(server.port, "cokv_kv_blocks", tier="device", state="in_use")
+        same("blocks in use at first", in_use(), 0)
+        for stream in (True, False):
+            cancelled = metric(server.port, "cokv_requests_total", outcome="cancelled")
+            body = {"model": "tiny-kjv", "prompt": CASES[0]["prompt"], "max_tokens": 8000, "temperature": 1,
+                    "stream": stream, "logit_bias": None}
+            peer = socket.create_connection(("127.0.0.1", server.port))
+            peer.sendall(request_bytes(server.port, "POST", "/v1/completions", body))
+            if stream:
+                peer.recv(1)
+            until("the request holds blocks", lambda: in_use() > 0)
+            peer.close()
+            until("its blocks are free", lambda: in_use() == 0)
+            until("it is counted", lambda: metric(server.port, "cokv_requests_total", outcome="cancelled") > cancelled)
+        same("and it still answers", complete(server.port, "And", 4)["usage"]["completion_tokens"], 4)
+
+
+def the_metrics_say_what_happened(binary, folder):
+    with serve(binary, "--kv-host", "64MiB") as server:
+        prompt = " ".join(case["prompt"] for case in CASES)
+        first, second = (complete(server.port, prompt, 8) for _ in range(2))
+        same("text", first["text"], second["text"])
+        same("ttft", metric(server.port, "cokv_ttft_seconds_count"), 2)
+        same("tpot", metric(server.port, "cokv_tpot_seconds_count"), 2)
+        same("generated", metric(server.port, "cokv_generated_tokens_total"), 16)
+        cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
+        at_least("cached", cached, 16)
+        same("cached counted", metric(server.port, "cokv_cached_tokens_total"), cached)
+        at_least("hits", metric(server.port, "cokv_kv_hits_total", tier="device"), cached // 16)
+        until("bytes to the host", lambda: metric(server.port, "cokv_kv_bytes_total", path="host_out") > 0)
+        same("digest failures", metric(server.port, "cokv_kv_digest_failures_total"), 0)
+        same("failed requests", metric(server.port, "cokv_requests_total", outcome="failed"), 0)
+
+
+def a_signal_lets_an_answer_finish(binary, folder):
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with serve(binary) as server:
+            result = {}
+            thread = threading.Thread(target=lambda: result.update(complete(server.port, "And it came to pass", 400, stop=None)))
+            thread.start()
+            until("it runs", lambda: metric(server.port, "cokv_generations_active") == 1)
+            server.process.send_signal(number)
+            same("exit code", server.process.wait(timeout=60), 0)
+            thread.join()
+            at_least("tokens of the answer in flight", result["usage"]["completion_tokens"], 1)
+
+
+def a_trace_is_written_at_the_end(binary, folder):
+    path = os.path.join(folder, "trace.json")
+    with serve(binary, "--trace", path, "--kv-host", "64MiB") as server:
+        complete(server.port, " ".join(case["prompt"] for case in CASES), 8)
+        same("not before", os.path.exists(path), False)
+        same("exit code", server.stop(), 0)
+    names = {event["name"] for event in json.load(open(path))["traceEvents"]}
+    for wanted in ("step", "layer 0", "layer 7", "flush"):
+        if wanted not in names:
+            raise AssertionError(f"no {wanted!r} among {sorted(names)}")
+    same("leftovers", os.listdir(folder), ["trace.json"])
+
+
+def bad_flags_are_one_line_and_exit_code_2(binary, folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        in_use = f"127.0.0.1:{taken.getsockname()[1]}"
+        empty = os.path.join(folder, "empty")
+        open(empty, "w").close()
+        table = [
+            ([], "--model"),
+            (["--model", "/nonexistent/model"], "/nonexistent/model"),
+            (["--model", MODEL, "--listen", in_use], in_use),
+            (["--model", MODEL, "--listen", "nonsense"], "--listen"),
+            (["--model", MODEL, "--listen", "127.0.0.1:99999"], "--listen"),
+            (["--model", MODEL, "--kv-host", "4XB"], "--kv-host"),
+            (["--model", MODEL, "--kv-disk", "4GiB"], "--kv-d"),
+            (["--model", MODEL, "--kv-dir", os.path.join(empty, "kv")], "--kv-dir"),
+            (["--model", MODEL, "--kv-remote", "ftp://x"], "--kv-remote"),
+            (["--model", MODEL, "--kv-blocks", "-3"], "--kv-blocks"),
+            (["--model", MODEL, "--block-tokens", "0"], "--block-tokens"),
+            (["--model", MODEL, "--dtype", "f8"], "--dtype"),
+            (["--model", MODEL, "--device", "tpu"], "--device"),
+            (["--model", MODEL, "--device", "cuda:0"], "--device"),
+            (["--model", MODEL, "--api-key-file", empty], empty),
+            (["--model", MODEL, "--trace", "/nonexistent/trace"], "--trace"),
+            (["--model", MODEL, "--frobnicate"], "--frobnicate"),
+        ]
+        for arguments, word in table:
+            if word == "--device" and arguments[-1] == "cuda:0" and os.path.exists("/dev/nvidia0"):
+                continue
+            listen = [] if "--listen" in arguments else ["--listen", "127.0.0.1:0"]
+            done = subprocess.run([binary, "serve", *arguments, *listen], capture_output=True, text=True, timeout=60)
+            same(f"exit code of {arguments} ({done.stderr.strip()!r})", done.returncode, 2)
+            same(f"lines of {done.stderr!r}", len(done.stderr.strip().splitlines()), 1)
+            same("output", done.stdout, "")
+            if word not in done.stderr:
+                raise AssertionError(f"{done.stderr.strip()!r} does not name {word!r}")
+
+
+if __name__ == "__main__":
+    run(the_committed_continuations_streamed_and_whole, many_at_once_answer_as_one_by_one, a_chat_and_the_models,
+        bad_requests_are_told_apart, only_who_has_a_key_may, a_client_that_goes_away_frees_its_blocks,
+        the_metrics_say_what_happened, a_signal_lets_an_answer_finish, a_trace_is_written_at_the_end,
+        bad_flags_are_one_line_and_exit_code_2)

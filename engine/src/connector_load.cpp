@@ -1,5 +1,6 @@
 #include <boost/assert.hpp>
 
+#include "cokv/runtime/trace.hpp"
 #include "connector_state.hpp"
 
 namespace cokv {
@@ -133,6 +134,9 @@ awaitable<void> connector_state::run_part(std::shared_ptr<load_state> l, std::si
     if (!cache) co_return;
     std::vector<buffer> into;
     for (auto b : blocks) into.push_back(cache->segment(layer, b));
+    auto span = trace::of(ex).scope("KV from " + t.tier.name, "load " + std::to_string(layer));
+    span.arg("layer", std::int64_t{layer});
+    span.arg("bytes", static_cast<std::int64_t>(into.size() * layout.segments[layer]));
     auto n = co_await with_deadline((*reader)->async_read(layer, std::move(into), asio::deferred), t.tier.load_budget);
     if (!n) settle(t, n.error());
     if (!n) co_return;

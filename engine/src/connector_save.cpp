@@ -1,5 +1,6 @@
 #include <boost/assert.hpp>
 
+#include "cokv/runtime/trace.hpp"
 #include "connector_state.hpp"
 
 namespace cokv {
@@ -13,7 +14,8 @@ std::shared_ptr<save> connector_state::begin_save(std::size_t tier, std::span<co
   key_set chosen;  // a key twice in one step is one block
   for (const auto& b : blocks) {
     if (t.known.contains(b.key) || t.pending.contains(b.key) || !chosen.insert(b.key).second) continue;
-    if (t.pending.size() + s->keys.size() >= options.max_pending_blocks) {
+    const auto bound = t.tier.max_pending_blocks ? t.tier.max_pending_blocks : options.max_pending_blocks;
+    if (t.pending.size() + s->keys.size() >= bound) {
       ++t.count.dropped_blocks;
       continue;
     }
@@ -71,7 +73,8 @@ awaitable<void> connector_state::run_save(tier_state& t, std::shared_ptr<save> s
 // errc::closed: the step came to nothing, which says nothing of the tier.
 awaitable<error_code> connector_state::send(tier_state& t, save& s) {
   auto writer = co_await with_deadline(
-      t.tier.blocks->async_open_write(ns, layout, s.keys, {.deferred = true}, asio::deferred), t.tier.save_budget);
+      t.tier.blocks->async_open_write(ns, layout, s.keys, {.deferred = t.tier.deferred}, asio::deferred),
+      t.tier.save_budget);
   if (!writer) co_return writer.error();
   for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
     auto computed = co_await s.layers.async_receive(as_result);
@@ -81,6 +84,9 @@ awaitable<error_code> connector_state::send(tier_state& t, save& s) {
     if (!cache) co_return asio::error::operation_aborted;
     std::vector<buffer> segments;
     for (const auto& b : s.blocks) segments.push_back(cache->segment(layer, b.block()));
+    auto span = trace::of(ex).scope("KV to " + t.tier.name, "flush " + std::to_string(layer));
+    span.arg("layer", std::int64_t{layer});
+    span.arg("bytes", static_cast<std::int64_t>(segments.size() * layout.segments[layer]));
     auto written =
         co_await with_deadline((*writer)->async_write(layer, std::move(segments), asio::deferred), t.tier.save_budget);
     if (!written) co_return written.error();

@@ -205,7 +205,7 @@ def a_trace_is_written_at_the_end(binary, folder):
         same("not before", os.path.exists(path), False)
         same("exit code", server.stop(), 0)
     names = {event["name"] for event in json.load(open(path))["traceEvents"]}
-    for wanted in ("step", "layer 0", "layer 7", "flush"):
+    for wanted in ("step", "layer 0", "layer 7", "flush 0", "flush 7"):
         if wanted not in names:
             raise AssertionError(f"no {wanted!r} among {sorted(names)}")
     same("leftovers", os.listdir(folder), ["trace.json"])

@@ -62,7 +62,7 @@ void tier(http::scrape& s, const kv_tier_counters& c, const store_info& stored) 
 double hidden_fraction(const asio::any_io_executor& ex) {
   std::vector<trace::span> moved, computed;
   for (auto& s : trace::of(ex).spans()) {
-    if (s.name == "flush" || s.name == "load")
+    if (s.name.starts_with("flush ") || s.name.starts_with("load "))
       moved.push_back(std::move(s));
     else if (s.name.starts_with("layer "))
       computed.push_back(std::move(s));

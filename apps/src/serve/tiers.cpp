@@ -1,6 +1,7 @@
 #include "serve/tiers.hpp"
 
 #include <fstream>
+#include <limits>
 
 #include "cokv/kvstream/file_store.hpp"
 #include "cokv/kvstream/http_store.hpp"
@@ -37,14 +38,17 @@ awaitable<std::vector<kv_tier>> open_tiers(const options& o) {
   const auto ex = co_await asio::this_coro::executor;
   std::vector<kv_tier> out;
   if (o.kv_host != 0)
-    out.push_back({.name = "host", .blocks = std::make_shared<memory_store>(ex, memory_store_options{o.kv_host})});
+    out.push_back({.name = "host",
+                   .blocks = std::make_shared<memory_store>(ex, memory_store_options{o.kv_host}),
+                   .max_pending_blocks = std::numeric_limits<std::size_t>::max()});
   if (!o.kv_dir.empty()) {
     file_store_options in;
     in.directory = o.kv_dir;
     in.limit_bytes = o.kv_disk;
     auto made = co_await file_store::async_open(ex, std::move(in), as_result);
     if (!made) throw config_error("--kv-dir " + o.kv_dir + ": " + made.error().message());
-    out.push_back({.name = "disk", .blocks = std::shared_ptr<store>(std::move(*made))});
+    // Not deferred: the drain at the end waits until the last block is on the disk.
+    out.push_back({.name = "disk", .blocks = std::shared_ptr<store>(std::move(*made)), .deferred = false});
   }
   if (!o.kv_remote.empty()) out.push_back({.name = "remote", .blocks = open_remote(ex, o)});
   co_return out;

@@ -43,6 +43,8 @@ struct kv_tier {
   std::shared_ptr<store> blocks;
   bool load = true;
   bool save = true;
+  bool deferred = true;  // saves end when the store has taken the bytes; false: when the blocks are visible
+  std::size_t max_pending_blocks = 0;  // instead of kv_connector_options'; for a store that never makes one wait
   duration lookup_budget = std::chrono::milliseconds(250);  // a lookup that takes longer counts as a failure
   duration load_budget = std::chrono::seconds(5);           // the same, for opening a read and for each layer
   duration save_budget = std::chrono::seconds(30);          // the same, for each step of a save

@@ -63,6 +63,10 @@ json::value sequence(const std::string& first, bool use_regex) {
                      "}]}");
 }
 
+// Llama 3's split.
+const std::string llama3_split =
+    R"j({"type":"Split","behavior":"Isolated","invert":false,"pattern":{"Regex":"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})j";
+
 std::string random_bytes(std::mt19937_64& random, std::size_t n) {
   std::string out;
   while (out.size() < n) out.push_back(static_cast<char>(random() % 3 ? random() : ' ' + random() % 95));
@@ -96,9 +100,7 @@ TEST_CASE("golden ids over scripts, emoji, code and white space, and back") {
 
 TEST_CASE("golden ids with a vocabulary that shows where each pre-tokenizer cuts") {
   auto plain = with_pairs(), split = plain, digits = plain;
-  split.at("pre_tokenizer") = sequence(
-      R"j({"type":"Split","behavior":"Isolated","invert":false,"pattern":{"Regex":"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}})j",
-      false);
+  split.at("pre_tokenizer") = sequence(llama3_split, false);
   split.at("model").as_object()["ignore_merges"] = true;
   for (auto& m : split.at("model").at("merges").as_array()) {  // the newer spelling of merges
     auto text = text_of(m);
@@ -241,9 +243,15 @@ TEST_CASE("pieces of any length merge as the definition says") {
 }
 
 TEST_CASE("a megabyte without a break is encoded, not only a page") {
-  auto tokens = tokenizer::load(tiny());
-  for (auto& text : {std::string(1 << 20, 'a'), std::string(1 << 20, ' '), std::string(1 << 20, '\xff')})
-    CHECK(tokens.decode_bytes(tokens.encode(text)) == text);
+  auto split = bundled();
+  split.at("pre_tokenizer") = sequence(llama3_split, false);
+  for (auto& tokens : {tokenizer::load(tiny()), parse(split)})
+    for (auto c : {'a', ' ', '\n', '7', '!', '\xff'}) {
+      std::string text(1 << 20, c);
+      CHECK(tokens.decode_bytes(tokens.encode(text)) == text);
+      text += "x";
+      CHECK(tokens.decode_bytes(tokens.encode(text)) == text);
+    }
 }
 
 TEST_CASE("ids without a token decode to nothing") {

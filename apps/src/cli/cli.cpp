@@ -29,6 +29,7 @@ int run(std::vector<std::string> arguments, std::ostream& out, std::ostream& err
       ->capture_default_str();
 
   action chosen;
+  add_cache(app, chosen);
   add_doctor(app, chosen);
   add_serve(app, chosen);
 

@@ -31,6 +31,7 @@ struct streams {
 
 using action = std::function<int(streams)>;
 
+void add_cache(CLI::App& app, action& chosen);
 void add_doctor(CLI::App& app, action& chosen);
 void add_serve(CLI::App& app, action& chosen);
 

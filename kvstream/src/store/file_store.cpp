@@ -113,6 +113,12 @@ void file_store::do_match(namespace_id ns, std::vector<block_key> keys, count_ha
   detail::finish(std::move(handler), get_executor(), {}, n);
 }
 
+void file_store::do_layout(namespace_id ns, block_key key, layout_handler handler) {
+  const auto found = state_->find({ns, key});
+  detail::finish(std::move(handler), get_executor(), found ? error_code() : make_error_code(errc::not_found),
+                 found ? *found->layout : block_layout());
+}
+
 void file_store::do_open_write(namespace_id ns, block_layout layout, std::vector<block_key> keys, write_options options,
                                writer_handler handler) {
   detail::run_as_operation(get_executor(),

@@ -52,7 +52,10 @@ class http_reader final : public block_reader {
     b->lease = std::move(exchange->lease);
     b->coming = b->about.keys.size();
     // The answer begins with the question, and says next from where on it has nothing.
-    if (auto ec = co_await open_stream(*b, ask.size())) co_return ec;
+    if (auto ec = co_await open_stream(*b, ask.size())) {
+      if (ec == errc::digest_mismatch) ++b->owner->counters.digest_failures;
+      co_return ec;
+    }
     b->owner->counters.hits += b->coming;
     b->owner->counters.misses += b->about.keys.size() - b->coming;
     co_return std::make_unique<http_reader>(ex, std::move(b));
@@ -111,22 +114,35 @@ class http_reader final : public block_reader {
     if (b->failed) co_return errc::closed;
     if (layer >= b->about.layout.layers()) co_return errc::out_of_range;
     const auto bytes = b->about.layout.segments[layer];
-    if (b->busy || layer != b->next || !fit(into, b->about.keys.size(), bytes)) co_return errc::invalid_argument;
+    if (b->busy || layer < b->next || !fit(into, b->about.keys.size(), bytes)) co_return errc::invalid_argument;
     operation_guard guard(*b);
-    if (b->lease) {
-      auto ec = b->foreseen ? co_await scatter(*b, layer, into) : error_code();
-      if (!ec && !b->foreseen) ec = co_await parse_on(*b, layer, into);
-      if (ec) {
-        if (ec == errc::digest_mismatch) ++b->owner->counters.digest_failures;
-        co_return ec;
-      }
+    while (b->lease && b->next <= layer) {
+      auto ec = b->next == layer ? co_await receive(*b, into) : co_await skip(*b);
+      if (!ec) continue;
+      if (ec == errc::digest_mismatch) ++b->owner->counters.digest_failures;
+      co_return ec;
     }
-    ++b->next;
+    b->next = layer + 1;
     const std::size_t good = b->parser.good();
     b->owner->counters.read_segments += good;
     b->owner->counters.read_bytes += good * bytes;
     guard.done();
     co_return good;
+  }
+
+  static awaitable<error_code> receive(body& b, std::vector<buffer>& into) {
+    auto done = b.foreseen ? co_await scatter(b, b.next, into) : result<progress>(progress::more);
+    if (done && *done == progress::more) done = co_await parse_on(b, b.next, into);
+    if (!done) co_return done.error();
+    ++b.next;
+    co_return error_code();
+  }
+
+  // A layer that nobody asked for passes before the one that was.
+  static awaitable<error_code> skip(body& b) {
+    std::vector<buffer> aside(b.about.keys.size());
+    for (auto& segment : aside) segment = buffer::host(b.about.layout.segments[b.next], 64);
+    co_return co_await receive(b, aside);
   }
 
   // What the parser makes of `in`, which it takes all of unless the layer (and, after the last, the stream) is over.
@@ -154,7 +170,6 @@ class http_reader final : public block_reader {
         case stream_event::more:
           return progress::more;
         case stream_event::arrived:
-          if (in.empty()) continue;
           break;
         default:
           return errc::protocol;
@@ -164,7 +179,7 @@ class http_reader final : public block_reader {
   // Reads the layer to where it belongs: its frames come in known order and sizes, so their payloads are read straight
   // into the caller's buffers, and the parser is shown what lies where. As soon as something else comes, what was read
   // is put in a row, and from there on everything is parsed as it comes.
-  static awaitable<error_code> scatter(body& b, std::uint32_t layer, std::vector<buffer>& into) {
+  static awaitable<result<progress>> scatter(body& b, std::uint32_t layer, std::vector<buffer>& into) {
     const bool last = layer + 1 == b.about.layout.layers();
     const std::size_t good = b.parser.good();
     std::vector<std::byte> ends(b.coming * frame + (last ? frame + 8 : 0));
@@ -184,7 +199,6 @@ class http_reader final : public block_reader {
       if (!n) co_return n.error();
       if (*n > b.left) co_return errc::protocol;
       b.left -= *n;
-      bool over = false;
       while (*n != 0) {
         const auto piece = asio::buffer(left.next().front(), *n);
         left.consume(piece.size());
@@ -196,8 +210,8 @@ class http_reader final : public block_reader {
         }
         auto done = parse(b, layer, into, in);
         if (!done) co_return done.error();
-        over = *done == progress::over;
-        if (b.foreseen && (!over || (left.done() && in.empty()))) continue;
+        if (*done == progress::over && left.done() && in.empty()) co_return progress::over;
+        if (*done == progress::more && b.foreseen) continue;
         b.foreseen = false;
         b.unparsed.assign(in.begin(), in.end());
         while (*n != 0) {
@@ -207,19 +221,20 @@ class http_reader final : public block_reader {
           left.consume(rest.size());
           *n -= rest.size();
         }
-        co_return error_code();
+        co_return *done;
       }
     }
-    co_return error_code();
+    b.foreseen = false;
+    co_return progress::more;
   }
 
-  static awaitable<error_code> parse_on(body& b, std::uint32_t layer, std::vector<buffer>& into) {
+  static awaitable<result<progress>> parse_on(body& b, std::uint32_t layer, std::vector<buffer>& into) {
     for (;;) {
       std::span<const std::byte> in = b.unparsed;
       auto done = parse(b, layer, into, in);
       if (!done) co_return done.error();
       b.unparsed.erase(b.unparsed.begin(), b.unparsed.end() - static_cast<std::ptrdiff_t>(in.size()));
-      if (*done == progress::over) co_return error_code();
+      if (*done == progress::over) co_return progress::over;
       if (b.left == 0) co_return errc::protocol;
       b.unparsed.resize(static_cast<std::size_t>(std::min<std::uint64_t>(b.left, 64 << 10)));
       const asio::mutable_buffer place = asio::buffer(b.unparsed);

@@ -1,6 +1,8 @@
 #include <map>
 
+#include "cokv/kvstream/digest.hpp"
 #include "store/http_remote.hpp"
+#include "store/stored_id.hpp"
 
 namespace cokv::detail {
 namespace {
@@ -30,6 +32,7 @@ class http_writer final : public block_writer {
   static awaitable<result<std::unique_ptr<block_writer>>> open(std::shared_ptr<http_remote> owner, stream_begin about) {
     co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
     if (auto ec = refused(about, owner->max_blocks)) co_return ec;
+    if (auto ec = check_distinct(about.keys)) co_return ec;
     const auto ex = owner->client->get_executor();
     const auto size = stream_bytes(about.layout, about.keys.size());
     auto exchange =

@@ -202,6 +202,22 @@ class memory_reader final : public block_reader {
     finish(std::move(handler), get_executor(), ec, ec ? 0 : good_);
   }
 
+  void do_view(std::uint32_t layer, view_handler handler) override {
+    std::vector<segment_view> views;
+    error_code ec;
+    if (layer >= layout_.layers()) ec = errc::out_of_range;
+    if (!ec && layer < next_) ec = errc::invalid_argument;
+    if (!ec) {
+      next_ = layer + 1;
+      for (std::size_t i = 0; i < good_; ++i) {
+        views.push_back({blocks_[i]->segments[layer], blocks_[i]->digests[layer]});
+        state_->counters.read_segments += 1;
+        state_->counters.read_bytes += views.back().bytes.size();
+      }
+    }
+    finish(std::move(handler), get_executor(), ec, std::move(views));
+  }
+
   void read(std::uint32_t layer, const std::vector<buffer>& into) {
     next_ = layer + 1;
     for (std::size_t i = 0; i < good_; ++i) {
@@ -277,6 +293,12 @@ void memory_store::do_open_read(namespace_id ns, block_layout layout, std::vecto
   auto ec = detail::check_request(layout, keys);
   if (!ec) reader = std::make_unique<memory_reader>(get_executor(), state_, ns, std::move(layout), std::move(keys));
   finish(std::move(handler), get_executor(), ec, std::move(reader));
+}
+
+void memory_store::do_layout(namespace_id ns, block_key key, layout_handler handler) {
+  const auto found = state_->find({ns, key});
+  finish(std::move(handler), get_executor(), found ? error_code() : make_error_code(errc::not_found),
+         found ? *found->layout : block_layout());
 }
 
 void memory_store::do_remove(namespace_id ns, block_key key, done_handler handler) {

@@ -9,4 +9,9 @@ void block_reader::do_view(std::uint32_t, view_handler handler) {
       std::move(handler), executor_, [](auto& op) { op.fail(make_error_code(errc::unsupported)); });
 }
 
+void store::do_layout(namespace_id, block_key, layout_handler handler) {
+  detail::initiate<void(error_code, block_layout)>(std::move(handler), executor_,
+                                                   [](auto& op) { op.fail(make_error_code(errc::unsupported)); });
+}
+
 }  // namespace cokv

@@ -156,6 +156,7 @@ class store {
   using count_handler = asio::any_completion_handler<void(error_code, std::size_t)>;
   using writer_handler = asio::any_completion_handler<void(error_code, std::unique_ptr<block_writer>)>;
   using reader_handler = asio::any_completion_handler<void(error_code, std::unique_ptr<block_reader>)>;
+  using layout_handler = asio::any_completion_handler<void(error_code, block_layout)>;
 
   explicit store(asio::any_io_executor ex) : executor_(std::move(ex)) {}
   virtual ~store() = default;
@@ -199,6 +200,14 @@ class store {
         std::forward<Token>(token), executor_, [this, ns, key](done_handler h) { do_remove(ns, key, std::move(h)); });
   }
 
+  // The layout of a stored block, for those who know its name alone. errc::not_found; errc::unsupported where the store
+  // cannot say.
+  template <asio::completion_token_for<void(error_code, block_layout)> Token = asio::deferred_t>
+  auto async_layout(namespace_id ns, block_key key, Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code, block_layout)>(
+        std::forward<Token>(token), executor_, [this, ns, key](layout_handler h) { do_layout(ns, key, std::move(h)); });
+  }
+
  protected:
   virtual void do_match(namespace_id ns, std::vector<block_key> keys, count_handler handler) = 0;
   virtual void do_open_write(namespace_id ns, block_layout layout, std::vector<block_key> keys, write_options options,
@@ -206,6 +215,7 @@ class store {
   virtual void do_open_read(namespace_id ns, block_layout layout, std::vector<block_key> keys,
                             reader_handler handler) = 0;
   virtual void do_remove(namespace_id ns, block_key key, done_handler handler) = 0;
+  virtual void do_layout(namespace_id ns, block_key key, layout_handler handler);
 
  private:
   asio::any_io_executor executor_;

@@ -1,0 +1,88 @@
+// What the service tells about itself: /metrics and /v1/info.
+#include <boost/json/object.hpp>
+#include <boost/json/serialize.hpp>
+
+#include "cache/service.hpp"
+
+namespace cokv::cache {
+namespace {
+
+struct column {
+  const char* name;
+  const char* help;
+  bool gauge;
+  std::uint64_t store_info::* value;
+};
+
+constexpr column columns[] = {
+    {"cokv_cache_blocks", "Blocks that are stored", true, &store_info::blocks},
+    {"cokv_cache_bytes", "Bytes that are taken", true, &store_info::used_bytes},
+    {"cokv_cache_limit_bytes", "Bytes that may be taken", true, &store_info::limit_bytes},
+    {"cokv_cache_hits_total", "Keys asked for that were stored", false, &store_info::hits},
+    {"cokv_cache_misses_total", "Keys asked for that were not", false, &store_info::misses},
+    {"cokv_cache_written_blocks_total", "Blocks that became visible", false, &store_info::written_blocks},
+    {"cokv_cache_failed_writes_total", "Blocks that were begun and did not", false, &store_info::failed_writes},
+    {"cokv_cache_evictions_total", "Blocks given up for others", false, &store_info::evicted_blocks},
+};
+
+}  // namespace
+
+void service::report(http::scrape& page) const {
+  for (const auto& t : tiers_) {
+    const auto info = t.stored->info();
+    const http::labels tier{{"tier", t.name}};
+    for (const auto& c : columns) {
+      const auto value = static_cast<double>(info.*c.value);
+      c.gauge ? page.gauge(c.name, c.help, value, tier) : page.counter(c.name, c.help, value, tier);
+    }
+    page.counter("cokv_cache_digest_failures_total", "Damage that was found and never used",
+                 static_cast<double>(info.digest_failures), {{"where", t.name}});
+  }
+  page.counter("cokv_cache_digest_failures_total", "Damage that was found and never used",
+               static_cast<double>(damaged_), {{"where", "wire"}});
+  page.counter("cokv_cache_digest_failures_total", "Damage that was found and never used",
+               static_cast<double>(damaged_stored_), {{"where", "sending"}});
+  page.counter("cokv_cache_body_bytes_total", "Bytes of request and answer bodies", static_cast<double>(bytes_in_),
+               {{"direction", "in"}});
+  page.counter("cokv_cache_body_bytes_total", "Bytes of request and answer bodies", static_cast<double>(bytes_out_),
+               {{"direction", "out"}});
+  page.gauge("cokv_cache_room_bytes", "Bytes that further uploads and downloads may hold",
+             static_cast<double>(room_.available() << 10));
+}
+
+std::string service::info() const {
+  namespace json = boost::json;
+  json::object out{{"protocol", 1},
+                   {"max_blocks", options_.frames.max_blocks},
+                   {"max_layers", options_.frames.max_layers},
+                   {"max_segment_bytes", options_.frames.max_segment},
+                   {"max_body_bytes", options_.max_body}};
+  json::object tiers;
+  for (const auto& t : tiers_) {
+    const auto i = t.stored->info();
+    tiers[json::string_view(t.name.data(), t.name.size())] = json::object{{"kind", i.kind},
+                                                                          {"limit_bytes", i.limit_bytes},
+                                                                          {"used_bytes", i.used_bytes},
+                                                                          {"blocks", i.blocks},
+                                                                          {"written_blocks", i.written_blocks},
+                                                                          {"written_bytes", i.written_bytes},
+                                                                          {"hits", i.hits},
+                                                                          {"misses", i.misses},
+                                                                          {"evicted_blocks", i.evicted_blocks},
+                                                                          {"refused", i.refused},
+                                                                          {"digest_failures", i.digest_failures},
+                                                                          {"failed_writes", i.failed_writes}};
+  }
+  out["tiers"] = std::move(tiers);
+  return json::serialize(out);
+}
+
+std::function<void(const http::served&)> service::observer() {
+  return [this, count = page_.observer()](const http::served& s) {
+    count(s);
+    bytes_in_ += s.bytes_in;
+    bytes_out_ += s.bytes_out;
+  };
+}
+
+}  // namespace cokv::cache

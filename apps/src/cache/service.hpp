@@ -1,0 +1,79 @@
+// The cache server's routes: blocks of a store over HTTP, as docs/protocol.md has them. Nothing becomes visible before
+// all of it has arrived and verified; what is read is sent layer by layer, from where the store has it.
+//
+//     cache::service service(store);
+//     http::server server(ex, {.observe = service.observer()});
+//     service.add_routes(server);
+//
+// Memory: uploads and downloads together hold at most `room` bytes beside what the store holds; who comes later waits,
+// and after `patience` is told 503.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cokv/kvstream/frame_stream.hpp"
+#include "cokv/kvstream/store.hpp"
+#include "cokv/runtime/semaphore.hpp"
+#include "http/metrics.hpp"
+#include "http/server.hpp"
+
+namespace cokv::cache {
+
+struct service_options {
+  std::uint64_t room = 256 << 20;                   // bytes of segments under way, of all requests together
+  std::uint64_t max_body = std::uint64_t{1} << 30;  // of one upload
+  duration patience = std::chrono::seconds(10);
+  frame_limits frames = {};
+};
+
+class service {
+ public:
+  struct tier {
+    std::string name;
+    const store* stored;
+  };
+
+  // `tiers`: what /v1/info and /metrics tell of. Stores outlive the service, and the service its server.
+  service(store& s, std::vector<tier> tiers, service_options options = {});
+  service(const service&) = delete;
+
+  void add_routes(http::server& server);
+  std::function<void(const http::served&)> observer();
+
+  std::string metrics() const { return page_.text(); }
+  std::string info() const;  // JSON
+  std::uint64_t damaged_uploads() const noexcept { return damaged_; }
+
+ private:
+  struct upload {
+    stream_begin about;
+    error_code error;
+  };
+
+  awaitable<void> match(http::exchange& x);
+  awaitable<void> read(http::exchange& x);
+  awaitable<void> write(http::exchange& x);
+  awaitable<void> put(http::exchange& x);
+  awaitable<void> get(http::exchange& x);
+  awaitable<void> remove(http::exchange& x);
+
+  awaitable<result<permit>> hold(std::uint64_t bytes);
+  awaitable<upload> receive(http::exchange& x, namespace_id ns, bool deferred, const block_key* only);
+  awaitable<error_code> store_stream(http::exchange& x, stream_parser& parser, namespace_id ns, bool deferred,
+                                     const block_key* only);
+  awaitable<void> send(http::exchange& x, stream_begin about);
+  void report(http::scrape& page) const;
+
+  store& store_;
+  std::vector<tier> tiers_;
+  service_options options_;
+  semaphore room_;                    // in KiB
+  std::uint64_t damaged_ = 0;         // uploads with a digest that does not match
+  std::uint64_t damaged_stored_ = 0;  // blocks that were not what had been stored, found on the way out
+  std::uint64_t bytes_in_ = 0, bytes_out_ = 0;
+  http::metrics page_;
+};
+
+}  // namespace cokv::cache

@@ -1,0 +1,76 @@
+#include <boost/asio/io_context.hpp>
+
+#include "cache/service.hpp"
+#include "cli/cli.hpp"
+#include "cli/values.hpp"
+#include "cokv/kvstream/file_store.hpp"
+#include "cokv/kvstream/memory_store.hpp"
+#include "cokv/kvstream/tiered_store.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/size.hpp"
+#include "http/serve.hpp"
+
+namespace cokv::cli {
+namespace {
+
+struct cache_options {
+  endpoint listen{"127.0.0.1", 9009};
+  std::uint64_t memory = std::uint64_t{1} << 30;
+  std::string directory;
+  std::uint64_t disk = std::uint64_t{10} << 30;
+  std::uint64_t room = std::uint64_t{256} << 20;
+  std::string api_key_file;
+};
+
+awaitable<void> run_cache(const cache_options& o, streams io) {
+  const auto ex = co_await asio::this_coro::executor;
+  http::server_options web;
+  if (!o.api_key_file.empty()) web.keys = http::api_keys::load(o.api_key_file);
+  // A layer may be computed for longer than any network is slow.
+  web.limit.stall = std::chrono::seconds(60);
+
+  std::unique_ptr<store> blocks = std::make_unique<memory_store>(ex, memory_store_options{o.memory});
+  std::vector<cache::service::tier> tiers{{"memory", blocks.get()}};
+  if (!o.directory.empty()) {
+    auto disk = co_await file_store::async_open(ex, {.directory = o.directory, .limit_bytes = o.disk}, as_result);
+    if (!disk) throw config_error("--dir " + o.directory + ": " + disk.error().message());
+    tiers.push_back({"disk", disk->get()});
+    blocks = std::make_unique<tiered_store>(std::move(blocks), std::move(*disk));
+  }
+  cache::service service(*blocks, std::move(tiers), {.room = o.room});
+  web.observe = service.observer();
+  http::server server(ex, std::move(web));
+  service.add_routes(server);
+  server.listen(o.listen);
+  co_await http::serve_until_signalled(server, "cokv cache", io.out);
+}
+
+int cache_command(const cache_options& o, streams io) {
+  asio::io_context context(1);
+  std::exception_ptr failed;
+  asio::co_spawn(context, run_cache(o, io), [&](std::exception_ptr e) { failed = e; });
+  context.run();
+  if (failed) std::rethrow_exception(failed);
+  return 0;
+}
+
+}  // namespace
+
+void add_cache(CLI::App& app, action& chosen) {
+  auto options = std::make_shared<cache_options>();
+  auto* command = app.add_subcommand("cache", "Serves a remote KV cache over HTTP");
+  add_endpoint(*command, "--listen", options->listen, "Where to listen; port 0 takes a free one");
+  add_size(*command, "--memory", options->memory, "KV blocks kept in memory");
+  auto* directory = command->add_option("--dir", options->directory, "Folder in which KV blocks outlive the process");
+  add_size(*command, "--disk", options->disk, "KV blocks kept in --dir")->needs(directory);
+  add_size(*command, "--room", options->room, "Memory for transfers under way, beside --memory");
+  command->add_option("--api-key-file", options->api_key_file, "File with one API key a line; none: everyone may");
+  command->callback([options, &chosen] {
+    if (options->memory < (1 << 20)) throw CLI::ValidationError("--memory", "at least 1MiB");
+    if (options->disk < (1 << 20)) throw CLI::ValidationError("--disk", "at least 1MiB");
+    if (options->room < (1 << 20)) throw CLI::ValidationError("--room", "at least 1MiB");
+    chosen = [options](streams io) { return cache_command(*options, io); };
+  });
+}
+
+}  // namespace cokv::cli

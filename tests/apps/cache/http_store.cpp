@@ -1,0 +1,27 @@
+#include "cokv/kvstream/http_store.hpp"
+
+#include "fixture.hpp"
+#include "support/relay.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+using namespace std::chrono_literals;
+
+TEST_CASE("http store: the contract, against a cache server") {
+  store_contract(
+      [](asio::any_io_executor ex, std::uint64_t limit) -> awaitable<stored> {
+        auto server = std::make_shared<cache_server>(ex, limit);
+        auto store = std::make_unique<http_store>(ex, server->url());
+        co_return stored{std::move(store), server};
+      },
+      {.run = {.seeds = 5}, .has_limit = false});
+}
+
+TEST_CASE("http store: a URL that is none is a config error that names it") {
+  asio::io_context ctx(1);
+  for (const char* url : {"127.0.0.1:80", "https://x", "http://x/y", ""}) {
+    CAPTURE(url);
+    CHECK_THROWS_AS(http_store(ctx.get_executor(), url), config_error);
+  }
+  CHECK_THROWS_AS(http_store(ctx.get_executor(), "http://x", {.api_key = "a\r\nb"}), config_error);
+}

@@ -96,8 +96,15 @@ class streamer {
   copy_path path_;
 };
 
-XXH3_state_t* state_of(std::array<std::byte, 576>& bytes) noexcept {
-  return std::launder(reinterpret_cast<XXH3_state_t*>(bytes.data()));
+using state_bytes = std::array<std::byte, 576 + 64>;
+
+std::byte* aligned(const state_bytes& bytes) noexcept {
+  auto* at = const_cast<std::byte*>(bytes.data());
+  return at + (-reinterpret_cast<std::uintptr_t>(at) & 63);
+}
+
+XXH3_state_t* state_of(const state_bytes& bytes) noexcept {
+  return std::launder(reinterpret_cast<XXH3_state_t*>(aligned(bytes)));
 }
 
 void take(XXH3_state_t* state, const std::byte* bytes, std::size_t n) noexcept { XXH3_64bits_update(state, bytes, n); }
@@ -116,9 +123,18 @@ void copy_bytes(std::span<std::byte> into, std::span<const std::byte> from, copy
 }
 
 void digest_state::reset() noexcept {
-  auto* state = ::new (state_.data()) XXH3_state_t;
+  auto* state = ::new (aligned(state_)) XXH3_state_t;
   XXH3_INITSTATE(state);
   XXH3_64bits_reset(state);
+}
+
+digest_state::digest_state(const digest_state& other) noexcept {
+  ::new (aligned(state_)) XXH3_state_t(*state_of(other.state_));
+}
+
+digest_state& digest_state::operator=(const digest_state& other) noexcept {
+  if (this != &other) *state_of(state_) = *state_of(other.state_);
+  return *this;
 }
 
 void digest_state::update(std::span<const std::byte> bytes) noexcept {
@@ -135,9 +151,7 @@ void digest_state::copy(std::span<std::byte> into, std::span<const std::byte> fr
   s.finish();
 }
 
-std::uint64_t digest_state::value() const noexcept {
-  return XXH3_64bits_digest(state_of(const_cast<std::array<std::byte, 576>&>(state_)));
-}
+std::uint64_t digest_state::value() const noexcept { return XXH3_64bits_digest(state_of(state_)); }
 
 std::uint64_t digest_of(std::span<const std::byte> bytes) noexcept { return XXH3_64bits(bytes.data(), bytes.size()); }
 

@@ -105,6 +105,23 @@ TEST_CASE("digest: a state can be copied, read and gone on with") {
   CHECK(d.value() == digest_of(std::span<const std::byte>()));
 }
 
+TEST_CASE("digest: a state works at any address, and copies between addresses") {
+  auto all = noise(5000, 6);
+  std::vector<std::byte> storage(3 * sizeof(digest_state) + 256);
+  for (std::size_t skew = 0; skew < 64; skew += alignof(digest_state)) {
+    auto* a = ::new (storage.data() + skew) digest_state;
+    a->update(std::span(all).first(1234));
+    auto* b = ::new (storage.data() + sizeof(digest_state) + 64 + (skew * 3) % 64) digest_state(*a);
+    digest_state c;
+    c = *b;
+    a->update(std::span(all).subspan(1234));
+    c.update(std::span(all).subspan(1234));
+    CHECK(a->value() == digest_of(all));
+    CHECK(c.value() == digest_of(all));
+    CHECK(b->value() == digest_of(std::span(all).first(1234)));
+  }
+}
+
 TEST_CASE("digest: every flipped bit shows") {
   auto bytes = noise(700, 5);
   auto good = digest_of(bytes);

@@ -33,6 +33,8 @@ void copy_bytes(std::span<std::byte> into, std::span<const std::byte> from,
 class digest_state {
  public:
   digest_state() noexcept { reset(); }
+  digest_state(const digest_state& other) noexcept;
+  digest_state& operator=(const digest_state& other) noexcept;
   void reset() noexcept;
   void update(std::span<const std::byte> bytes) noexcept;
   // Takes `from` in and copies it to `into` in the same pass.
@@ -40,7 +42,8 @@ class digest_state {
   std::uint64_t value() const noexcept;
 
  private:
-  alignas(64) std::array<std::byte, 576> state_;
+  // Room to align the hash's state by hand: an over-aligned member is not safe in every coroutine frame and allocator.
+  std::array<std::byte, 576 + 64> state_;
 };
 
 std::uint64_t digest_of(std::span<const std::byte> bytes) noexcept;

@@ -71,6 +71,9 @@ class llama final : public model, public std::enable_shared_from_this<llama> {
     part(embedding_, table, config_.vocab);
     head_ = matrix(h, {{config_.tie_embeddings ? table : "lm_head.weight", config_.vocab}});
     set_frequencies();
+    for (auto& l : layers_)
+      for (auto* m : {&l.qkv, &l.out, &l.gate_up, &l.down}) kernel::prepare(*m);
+    kernel::prepare(head_);
   }
 
   const model_config& config() const noexcept override { return config_; }

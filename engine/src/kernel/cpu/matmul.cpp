@@ -155,6 +155,14 @@ bool has_onednn(dtype type) noexcept {
   return best_isa() >= isa::avx512 && (type == dtype::bf16 ? half : type == dtype::f32 && f32);
 }
 
+void prepare(const packed_matrix& w) {
+  if (!fits_onednn(w)) return;
+  one_thread_only();
+  for (std::size_t rows = 1; rows <= max_tile_rows; rows *= 2)
+    for (auto columns : {w.n(), std::min(tile_columns, w.n()), w.n() % tile_columns})
+      if (columns) plan_for({w.type(), rows, columns, w.k()});
+}
+
 void packed_matrix::release::operator()(std::byte* p) const noexcept { std::free(p); }
 
 packed_matrix::packed_matrix(dtype compute, std::size_t k, std::span<const rows> parts) : type_(compute), k_(k) {

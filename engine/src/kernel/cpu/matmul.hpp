@@ -57,6 +57,10 @@ enum class split { none, columns };
 void matmul(const void* x, const packed_matrix& w, float* y, std::size_t m, bool accumulate = false,
             split how = split::columns, matmul_path path = matmul_path::automatic);
 
+// Has the code for products with w made now (some tenths of a millisecond for each number of rows) and not when the
+// first request waits for it.
+void prepare(const packed_matrix& w);
+
 bool has_onednn(dtype type) noexcept;  // whether oneDNN has a fast kernel for it here
 
 // Our own kernel: rows of x times panels [first, last) of w. Serial; each output is summed in the order of k.

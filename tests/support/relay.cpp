@@ -9,6 +9,7 @@ namespace cokv::test {
 struct relay::state : std::enable_shared_from_this<state> {
   struct pair {
     byte_stream client, server;
+    std::uint64_t epoch;  // of the plan under which it was accepted
     void close() {
       client.close();
       server.close();
@@ -23,6 +24,7 @@ struct relay::state : std::enable_shared_from_this<state> {
   bool fired = false;
   bool stopped = false;
   std::size_t connections = 0;
+  std::uint64_t epoch = 0;
   std::set<std::shared_ptr<pair>> pairs;
 
   void stop() {
@@ -41,9 +43,10 @@ struct relay::state : std::enable_shared_from_this<state> {
   }
 
   awaitable<void> serve(std::shared_ptr<state> self, byte_stream client) {
+    const auto accepted = epoch;
     auto [ec, server] = co_await network::of(ex).async_connect(upstream, asio::as_tuple(asio::deferred));
     if (ec || stopped) co_return client.close();
-    auto both = std::make_shared<pair>(pair{std::move(client), std::move(server)});
+    auto both = std::make_shared<pair>(pair{std::move(client), std::move(server), accepted});
     pairs.insert(both);
     asio::co_spawn(ex, pump(self, both, to_server), asio::detached);
     asio::co_spawn(ex, pump(self, both, to_client), asio::detached);
@@ -56,7 +59,7 @@ struct relay::state : std::enable_shared_from_this<state> {
     for (;;) {
       auto [ec, n] = co_await from.async_read_some(asio::buffer(bytes), asio::as_tuple(asio::deferred));
       if (ec) break;
-      const bool close = spoil(way, bytes.data(), n);
+      const bool close = both->epoch == epoch && spoil(way, bytes.data(), n);
       auto [failed, sent] =
           co_await asio::async_write(to, asio::buffer(bytes.data(), n), asio::as_tuple(asio::deferred));
       if (failed || close) break;
@@ -99,6 +102,7 @@ relay::~relay() { state_->stop(); }
 
 endpoint relay::at() const { return state_->door.local_endpoint(); }
 void relay::arm(plan p) {
+  ++state_->epoch;
   state_->now = p;
   state_->passed[0] = state_->passed[1] = 0;
   state_->fired = false;

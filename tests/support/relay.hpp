@@ -1,5 +1,6 @@
 // A wire that goes wrong on order: it stands between a client and a server, counts the bytes of either direction since
-// the last plan, and flips one, ends the connection or falls silent at a chosen offset. Real and simulated networks.
+// the last plan, and flips one, ends the connection or falls silent at a chosen offset. A plan is for the connections
+// that are made after it; what was under way passes as it is. Real and simulated networks.
 //
 //     relay wire(ctx.get_executor(), server);
 //     wire.arm({.way = relay::to_client, .flip_at = 300});

@@ -93,8 +93,10 @@ awaitable<error_code> block_sender::send_layer(http::exchange& x, std::uint32_t 
   std::vector<asio::const_buffer> bytes;
   bytes.reserve(3 * batch + 1);
   if (!begin.empty()) bytes.push_back(as_buffer(begin));
-  for (std::size_t first = 0; first < views.size() && first < out_.good(); first += batch) {
-    const auto last = std::min(first + batch, views.size());
+  // The store may still give what was taken back in an earlier layer.
+  const auto sent = [&] { return std::min<std::size_t>(views.size(), out_.good()); };
+  for (std::size_t first = 0; first < sent(); first += batch) {
+    const auto last = std::min(first + batch, sent());
     for (std::size_t i = first; i < last; ++i) {
       const auto& view = views[i];
       if (!copies_ && digest_of(view.bytes.bytes()) != view.digest) {

@@ -1,0 +1,207 @@
+#include "../http_fixture.hpp"
+#include "fixture.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+
+namespace {
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+const block_key key = contract_keys(0, 1)[0];
+
+// A whole stream of one block, with what a test wants to be wrong about it.
+std::string stream_of(stream_begin about, std::function<void(std::string&)> spoil = {}) {
+  stream_writer out(about);
+  std::string text = text_of(out.begin());
+  for (std::uint32_t layer = 0; layer < about.layout.layers(); ++layer)
+    for (std::uint32_t block = 0; block < about.keys.size(); ++block) {
+      const std::string payload(about.layout.segments[layer], static_cast<char>('a' + layer));
+      const auto head = out.segment(layer, block);
+      const auto trailer = seal(head, std::as_bytes(std::span(payload)));
+      text += text_of(head) + payload + text_of(trailer);
+    }
+  text += text_of(out.end());
+  if (spoil) spoil(text);
+  return text;
+}
+
+stream_begin one_block() { return {.ns = cache_ns, .layout = {{8, 4}}, .keys = {key}}; }
+
+std::string with_body(std::string_view method, std::string_view path, std::string_view body,
+                      std::string_view fields = "") {
+  return std::string(method) + " " + std::string(path) +
+         " HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + std::string(fields) +
+         "\r\n" + std::string(body);
+}
+
+const std::string base = "/v1/kv/" + cache_ns.hex();
+const std::string block_path = base + "/" + key.hex();
+
+awaitable<response> ask(cache_server& server, std::string request, bool of_head = false) {
+  auto c = co_await raw_client::connect(server.at());
+  co_return co_await c.ask(std::move(request), of_head);
+}
+
+}  // namespace
+
+TEST_CASE("cache server: a block is put, found, read, and deleted") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        cache_server server(ex);
+        const auto whole = stream_of(one_block());
+        auto r = co_await ask(server, get(block_path));
+        CHECK(r.result_int() == 404);
+        r = co_await ask(server, with_body("PUT", block_path, whole));
+        CHECK(r.result_int() == 204);
+        r = co_await ask(server, with_body("PUT", block_path + "?deferred=1", whole));
+        CHECK(r.result_int() == 202);
+        r = co_await ask(server, get(block_path));
+        CHECK(r.result_int() == 200);
+        CHECK(r[bh::field::content_type] == "application/vnd.cokv.frames");
+        CHECK(r.body() == whole);
+        r = co_await ask(server, "HEAD " + block_path + " HTTP/1.1\r\nHost: x\r\n\r\n", true);
+        CHECK(r.result_int() == 200);
+        CHECK(r[bh::field::content_length] == std::to_string(whole.size()));
+        const std::string two = "\"" + key.hex() + "\",\"" + contract_keys(1, 1)[0].hex() + "\"";
+        r = co_await ask(server, post(base + ":match", "{\"keys\":[" + two + "]}"));
+        CHECK(r.body() == "{\"matched\":1}");
+        r = co_await ask(server, post(base + ":match", "[" + two + "]"));
+        CHECK(r.body() == "{\"matched\":1}");
+        r = co_await ask(server, "DELETE " + block_path + " HTTP/1.1\r\nHost: x\r\n\r\n");
+        CHECK(r.result_int() == 204);
+        r = co_await ask(server, "DELETE " + block_path + " HTTP/1.1\r\nHost: x\r\n\r\n");
+        CHECK(r.result_int() == 404);
+      },
+      {.seeds = 5});
+}
+
+TEST_CASE("cache server: a chunked write is one like any other") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        cache_server server(ex);
+        const auto whole = stream_of(one_block());
+        std::string request = "POST " + base + ":write HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+        for (std::size_t at = 0; at < whole.size(); at += 13) {
+          const auto piece = whole.substr(at, 13);
+          char size[8];
+          std::snprintf(size, sizeof size, "%zx\r\n", piece.size());
+          request += size + piece + "\r\n";
+        }
+        auto r = co_await ask(server, request + "0\r\n\r\n");
+        CHECK(r.result_int() == 200);
+        CHECK(r.body() == text_of(ack_frame(cache_ns, 0, {}, 1)));
+        CHECK(server.memory().info().blocks == 1);
+      },
+      {.seeds = 3});
+}
+
+TEST_CASE("cache server: bad input is one JSON error object, and nothing is stored") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        cache_server server(ex, 1 << 20, {.max_body = 64 << 10, .frames = {.max_blocks = 4}});
+        const auto other_ns = namespace_id::of("other", geometry::attention(3, 2, 4, dtype::f32));
+        const auto whole = stream_of(one_block());
+        auto foreign = one_block();
+        foreign.ns = other_ns;
+        auto twice = one_block();
+        twice.keys = {key, key};
+        auto other_key = one_block();
+        other_key.keys = contract_keys(7, 1);
+        auto many = one_block();
+        many.keys = contract_keys(0, 5);
+        auto huge = one_block();
+        huge.layout = {{60 << 10, 60 << 10}};
+        const auto flipped = [&](std::size_t at) { return stream_of(one_block(), [at](auto& s) { s[at] ^= 0x10; }); };
+        const std::size_t begin = 136 + 16 + 16 + 32;
+        struct row {
+          const char* what;
+          std::string request;
+          unsigned status;
+        } table[] = {
+            {"no such route", get("/v1/nothing"), 404},
+            {"no such route below a block", get(block_path + "/more"), 404},
+            {"a method that a route has not", with_body("PATCH", block_path, "x"), 405},
+            {"a method that :match has not", get(base + ":match"), 405},
+            {"a namespace that is too short", get("/v1/kv/abcd/" + key.hex()), 400},
+            {"a namespace that is not hex", get("/v1/kv/" + std::string(64, 'g') + "/" + key.hex()), 400},
+            {"a key that is too short", get(base + "/abcd"), 400},
+            {"a key that is not hex", with_body("PUT", base + "/" + std::string(64, 'z'), whole), 400},
+            {"no JSON", post(base + ":match", "{\"keys\":"), 400},
+            {"JSON of another shape", post(base + ":match", "{\"key\":[]}"), 400},
+            {"keys that are no list", post(base + ":match", "{\"keys\":7}"), 400},
+            {"a key that is a number", post(base + ":match", "{\"keys\":[7]}"), 400},
+            {"a key in the list that is not hex", post(base + ":match", "{\"keys\":[\"xyz\"]}"), 400},
+            {"more beside the keys", post(base + ":match", "{\"keys\":[],\"more\":1}"), 400},
+            {"too many keys", post(base + ":match", "[1,2,3,4,5]"), 413},
+            {"a list beyond all bounds", post(base + ":match", std::string(100'000, ' ')), 413},
+            {"a read of nothing", post(base + ":read", ""), 400},
+            {"a read of JSON", post(base + ":read", "{}"), 400},
+            {"a read of a whole stream", post(base + ":read", whole), 400},
+            {"a read of another namespace", post(base + ":read", text_of(stream_writer(foreign).begin())), 409},
+            {"a read with a flipped byte", post(base + ":read", flipped(140).substr(0, begin)), 422},
+            {"a write of nothing", post(base + ":write", ""), 400},
+            {"a write of something else", post(base + ":write", std::string(500, 'x')), 422},
+            {"a write that is cut", post(base + ":write", whole.substr(0, whole.size() - 1)), 400},
+            {"a write that goes on", post(base + ":write", whole + "x"), 400},
+            {"a write into another namespace", post("/v1/kv/" + other_ns.hex() + ":write", whole), 409},
+            {"a write of a key twice", post(base + ":write", stream_of(twice)), 400},
+            {"a write of too many blocks", post(base + ":write", stream_of(many)), 413},
+            {"a body beyond the limit", post(base + ":write", std::string(70'000, 'x')), 413},
+            {"an announced body beyond the limit", post(base + ":write", text_of(stream_writer(huge).begin())), 413},
+            {"a flipped byte in a segment's header", post(base + ":write", flipped(begin + 40)), 422},
+            {"a flipped byte in a segment's length", post(base + ":write", flipped(begin + 104)), 422},
+            {"a flipped byte in a payload", post(base + ":write", flipped(begin + 128)), 422},
+            {"a flipped byte in a digest", post(base + ":write", flipped(begin + 137)), 422},
+            {"an unknown parameter", post(base + ":write?defer=1", whole), 400},
+            {"a parameter of another kind", post(base + ":write?deferred=maybe", whole), 400},
+            {"a put under another key", with_body("PUT", block_path, stream_of(other_key)), 400},
+            {"a put of a cut stream", with_body("PUT", block_path, whole.substr(0, 300)), 400},
+        };
+        for (auto& row : table) {
+          CAPTURE(row.what);
+          auto r = co_await ask(server, std::move(row.request));
+          CHECK(r.result_int() == row.status);
+          CHECK(r[bh::field::content_type] == "application/json");
+          CHECK(r.body().starts_with("{\"error\":{\"message\":\""));
+        }
+        CHECK(server.memory().info().blocks == 0);
+        CHECK(server.memory().info().used_bytes == 0);
+        CHECK(server.service().damaged_uploads() >= 5);
+      },
+      {.seeds = 2});
+}
+
+TEST_CASE("cache server: keys of the API, health, info and metrics") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        http::api_keys keys;
+        keys.add("secret");
+        cache_server server(ex, 1 << 20, {}, {}, std::move(keys));
+        CHECK((co_await ask(server, get("/healthz"))).result_int() == 200);
+        for (const auto& path : {std::string("/v1/info"), std::string("/metrics"), block_path})
+          CHECK((co_await ask(server, get(path))).result_int() == 401);
+        CHECK((co_await ask(server, get("/v1/info", "Authorization: Bearer wrong\r\n"))).result_int() == 401);
+
+        http_store good(ex, server.url(), {.api_key = "secret"});
+        CHECK(!co_await write_blocks(good, cache_ns, 0, 3));
+        CHECK(co_await read_blocks(good, cache_ns, 0, 4) == 3);
+        http_store bad(ex, server.url(), {.api_key = "wrong"});
+        CHECK(co_await write_blocks(bad, cache_ns, 5, 1) == errc::permission_denied);
+        CHECK((co_await bad.async_match(cache_ns, contract_keys(0, 1), as_result)).error() == errc::permission_denied);
+
+        auto r = co_await ask(server, get("/v1/info", "Authorization: Bearer secret\r\n"));
+        CHECK(r.body().find("\"blocks\":3") != std::string::npos);
+        r = co_await ask(server, get("/metrics", "Authorization: Bearer secret\r\n"));
+        for (const char* line :
+             {"cokv_cache_blocks{tier=\"memory\"} 3", "cokv_cache_evictions_total{tier=\"memory\"} 0",
+              "cokv_cache_digest_failures_total{where=\"wire\"} 0", "cokv_cache_hits_total", "cokv_cache_misses_total",
+              "cokv_http_requests_total", "direction=\"in\""}) {
+          CAPTURE(line);
+          CHECK(r.body().find(line) != std::string::npos);
+        }
+      },
+      {.seeds = 2});
+}

@@ -9,7 +9,7 @@ namespace detail {
 
 std::shared_ptr<save> connector_state::begin_save(std::size_t tier, std::span<const named_block> blocks) {
   auto& t = *tiers[tier];
-  if (!cache || closing || !t.tier.save) return nullptr;
+  if (!cache || closing || !t.tier.save || blocks.empty()) return nullptr;
   auto s = std::make_shared<save>(ex, layout.layers());
   key_set chosen;  // a key twice in one step is one block
   for (const auto& b : blocks) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "cokv/kvstream/memory_store.hpp"
 #include "engine/expected.hpp"
 
 using namespace cokv;
@@ -139,6 +140,39 @@ TEST_CASE("generate: a prompt seen before is found on the device, never all of i
   auto apart = f.one(salted);
   CHECK(apart.report.cached_tokens == 0);
   CHECK(apart.tokens == first.tokens);
+}
+
+TEST_CASE("generate: the same tokens when the KV of a prompt comes from a tier behind the device") {
+  const auto prompt = psalm();
+  for (auto type : {dtype::f32, dtype::bf16}) {
+    const auto want = fixture(type).one(greedy(prompt, 20)).tokens;
+    asio::io_context io{1};
+    auto host = std::make_shared<memory_store>(io.get_executor(), memory_store_options{.limit_bytes = 64 << 20});
+    for (int start : {0, 1, 2}) {  // an engine, and two that find what it left
+      engine e(io.get_executor(), open_device(io.get_executor(), "cpu").value(), tiny_model(type), words(),
+               {.max_batched_tokens = start == 2 ? 16u : 1024u, .tiers = {{.name = "host", .blocks = host}}});
+      answer a;
+      asio::co_spawn(io, collect(e.submit(greedy(prompt, 20)).value(), a), asio::detached);
+      std::optional<error_code> drained;
+      asio::co_spawn(
+          io,
+          [](engine& run, std::optional<error_code>& out) -> awaitable<void> {
+            auto [ec] = co_await run.async_drain(asio::as_tuple(asio::deferred));
+            out = ec;
+          }(e, drained),
+          asio::detached);
+      io.restart();
+      io.run();
+      INFO("start ", start, " in ", to_string(type));
+      CHECK(drained == error_code());
+      CHECK(a.tokens == want);
+      const auto whole = static_cast<std::uint32_t>((prompt.size() - 1) / 16 * 16);
+      CHECK(a.report.cached_tokens == (start ? whole : 0));
+      CHECK(a.report.cached_device_tokens == 0);
+      CHECK(a.report.cached_tier_tokens == std::vector<std::uint32_t>{start ? whole : 0});
+      CHECK(e.kv_counters().tiers[0].digest_failures == 0);
+    }
+  }
 }
 
 TEST_CASE("generate: sampling depends on the seed alone") {

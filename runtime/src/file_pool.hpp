@@ -17,7 +17,7 @@ namespace cokv::detail {
 
 class file_pool;
 
-// The part of an operation that the pool sees. It leaves the pool when its operation ends, however that ends.
+// The part of an operation that the pool sees.
 struct pool_job {
   enum class stage { idle, queued, running, over };
 
@@ -29,7 +29,9 @@ struct pool_job {
   pool_job() = default;
   pool_job(const pool_job&) = delete;
   pool_job& operator=(const pool_job&) = delete;
-  ~pool_job();
+
+  // First thing in a job's destructor: a thread may still be writing the job's results.
+  void leave();
 };
 
 class file_pool {
@@ -44,6 +46,7 @@ class file_pool {
     struct job : pool_job {
       std::tuple<error_code, T...> values;
       operation<signature, job>* op = nullptr;
+      ~job() { leave(); }
     };
     initiate<signature, job>(std::move(done), back_.get_executor(),
                              [this, work = std::move(work)](operation<signature, job>& op) mutable {
@@ -82,7 +85,7 @@ class file_pool {
   bool stopping_ = false;
 };
 
-inline pool_job::~pool_job() {
+inline void pool_job::leave() {
   if (pool) pool->withdraw(*this, true);
 }
 

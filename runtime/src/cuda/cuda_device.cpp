@@ -151,14 +151,15 @@ class cuda_device final : public detail::device_backend,
     if (awaited()) {
       progress::of(executor_).wanted(*this);
     } else if (beating_) {
-      beat_.emit(asio::cancellation_type::total);
+      beat_->emit(asio::cancellation_type::total);
     }
   }
 
   void beat() {
     if (std::exchange(beating_, true)) return;
+    // The timer's operation refers to the signal, also when it is abandoned after this device.
     clock::of(executor_).async_wait_for(
-        heartbeat, asio::bind_cancellation_slot(beat_.slot(), [weak = weak_from_this()](error_code) {
+        heartbeat, asio::bind_cancellation_slot(beat_->slot(), [weak = weak_from_this(), signal = beat_](error_code) {
           auto self = weak.lock();
           if (!self || self->closed_) return;
           self->beating_ = false;
@@ -175,7 +176,7 @@ class cuda_device final : public detail::device_backend,
   std::vector<std::shared_ptr<cuda_stream>> streams_;
   std::optional<detail::worker_arena> workers_;
   asio::posix::stream_descriptor wake_;
-  asio::cancellation_signal beat_;
+  std::shared_ptr<asio::cancellation_signal> beat_ = std::make_shared<asio::cancellation_signal>();
   bool listening_ = false, beating_ = false, closed_ = false;
 };
 

@@ -230,17 +230,31 @@ class operation_list {
   list_head head_;
 };
 
+// A function with an allocator of its own. Not bind_allocator: what that returns looks to Asio as if it might have an
+// executor of its own too, and is dispatched a second time for it.
+template <class Allocator, class F>
+struct posted {
+  using allocator_type = Allocator;
+  Allocator allocator;
+  F f;
+  allocator_type get_allocator() const noexcept { return allocator; }
+  void operator()() { std::move(f)(); }
+};
+template <class Allocator, class F>
+posted(Allocator, F) -> posted<Allocator, F>;
+
 // Posts f to a handler's executor. The erased executor of an any_completion_handler can't be posted to, only
 // dispatched: there the post goes to the I/O executor, and what it runs dispatches.
 template <class Executor, class IoExecutor, class Allocator, class F>
 void post_to(const Executor& ex, const IoExecutor& io_ex, const Allocator& alloc, F f) {
   if constexpr (asio::can_require<Executor, asio::execution::blocking_t::never_t>::value ||
                 asio::is_executor<Executor>::value) {
-    asio::post(ex, asio::bind_allocator(alloc, std::move(f)));
+    asio::post(ex, posted<Allocator, F>{alloc, std::move(f)});
   } else {
-    asio::post(io_ex, asio::bind_allocator(alloc, [ex, alloc, f = std::move(f)]() mutable {
-                 asio::dispatch(ex, asio::bind_allocator(alloc, std::move(f)));
-               }));
+    auto hop = [ex, alloc, f = std::move(f)]() mutable {
+      asio::dispatch(ex, posted<Allocator, F>{alloc, std::move(f)});
+    };
+    asio::post(io_ex, posted<Allocator, decltype(hop)>{alloc, std::move(hop)});
   }
 }
 
@@ -276,8 +290,13 @@ class operation_impl final : public operation<Signature, State> {
   operation_impl(Handler&& handler, const Executor& ex)
       : base(&operation_impl::finish),
         handler_(std::move(handler)),
-        io_work_(ex),
-        work_(asio::get_associated_executor(handler_, ex)) {}
+        work_(asio::get_associated_executor(handler_, ex)) {
+    // One guard is enough where both executors are the same, as in every coroutine of one context.
+    if constexpr (std::is_same_v<handler_executor, Executor>) {
+      if (work_.get_executor() == ex) return;
+    }
+    io_work_.emplace(ex);
+  }
   ~operation_impl() = default;
 
   static void finish(operation_base* erased, void* values) {
@@ -293,19 +312,29 @@ class operation_impl final : public operation<Signature, State> {
     // The slot's function points at what is gone now; a second signal must not find it.
     if (auto slot = asio::get_associated_cancellation_slot(handler); slot.is_connected()) slot.clear();
     if (!values) return;
-    auto ex = work.get_executor();
-    auto io_ex = io_work.get_executor();
     auto& v = *static_cast<typename base::values*>(values);
+    if constexpr (std::is_same_v<handler_executor, Executor>) {
+      // What is posted is outstanding work of its executor by itself.
+      if (!io_work) return asio::post(work.get_executor(), posted{alloc, upcall{std::move(handler), std::move(v)}});
+    }
+    auto ex = work.get_executor();
+    auto io_ex = io_work->get_executor();
     post_to(ex, io_ex, alloc,
-            [handler = std::move(handler), v = std::move(v), work = std::move(work),
-             io_work = std::move(io_work)]() mutable {
-              std::apply([&](auto&&... value) { std::move(handler)(std::move(value)...); }, std::move(v));
-            });
+            [call = upcall{std::move(handler), std::move(v)}, work = std::move(work),
+             io_work = std::move(io_work)]() mutable { call(); });
   }
 
+  struct upcall {
+    Handler handler;
+    typename base::values values;
+    void operator()() {
+      std::apply([&](auto&&... value) { std::move(handler)(std::move(value)...); }, std::move(values));
+    }
+  };
+
   Handler handler_;
-  asio::executor_work_guard<Executor> io_work_;
   asio::executor_work_guard<handler_executor> work_;
+  std::optional<asio::executor_work_guard<Executor>> io_work_;
 };
 
 template <class Signature, class State, class Executor, class Start>

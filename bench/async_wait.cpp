@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -22,20 +23,34 @@ namespace {
 
 using namespace cokv;
 
+struct sample {
+  double ns = 0;   // wall time of one round
+  double cpu = 0;  // processor time of all threads; what a loaded machine leaves comparable
+  bool operator<(const sample& o) const { return ns < o.ns; }
+};
+
+double cpu_now() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) * 1e9 + static_cast<double>(t.tv_nsec);
+}
+
 template <class Body>
-double ns_each(int rounds, Body body) {
+sample ns_each(int rounds, Body body) {
   asio::io_context ctx(1);
-  double ns = 0;
+  sample each;
   asio::co_spawn(
       ctx,
-      [](int rounds, Body& body, double& ns, asio::io_context& ctx) -> awaitable<void> {
+      [](int rounds, Body& body, sample& each, asio::io_context& ctx) -> awaitable<void> {
+        const auto cpu = cpu_now();
         const auto start = std::chrono::steady_clock::now();
         co_await body(ctx, rounds);
-        ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / rounds;
-      }(rounds, body, ns, ctx),
+        each.ns = std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / rounds;
+        each.cpu = (cpu_now() - cpu) / rounds;
+      }(rounds, body, each, ctx),
       asio::detached);
   run(ctx);
-  return ns;
+  return each;
 }
 
 awaitable<void> one_post(asio::io_context& ctx, int rounds) {
@@ -133,10 +148,10 @@ struct way {
   const char* name;
   const char* against;
   int share;  // of the rounds: a hop between threads costs more
-  std::function<double(int)> run;
-  std::vector<double> samples = {};
+  std::function<sample(int)> run;
+  std::vector<sample> samples = {};
 
-  double median() const {
+  sample median() const {
     auto sorted = samples;
     std::sort(sorted.begin(), sorted.end());
     return sorted[sorted.size() / 2];
@@ -176,17 +191,20 @@ int main(int argc, char** argv) {
   for (int r = 0; r < repeat; ++r)
     for (auto& w : ways) w.samples.push_back(w.run(rounds / w.share));
 
-  std::printf("| way | ns (median of %d) | fastest | slowest | ratio |\n|---|---|---|---|---|\n", repeat);
+  std::printf("| way | ns (median of %d) | fastest | slowest | CPU ns | ratio of CPU |\n|---|---|---|---|---|---|\n",
+              repeat);
   std::string json;
   for (auto& w : ways) {
     const auto base = std::find_if(ways.begin(), ways.end(), [&](auto& o) { return std::string(o.name) == w.against; });
     const auto [low, high] = std::minmax_element(w.samples.begin(), w.samples.end());
     char ratio[64] = "";
-    if (base != ways.end()) std::snprintf(ratio, sizeof ratio, "%.2f x %s", w.median() / base->median(), w.against);
-    std::printf("| %s | %.0f | %.0f | %.0f | %s |\n", w.name, w.median(), *low, *high, ratio);
+    if (base != ways.end())
+      std::snprintf(ratio, sizeof ratio, "%.2f x %s", w.median().cpu / base->median().cpu, w.against);
+    std::printf("| %s | %.0f | %.0f | %.0f | %.0f | %s |\n", w.name, w.median().ns, low->ns, high->ns, w.median().cpu,
+                ratio);
     json += std::string(json.empty() ? "" : ",") + "\n  {\"way\": \"" + w.name +
-            "\", \"ns\": " + std::to_string(w.median()) + ", \"fastest\": " + std::to_string(*low) +
-            ", \"slowest\": " + std::to_string(*high) + "}";
+            "\", \"ns\": " + std::to_string(w.median().ns) + ", \"cpu_ns\": " + std::to_string(w.median().cpu) +
+            ", \"fastest\": " + std::to_string(low->ns) + ", \"slowest\": " + std::to_string(high->ns) + "}";
   }
   if (!json_path.empty()) std::ofstream(json_path) << "[" << json << "\n]\n";
 }

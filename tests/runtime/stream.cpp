@@ -70,8 +70,8 @@ TEST_CASE("stream: copies and kernels run in the order they were enqueued") {
 }
 
 TEST_CASE("stream: events become ready one after the other, for every kind of token") {
+  gate g;  // outlives the kernels that wait at it
   fixture f;
-  gate g;
   auto s = f.make();
   auto before = s.record();
   CHECK(before.ready());
@@ -101,8 +101,8 @@ TEST_CASE("stream: events become ready one after the other, for every kind of to
 }
 
 TEST_CASE("stream: the first error sticks; events before it succeed, at and behind it they fail") {
+  gate g;  // outlives the kernels that wait at it
   fixture f;
-  gate g;
   auto s = f.make();
   bool ran_behind = false;
   s.launch("gate", g.kernel());
@@ -137,8 +137,8 @@ TEST_CASE("stream: exceptions of a kernel become errors") {
 }
 
 TEST_CASE("stream: another stream's event holds it up without a thread, and its failure travels") {
+  gate g, g2;  // outlive the kernels that wait at them
   fixture f;
-  gate g;
   std::vector<stream> waiting;
   auto source = f.make("source");
   source.launch("gate", g.kernel());
@@ -161,7 +161,6 @@ TEST_CASE("stream: another stream's event holds it up without a thread, and its 
   CHECK(n == 8);
 
   auto bad = f.make(), dependent = f.make();
-  gate g2;
   bad.launch("gate", g2.kernel());
   bad.launch("bad", []() -> error_code { return errc::device_lost; });
   bool ran = false;
@@ -195,8 +194,8 @@ TEST_CASE("stream: chains of edges across streams, a thousand times") {
 }
 
 TEST_CASE("stream: work in flight is bounded, and async_room says when there is room") {
+  gate g;  // outlives the kernels that wait at it
   fixture f;
-  gate g;
   auto s = f.make("s", 4);
   s.launch("gate", g.kernel());
   for (int i = 0; i < 3; ++i) CHECK(!s.launch("n", [] {}));
@@ -244,8 +243,8 @@ TEST_CASE("stream: what can't be copied is refused before anything is enqueued")
 TEST_CASE("stream: cancelling a wait ends it at once; the work goes on and keeps its buffers") {
   for (auto type :
        {asio::cancellation_type::total, asio::cancellation_type::partial, asio::cancellation_type::terminal}) {
+    gate g;  // outlives the kernels that wait at it
     fixture f;
-    gate g;
     auto s = f.make();
     auto dst = filled(32, 0);
     std::weak_ptr<void> watch;
@@ -273,8 +272,8 @@ TEST_CASE("stream: cancelling a wait ends it at once; the work goes on and keeps
 }
 
 TEST_CASE("stream: handles may go while work is in flight; what was enqueued still runs, its event completes") {
+  gate g;  // outlives the kernels that wait at it
   fixture f;
-  gate g;
   auto dst = filled(32, 0);
   event e;
   {
@@ -336,8 +335,8 @@ TEST_CASE("stream: a context destroyed with work in flight waits for what runs a
 }
 
 TEST_CASE("stream: a copy overlaps a kernel of another stream, and two copies overlap each other") {
+  gate compute;  // outlives the kernels that wait at it
   fixture f;
-  gate compute;
   auto kernels = f.make("compute"), copies = f.make("copies"), more = f.make("more");
   for (int i = 0; i < 2; ++i) f.make("busy").launch("busy", [&compute] { compute.open.wait(); });
   kernels.launch("gate", [&compute] { compute.open.wait(); });

@@ -34,6 +34,10 @@ void plain_routes(http::server& s) {
     throw std::runtime_error("on purpose");
     co_return;
   });
+  s.route(verb::get, "/gives-up", [](exchange&) -> awaitable<void> {
+    throw boost::system::system_error(asio::error::operation_aborted, "something of its own");
+    co_return;
+  });
   s.route(verb::get, "/silent", [](exchange&) -> awaitable<void> { co_return; });
   s.route(verb::get, "/breaks", [](exchange& x) -> awaitable<void> {
     co_await x.start(status::ok, "text/plain");
@@ -205,6 +209,7 @@ TEST_CASE("http server: a handler that fails is a 500, or a cut stream, and the 
     return with_site({}, plain_routes, [](site& s) -> awaitable<void> {
       CHECK(code_of(co_await s.ask(get("/throws"))) == 500);
       CHECK(code_of(co_await s.ask(get("/silent"))) == 500);
+      CHECK(code_of(co_await s.ask(get("/gives-up"))) == 500);
       CHECK(code_of(co_await s.ask(get("/breaks"))) == 599);
       CHECK(code_of(co_await s.ask(get("/hello/x"))) == 200);
     });

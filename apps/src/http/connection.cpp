@@ -180,19 +180,19 @@ awaitable<void> connection::answer(exchange& x, const target& to) {
       watch();
     else
       x.watch_with(watch);
-    co_await handle(x, to);
+    co_await handle(x, to, scope);
     x.watch_with({});
     scope.cancel();
   });
   (void)ended;  // the client's going is told by peer_gone_
 }
 
-awaitable<void> connection::handle(exchange& x, const target& to) {
+awaitable<void> connection::handle(exchange& x, const target& to, const task_group& scope) {
   std::string failure;
   try {
     co_await to.run(x);
   } catch (const boost::system::system_error& e) {
-    if (e.code() == asio::error::operation_aborted) throw;  // cancelled: nobody waits for an answer
+    if (scope.cancelled()) throw;  // nobody waits for an answer
     failure = e.what();
   } catch (const std::exception& e) {
     failure = e.what();

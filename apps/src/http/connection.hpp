@@ -25,7 +25,7 @@ class connection {
   awaitable<result<void>> read_head(exchange::parser& parser);
   std::optional<problem> check_head(exchange::parser& parser, request_head& head);
   awaitable<void> answer(exchange& x, const target& to);
-  awaitable<void> handle(exchange& x, const target& to);
+  awaitable<void> handle(exchange& x, const target& to, const task_group& scope);
   awaitable<error_code> watch_peer();
   awaitable<void> linger();
 

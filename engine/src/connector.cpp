@@ -98,7 +98,14 @@ void kv_connector::lookup(std::shared_ptr<detail::connector_state> state, reques
                           std::string salt, lookup_handler h) {
   if (state->cache) state->cache->open(id, prompt, salt);
   state->plans[id].clear();
-  detail::run_as_operation(state->ex, state->lookup(id, prompt.size()), std::move(h));
+  auto ex = state->ex;
+  // The coroutine starts later: it owns the state from now on, whatever becomes of the connector before.
+  constexpr auto run = [](std::shared_ptr<detail::connector_state> s, request_id of,
+                          std::size_t tokens) -> awaitable<result<kv_match>> {
+    co_return co_await s->lookup(of, tokens);
+  };
+  const auto tokens = prompt.size();
+  detail::run_as_operation(ex, run(std::move(state), id, tokens), std::move(h));
 }
 
 kv_load kv_connector::load(request_id id, std::uint32_t first, std::span<const block_index> blocks) {

@@ -158,12 +158,12 @@ void engine_state::shutdown() {
   while (!live_.empty()) finish(std::shared_ptr(live_.begin()->second), errc::closed);
 }
 
-awaitable<error_code> engine_state::drain() {
-  auto self = shared_from_this();
-  draining_ = true;
-  while (!live_.empty() || looping_)
-    co_await initiate<void(error_code)>(asio::deferred, ex, [this](waiter& op) { drains_.push_back(op); });
-  auto [ec] = co_await connector.async_close(asio::as_tuple(asio::deferred));
+awaitable<error_code> engine_state::drain(std::shared_ptr<engine_state> self) {
+  auto& s = *self;
+  s.draining_ = true;
+  while (!s.live_.empty() || s.looping_)
+    co_await initiate<void(error_code)>(asio::deferred, s.ex, [&s](waiter& op) { s.drains_.push_back(op); });
+  auto [ec] = co_await s.connector.async_close(asio::as_tuple(asio::deferred));
   co_return ec;
 }
 
@@ -199,7 +199,7 @@ result<generation> engine::submit(generation_request request) {
 
 void engine::drain(std::shared_ptr<detail::engine_state> state, drain_handler h) {
   auto ex = state->ex;
-  detail::run_as_operation(ex, state->drain(), std::move(h));
+  detail::run_as_operation(ex, detail::engine_state::drain(std::move(state)), std::move(h));
 }
 
 void engine::cancel_all() { state_->cancel_all(); }

@@ -28,7 +28,8 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void cancel(generation_state& g);
   void cancel_all();
   void shutdown();
-  awaitable<error_code> drain();
+  // Starts after it was called: it owns the state from the call on.
+  static awaitable<error_code> drain(std::shared_ptr<engine_state> self);
   engine_counters counters() const;
 
   const asio::any_io_executor ex;

@@ -79,7 +79,7 @@ def bad_models_are_refused_in_one_line(binary, folder):
     refused(binary, broken("tiny", lambda p: truncate(p, 4)), ["model.safetensors"])
     refused(binary, broken("long-header", long_header), ["model.safetensors", "header"])
     refused(binary, broken("other", lambda p: rewrite(p, lambda c: c.update(architectures=["MambaForCausalLM"]))), ["config.json", "MambaForCausalLM"])
-    refused(binary, broken("shape", lambda p: rewrite(p, lambda c: c.update(intermediate_size=641))), ["model.safetensors", "mlp"])
+    refused(binary, broken("shape", lambda p: rewrite(p, lambda c: c.update(intermediate_size=642))), ["model.safetensors", "mlp"])
     refused(binary, broken("no-field", lambda p: rewrite(p, lambda c: c.pop("num_hidden_layers"))), ["config.json", "num_hidden_layers"])
     refused(binary, broken("text", lambda p: open(os.path.join(p, "config.json"), "w").write("{")), ["config.json"])
     refused(binary, broken("no-tokenizer", lambda p: os.remove(os.path.join(p, "tokenizer.json"))), ["tokenizer.json"])

@@ -16,17 +16,13 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def load_spans(path):
-    """The transfers and layers of a trace: (kind, layer, start, end) in milliseconds from the first layer's start."""
+    """The transfers and layers of a trace: (kind, layer, start, end) in milliseconds."""
     found = []
     for event in json.load(open(path))["traceEvents"]:
-        if event.get("ph") != "X":
-            continue
-        args = event.get("args", {})
-        if "layer" not in args:
-            continue
-        kind = {"layer": "compute", "flush": "flush", "load": "load"}.get(event.get("cat"))
-        if kind:
-            found.append((kind, int(args["layer"]), event["ts"] / 1e3, (event["ts"] + event["dur"]) / 1e3))
+        named = re.fullmatch(r"(layer|flush|load) (\d+)", event["name"]) if event.get("ph") == "X" else None
+        if named:
+            kind = {"layer": "compute"}.get(named[1], named[1])
+            found.append((kind, int(named[2]), event["ts"] / 1e3, (event["ts"] + event["dur"]) / 1e3))
     return found
 
 

@@ -16,7 +16,7 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from restart import ROOT, machine, prompts  # noqa: E402
-from lib_servers import Server, complete, metric  # noqa: E402
+from lib_servers import WARM_UP, Server, complete, metric  # noqa: E402
 
 TICK = os.sysconf("SC_CLK_TCK")
 
@@ -49,7 +49,7 @@ def main():
         with Server(options.cokv, *serve, log=log) as plain, Server(options.cokv, *serve, "--kv-remote", cache.url, log=log) as streaming:
             servers = {"plain": (plain, [plain]), "streaming": (streaming, [streaming, cache])}
             for server, _ in servers.values():
-                complete(server.port, "In the day that", 8)
+                complete(server.port, WARM_UP, 8)
             for number, prompt in enumerate(prompts(options.pairs, options.tokens, seed=2)):
                 order = ["plain", "streaming"] if number % 2 == 0 else ["streaming", "plain"]
                 pair = {}

@@ -10,7 +10,7 @@ import re
 import sys
 
 sys.path.insert(0, os.path.dirname(__file__))
-from lib_servers import Server, complete, metric  # noqa: E402
+from lib_servers import WARM_UP, Server, complete, metric  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -91,7 +91,7 @@ def prompt_of(text, server, tokens):
     prompt = ""
     for line in lines:
         prompt += line + " "
-        if len(prompt) / 3.35 >= tokens:
+        if len(prompt) / 3.44 >= tokens:
             break
     return prompt.strip()
 
@@ -113,7 +113,7 @@ def main():
         serve = ["serve", "--model", options.model, "--kv-remote", cache.url]
         print("2. a server starts, and is asked to go on with the first chapter of Genesis")
         with Server(options.cokv, *serve, "--trace", trace, log=log) as first:
-            complete(first.port, "In the day that", 4)  # the first request of a process pays for cold caches: not ours to show
+            complete(first.port, WARM_UP, 4)  # the first request of a process pays for cold caches: not ours to show
             prompt = prompt_of(os.path.join(ROOT, "models/text/genesis.txt"), first, 1000)
             cold = complete(first.port, prompt, 24)
             print(f"   prompt: {cold['usage']['prompt_tokens']} tokens, answer: {cold['text']!r}")
@@ -128,7 +128,7 @@ def main():
         svg(prompt_spans, picture, fraction)
         print("4. a new server starts, and is asked the same")
         with Server(options.cokv, *serve, log=log) as second:
-            complete(second.port, "In the day that", 4)
+            complete(second.port, WARM_UP, 4)
             before = metric(second.port, "cokv_kv_bytes_total", path="remote_in")
             warm = complete(second.port, prompt, 24)
             warm_in = metric(second.port, "cokv_kv_bytes_total", path="remote_in") - before

@@ -6,6 +6,10 @@ import socket
 import subprocess
 import time
 
+# The first request of a process pays for connections and cold caches. This one is longer than a block, and shares no
+# prefix with any other.
+WARM_UP = "Where wast thou when I laid the foundations of the earth? declare, if thou hast understanding. " * 2
+
 
 class Server:
     """One `cokv` server process, listening on a port of its own choice."""

@@ -14,7 +14,7 @@ PLAIN = re.compile(r"^(?:\w+: )?(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$"
 def counts(text):
     passed = failed = skipped = 0
     for found in DOCTEST.finditer(text):
-        passed, failed = passed + int(found[2]), failed + int(found[3])
+        passed, failed = passed + int(found[2]), failed + int(found[3])  # "skipped" are those of other suites
     for found in PLAIN.finditer(text):
         passed, failed, skipped = passed + int(found[1]), failed + int(found[2]), skipped + int(found[3] or 0)
     return passed, failed, skipped

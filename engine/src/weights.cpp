@@ -196,12 +196,12 @@ weights weights::open(const std::filesystem::path& dir) {
   state s;
   if (std::filesystem::exists(single, ec)) {
     s.tensors = s.map_file(single);
-  } else if (std::filesystem::exists(index, ec)) {
-    s.map_shards(index);
-  } else {
-    throw config_error(dir.string() + ": neither model.safetensors nor model.safetensors.index.json is there");
+    return weights(std::move(s).finish(single));
   }
-  return weights(std::move(s).finish(dir));
+  if (!std::filesystem::exists(index, ec))
+    throw config_error(dir.string() + ": neither model.safetensors nor model.safetensors.index.json is there");
+  s.map_shards(index);
+  return weights(std::move(s).finish(index));
 }
 
 const std::filesystem::path& weights::path() const noexcept { return state_->path; }

@@ -58,7 +58,7 @@ TEST_CASE("expect names the tensor, the shape expected and the shape found") {
   temp_dir dir;
   dir.write("model.safetensors", safetensors(two_tensors, std::string(32, 'x')));
   auto tensors = weights::open(dir.path());
-  auto where = dir.path().string();
+  auto where = (dir.path() / "model.safetensors").string();
   CHECK(config_error_of([&] { tensors.expect("a", {3, 2}); }) == where + ": a: expected shape [3, 2], found [2, 3]");
   CHECK(config_error_of([&] { tensors.expect("a", {}); }) == where + ": a: expected shape [], found [2, 3]");
   CHECK(config_error_of([&] { tensors.expect("c", {1}); }) == where + ": c: missing, expected shape [1]");

@@ -1,5 +1,6 @@
 #include "cpu_device.hpp"
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <new>
@@ -10,6 +11,20 @@ namespace {
 
 // Two directions at once is what transfers need; more only compete for memory bandwidth.
 constexpr int copy_threads = 2;
+
+// Device memory is there from the start, as it is on a device: else the first transfer into every page pays for making
+// it. Huge pages where the system gives them. Best effort.
+constexpr std::size_t huge_page = 2 << 20;
+
+void make_resident(std::byte* data, std::size_t bytes) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const auto whole = bytes / page * page;
+  if (whole == 0) return;
+  if (bytes >= huge_page) madvise(data, whole, MADV_HUGEPAGE);
+#ifdef MADV_POPULATE_WRITE
+  madvise(data, whole, MADV_POPULATE_WRITE);
+#endif
+}
 
 // What a handle holds: it keeps the device alive, which a runner on the device's threads must not.
 struct held_stream {
@@ -41,8 +56,9 @@ result<buffer> cpu_device::allocate(std::size_t bytes, memory_kind kind) {
   static const auto physical = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   if (bytes > physical) return errc::out_of_memory;
   try {
-    auto memory = buffer::host(bytes);
+    auto memory = buffer::host(bytes, bytes >= huge_page ? huge_page : 4096);
     auto* data = memory.data();
+    if (kind != memory_kind::host) make_resident(data, bytes);
     return buffer::adopt(data, bytes, kind, std::make_shared<buffer>(std::move(memory)), true);
   } catch (const std::bad_alloc&) {
     return errc::out_of_memory;

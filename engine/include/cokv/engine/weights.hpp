@@ -42,7 +42,7 @@ class weights {
   static weights open(const std::filesystem::path& dir);
   static weights open_file(const std::filesystem::path& safetensors);
 
-  const std::filesystem::path& path() const noexcept;  // as given to open
+  const std::filesystem::path& path() const noexcept;  // the file, or the index of its shards
   bool contains(std::string_view name) const;
   const std::map<std::string, tensor_view, std::less<>>& tensors() const noexcept;
   std::uint64_t bytes() const noexcept;  // of all tensors

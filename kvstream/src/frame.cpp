@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <stdexcept>
 #include <utility>
 
@@ -187,13 +188,24 @@ void frame_parser::filled(std::size_t n) {
   got_ += n;
 }
 
+// A reader that read ahead into the targets themselves shows bytes that lie in them, elsewhere than they belong.
+static bool overlap(std::span<const std::byte> a, std::span<const std::byte> b) noexcept {
+  const std::less<> before;
+  return before(a.data(), b.data() + b.size()) && before(b.data(), a.data() + a.size());
+}
+
 std::size_t frame_parser::feed_payload(std::span<const std::byte> in) {
   if (got_ < header_.length) {
     auto n = static_cast<std::size_t>(std::min<std::uint64_t>(in.size(), header_.length - got_));
-    if (discarded_)
-      digest_.update(in.first(n));
-    else
-      digest_.copy(target_.subspan(got_, n), in.first(n), copy_path::memcpy);  // it is read again soon
+    const auto from = in.first(n);
+    if (discarded_) {
+      digest_.update(from);
+    } else if (const auto to = target_.subspan(got_, n); overlap(to, from)) {
+      digest_.update(from);
+      std::memmove(to.data(), from.data(), n);
+    } else {
+      digest_.copy(to, from, copy_path::memcpy);  // it is read again soon
+    }
     got_ += n;
     return n;
   }

@@ -19,7 +19,7 @@ void add_generate(CLI::App& app, action& chosen) {
       ->capture_default_str();
   command->add_option("--device", o->device, "cpu or cuda:N")->capture_default_str();
   command->add_option("--threads", o->threads, "Threads that compute, 0 for one a core")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   command->add_flag("--json", o->json, "One JSON object with tokens and timing instead of text");
   command->callback([o, &chosen] { chosen = [o](streams io) { return generate(*o, io); }; });

@@ -19,7 +19,7 @@ void add_serve(CLI::App& app, action& chosen) {
       ->capture_default_str();
   c->add_option("--device", o->device, "cpu or cuda:N")->type_name("DEVICE")->capture_default_str();
   c->add_option("--threads", o->threads, "Threads of the CPU device; 0: one a core")
-      ->check(CLI::Range(0, 4096))
+      ->check(CLI::Range(0, 1024))
       ->capture_default_str();
 
   const CLI::Range count(1u, 1u << 30);

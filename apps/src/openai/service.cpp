@@ -160,6 +160,9 @@ awaitable<void> service::generate(exchange& x, common_request r, std::vector<tok
     co_await answer_whole(x, w);
 }
 
+// A client that went away took its answer back: nothing failed.
+static const char* outcome_of(error_code ec) { return ec == asio::error::operation_aborted ? "cancelled" : "failed"; }
+
 awaitable<void> service::answer_whole(exchange& x, work& w) {
   std::string text;
   auto reason = finish_reason::none;
@@ -167,7 +170,7 @@ awaitable<void> service::answer_whole(exchange& x, work& w) {
     auto piece = co_await w.making->next();
     if (!piece) {
       if (piece.error() == asio::error::eof) break;
-      w.end("failed");
+      w.end(outcome_of(piece.error()));
       co_await x.refuse(problem_of(piece.error(), "the answer was not completed"));
       co_return;
     }
@@ -183,7 +186,7 @@ awaitable<void> service::answer_stream(exchange& x, work& w) {
   for (bool first = true;; first = false) {
     auto piece = co_await w.making->next();
     if (!piece && piece.error() != asio::error::eof) {
-      w.end("failed");
+      w.end(outcome_of(piece.error()));
       auto p = problem_of(piece.error(), "the answer was not completed");
       if (first)
         co_await x.refuse(std::move(p));

@@ -9,6 +9,15 @@ function(step)
   endif()
   set(output "${text}" PARENT_SCOPE)
 endfunction()
+# The README shows the very lines that are compiled here.
+file(READ ${CMAKE_CURRENT_LIST_DIR}/main.cpp source)
+file(READ ${CMAKE_CURRENT_LIST_DIR}/../../README.md readme)
+string(REGEX MATCH "// example begins\n(.*)// example ends" found "${source}")
+string(FIND "${readme}" "${CMAKE_MATCH_1}" place)
+if(NOT found OR place EQUAL -1)
+  message(FATAL_ERROR "README.md does not show the example of tests/package/main.cpp")
+endif()
+
 step(${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
 step(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${work}/build -G Ninja -DCMAKE_CXX_COMPILER=${COMPILER}
      -DCMAKE_PREFIX_PATH=${work}/prefix -DCMAKE_BUILD_TYPE=Release)

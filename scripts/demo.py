@@ -91,7 +91,7 @@ def prompt_of(text, server, tokens):
     prompt = ""
     for line in lines:
         prompt += line + " "
-        if len(prompt) / 3.53 >= tokens:
+        if len(prompt) / 3.75 >= tokens:
             break
     return prompt.strip()
 

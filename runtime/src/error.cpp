@@ -53,6 +53,8 @@ class category final : public boost::system::error_category {
         return "permission denied";
       case errc::unavailable:
         return "unavailable";
+      case errc::in_use:
+        return "in use by another process";
     }
     return "unknown cokv error";
   }

@@ -84,10 +84,12 @@ class uring_file final : public file::impl {
 
   asio::any_io_executor get_executor() const noexcept override { return ex_; }
   void read_at(std::uint64_t offset, asio::mutable_buffer into, file::transfer_handler done) override {
-    asio::async_read_at(*opened(), offset, into, keep(std::move(done)));
+    auto& f = *opened();  // before keep() takes its share of it
+    asio::async_read_at(f, offset, into, keep(std::move(done)));
   }
   void write_at(std::uint64_t offset, asio::const_buffer from, file::transfer_handler done) override {
-    asio::async_write_at(*opened(), offset, from, keep(std::move(done)));
+    auto& f = *opened();
+    asio::async_write_at(f, offset, from, keep(std::move(done)));
   }
   void sync(file::handler done) override {
     pool_->run(std::move(done), [f = opened()] { return std::tuple(posix::sync(f->native_handle())); });

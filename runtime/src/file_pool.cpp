@@ -1,18 +1,30 @@
 #include "file_pool.hpp"
 
 #include <algorithm>
+#include <system_error>
 
 namespace cokv::detail {
 
-void file_pool::submit(pool_job& job) {
+// Without a single thread the job is an error; with fewer than wanted it waits for those there are.
+error_code file_pool::submit(pool_job& job) {
   std::lock_guard lock(mutex_);
   job.pool = this;
   job.at = pool_job::stage::queued;
   queue_.push_back(&job);
-  if (!stopping_ && idle_ < queue_.size() && threads_.size() < limit_)
-    threads_.emplace_back([this] { serve(); });
-  else
-    arrived_.notify_one();
+  if (!stopping_ && idle_ < queue_.size() && threads_.size() < limit_) {
+    try {
+      threads_.push_back(make_([this] { serve(); }));
+      return {};
+    } catch (const std::system_error& e) {
+      if (threads_.empty()) {
+        queue_.pop_back();
+        job.at = pool_job::stage::over;
+        return e.code();
+      }
+    }
+  }
+  arrived_.notify_one();
+  return {};
 }
 
 bool file_pool::withdraw(pool_job& job, bool wait) {

@@ -4,6 +4,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <tuple>
@@ -36,7 +37,15 @@ struct pool_job {
 
 class file_pool {
  public:
-  explicit file_pool(const asio::any_io_executor& ex, std::size_t threads) : back_(ex), limit_(threads) {}
+  using thread_maker = std::function<std::thread(std::function<void()>)>;
+
+  // `make` throws system_error where the system gives no thread.
+  file_pool(
+      const asio::any_io_executor& ex, std::size_t threads,
+      thread_maker make = [](std::function<void()> f) { return std::thread(std::move(f)); })
+      : back_(ex), limit_(threads), make_(std::move(make)) {
+    threads_.reserve(limit_);
+  }
   ~file_pool() { stop(); }
 
   // `work()` returns the completion's values as a tuple.
@@ -63,7 +72,7 @@ class file_pool {
                                  if (op.state().pool->withdraw(op.state(), false))
                                    op.fail(asio::error::operation_aborted);
                                });
-                               submit(self);
+                               if (auto ec = submit(self)) op.fail(ec);
                              });
   }
 
@@ -72,11 +81,12 @@ class file_pool {
   void stop();
 
  private:
-  void submit(pool_job& job);
+  error_code submit(pool_job& job);
   void serve();
 
   mailbox back_;
   std::size_t limit_;
+  thread_maker make_;
   std::mutex mutex_;
   std::condition_variable arrived_, ended_;
   std::deque<pool_job*> queue_;

@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -10,6 +11,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
+
+#include "cokv/runtime/error.hpp"
 
 namespace cokv::detail::posix {
 namespace {
@@ -44,9 +47,18 @@ std::tuple<error_code, int> open(const std::string& path, open_mode mode) {
     case open_mode::create_new:
       flags |= O_RDWR | O_CREAT | O_EXCL;
       break;
+    case open_mode::lock:
+      flags |= O_RDWR | O_CREAT;
+      break;
   }
   int fd = retry([&] { return ::open(path.c_str(), flags, 0644); });
   if (fd < 0) return {last_error(), -1};
+  // The system drops it with the descriptor, also when the process is killed. Where a file system has no such locks
+  // the file is opened without.
+  if (mode == open_mode::lock && retry([&] { return ::flock(fd, LOCK_EX | LOCK_NB); }) != 0 && errno == EWOULDBLOCK) {
+    ::close(fd);
+    return {make_error_code(errc::in_use), -1};
+  }
   return {error_code(), fd};
 }
 

@@ -59,7 +59,11 @@ void scope::leave(bool completed) {
 }
 
 void scope::joining() {
-  if (live_ == 0) asio::post(ex_, [self = shared_from_this()] { self->finish_join(); });
+  if (live_ > 0) return;
+  // A background scope takes children meanwhile: then the last of them completes the join, or already has.
+  asio::post(ex_, [self = shared_from_this()] {
+    if (self->live_ == 0 && self->join_) self->finish_join();
+  });
 }
 
 void scope::finish_join() {

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <boost/asio/use_future.hpp>
 #include <latch>
 #include <stdexcept>
@@ -315,7 +316,8 @@ TEST_CASE("stream: a context destroyed with work in flight waits for what runs a
     other.wait(e);
     other.launch("dropped too", [&ran] { ran = true; });
     e.async_wait([&](error_code) { called = true; });
-    asio::co_spawn(ctx, [](event e) -> awaitable<void> { co_await e.async_wait(); }(other.record()), asio::detached);
+    asio::co_spawn(
+        ctx, [](event e) -> awaitable<void> { co_await e.async_wait(); }(other.record()), asio::detached);
     ctx.poll();
     g.entered.wait();
     opener = std::thread([&g, captured] {  // goes on when the shutdown has dropped what was queued
@@ -397,4 +399,31 @@ TEST_CASE("device: a CUDA device that isn't there says so in one line") {
   CHECK(line.starts_with("cuda:4711: "));
   CHECK(line.find('\n') == std::string::npos);
   CHECK(open_device(ctx.get_executor(), "cuda:x").error() == errc::unknown_device);
+}
+
+TEST_CASE("stream: a context that ends under a kernel: what was dropped is closed, the kernel's event waits for it") {
+  std::latch entered{1};
+  std::atomic<bool> early{true};
+  event running, dropped;
+  {
+    asio::io_context ctx{1};
+    auto dev = open_device(ctx.get_executor(), "cpu", {.threads = 1}).value();
+    auto s = dev.make_stream({.name = "s"}).value();
+    std::latch told{1};
+    s.launch("runs", [&] {
+      entered.count_down();
+      told.wait();
+      while (!dropped.ready()) std::this_thread::yield();  // the stream is closed by now
+      early = running.ready();
+    });
+    running = s.record();
+    s.launch("never", [] {});
+    dropped = s.record();
+    told.count_down();
+    entered.wait();
+  }
+  CHECK(!early);
+  CHECK(running.ready());
+  CHECK(!running.status());
+  CHECK(dropped.status() == errc::closed);
 }

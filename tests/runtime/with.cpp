@@ -5,6 +5,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <string>
 
+#include "cokv/runtime/detail/background.hpp"
 #include "cokv/runtime/error.hpp"
 
 using namespace cokv;
@@ -313,4 +314,31 @@ TEST_CASE("a context destroyed at any step of a scope leaves nothing behind") {
     }
     CHECK(alive == 0);
   }
+}
+
+TEST_CASE("a join of background tasks waits for those begun before it completes, and completes once") {
+  asio::io_context ctx(1);
+  detail::background tasks(ctx.get_executor());
+  int ended = 0, joined = 0;
+  auto task = [](int& n) -> awaitable<void> {
+    ++n;
+    co_return;
+  };
+  auto join = [&] {
+    tasks.async_join([&] {
+      ++joined;
+      CHECK(ended == joined);
+    });
+  };
+  join();  // when nothing runs
+  tasks.spawn(task(ended));
+  ctx.run();
+  CHECK(joined == 1);
+  asio::post(ctx, [&] {
+    join();
+    tasks.spawn(task(ended));  // runs, and ends, here
+  });
+  ctx.restart();
+  ctx.run();
+  CHECK(joined == 2);
 }

@@ -80,12 +80,14 @@ void cpu_stream::run() {
     }
     item next = std::move(queue_.front());
     queue_.pop_front();
+    executing_ = true;
     lock.unlock();
 
     const error_code ec = execute(next);
     next = {};  // buffers go before anybody hears that they are free
     if (ec) return fail(ec);
     lock.lock();
+    executing_ = false;
     const auto done = ++done_;
     lock.unlock();
     line_->advance(done);
@@ -131,6 +133,7 @@ void cpu_stream::fail(error_code ec) {
   {
     std::lock_guard lock(mutex_);
     failure_ = ec;
+    executing_ = false;
     dropped.swap(queue_);
     at = done_ + 1;
     if (state_ != state::closed) state_ = state::idle;
@@ -146,7 +149,7 @@ void cpu_stream::close() {
     std::lock_guard lock(mutex_);
     state_ = state::closed;
     dropped.swap(queue_);
-    at = done_ + 1;
+    at = done_ + (executing_ ? 2 : 1);  // what runs may still write: its event comes with its end
   }
   dropped.clear();
   line_->fail(at, errc::closed);  // releases the streams that wait for this one

@@ -66,6 +66,7 @@ class cpu_stream final : public stream_backend, public runnable, public std::ena
   std::deque<item> queue_;
   state state_ = state::idle;
   worker_arena* running_on_ = nullptr;
+  bool executing_ = false;
   error_code failure_;
   std::uint64_t done_ = 0;
   std::atomic<std::uint64_t> enqueued_{0};

@@ -13,23 +13,30 @@ struct worker_arena::threads {
   bool closed = false;
   std::vector<std::thread> pool;
 
-  threads(int n, std::shared_ptr<load> l) {
-    for (int i = 0; i < n; ++i)
-      pool.emplace_back([this, l] {
-        std::unique_lock lock(mutex);
-        for (;;) {
-          some.wait(lock, [&] { return closed || !queue.empty(); });
-          if (queue.empty()) return;
-          auto task = std::move(queue.front());
-          queue.pop_front();
-          lock.unlock();
-          run(*l, std::move(task));
-          lock.lock();
-        }
-      });
+  threads(int n, const std::shared_ptr<load>& l) {
+    try {
+      for (int i = 0; i < n; ++i) pool.emplace_back([this, l] { serve(*l); });
+    } catch (...) {  // no thread to be had: those that there are must be joined
+      end();
+      throw;
+    }
+  }
+  ~threads() { end(); }
+
+  void serve(load& l) {
+    std::unique_lock lock(mutex);
+    for (;;) {
+      some.wait(lock, [&] { return closed || !queue.empty(); });
+      if (queue.empty()) return;
+      auto task = std::move(queue.front());
+      queue.pop_front();
+      lock.unlock();
+      run(l, std::move(task));
+      lock.lock();
+    }
   }
 
-  ~threads() {
+  void end() {
     {
       std::lock_guard lock(mutex);
       closed = true;

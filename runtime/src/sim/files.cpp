@@ -1,7 +1,9 @@
 #include <cstring>
 #include <filesystem>
+#include <set>
 
 #include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/error.hpp"
 #include "cokv/runtime/file.hpp"
 #include "disk.hpp"
 #include "services.hpp"
@@ -95,12 +97,13 @@ class disk::files_of final : public file_system::impl {
 
   detail::sim_domain& domain_;
   disk& disk_;
+  std::shared_ptr<std::set<std::string>> locked_ = std::make_shared<std::set<std::string>>();  // they end with the life
 };
 
 class disk::files_of::handle final : public file::impl {
  public:
-  handle(files_of& files, std::shared_ptr<inode> file, bool writable)
-      : files_(files), file_(std::move(file)), writable_(writable) {}
+  handle(files_of& files, std::shared_ptr<inode> file, bool writable, std::shared_ptr<void> lock)
+      : files_(files), file_(std::move(file)), writable_(writable), lock_(std::move(lock)) {}
 
   asio::any_io_executor get_executor() const noexcept override { return sim_context::executor_type(files_.domain_); }
 
@@ -169,6 +172,7 @@ class disk::files_of::handle final : public file::impl {
   files_of& files_;
   std::shared_ptr<inode> file_;
   bool writable_;
+  std::shared_ptr<void> lock_;
 };
 
 void disk::files_of::open(std::string path, open_mode mode, file_system::open_handler done) {
@@ -179,11 +183,17 @@ void disk::files_of::open(std::string path, open_mode mode, file_system::open_ha
     if (is_directory(path)) return {system_error(sys::is_a_directory), file()};
     if (!is_directory(parent(path))) return {system_error(sys::no_such_file_or_directory), file()};
     if (mode == open_mode::create_new && there) return {system_error(sys::file_exists), file()};
-    bool make = mode == open_mode::create || mode == open_mode::create_new;
+    bool make = mode == open_mode::create || mode == open_mode::create_new || (mode == open_mode::lock && !there);
     if (!make && !there) return {system_error(sys::no_such_file_or_directory), file()};
+    std::shared_ptr<void> lock;
+    if (mode == open_mode::lock) {
+      if (!locked_->insert(path).second) return {make_error_code(errc::in_use), file()};
+      lock = std::shared_ptr<void>(nullptr, [all = locked_, path](void*) { all->erase(path); });
+    }
     std::shared_ptr<inode> node = make ? std::make_shared<inode>() : found->second.file;
     if (make) disk_.commit({{path, entry{node}}});
-    return {error_code(), file(std::make_unique<handle>(*this, std::move(node), mode != open_mode::read))};
+    return {error_code(),
+            file(std::make_unique<handle>(*this, std::move(node), mode != open_mode::read, std::move(lock)))};
   });
 }
 

@@ -35,6 +35,7 @@ enum class errc {
   store_full,          // the store has no room and may not evict
   permission_denied,   // the caller's key does not allow this
   unavailable,         // the peer is down, or was given up on
+  in_use,              // somebody else holds it: a folder that another process has open
 };
 
 const boost::system::error_category& cokv_category() noexcept;

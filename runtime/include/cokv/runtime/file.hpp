@@ -20,10 +20,11 @@
 namespace cokv {
 
 enum class open_mode {
-  read,       // must exist
-  write,      // must exist; read and write
-  create,     // made or emptied; read and write
-  create_new  // must not exist: already there is file_exists; read and write
+  read,        // must exist
+  write,       // must exist; read and write
+  create,      // made or emptied; read and write
+  create_new,  // must not exist: already there is file_exists; read and write
+  lock         // made if need be, held by one handle at a time, of all processes: else errc::in_use
 };
 
 // An open file. Reads and writes move the whole buffer: fewer bytes read means end of file (n is what there was,

@@ -1,8 +1,11 @@
 #include "cokv/kvstream/file_store.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 
@@ -37,7 +40,7 @@ std::vector<fs::path> files_under(const fs::path& p) {
   std::vector<fs::path> out;
   if (!fs::exists(p)) return out;
   for (auto& e : fs::recursive_directory_iterator(p))
-    if (e.is_regular_file()) out.push_back(e.path());
+    if (e.is_regular_file() && e.path() != p / "lock") out.push_back(e.path());
   std::sort(out.begin(), out.end());
   return out;
 }
@@ -275,4 +278,59 @@ TEST_CASE("file store: a folder that can't be is an error, a missing option a co
   asio::io_context ctx(1);
   CHECK_THROWS_AS((void)file_store::async_open(ctx.get_executor(), {}), config_error);
   CHECK_THROWS_AS((void)file_store::async_open(ctx.get_executor(), {.directory = "x", .limit_bytes = 0}), config_error);
+}
+
+TEST_CASE("file store: a folder is one store's at a time, of all processes, and free when that one was killed") {
+  folder dir;
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const auto child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    asio::io_context ctx(1);
+    std::unique_ptr<file_store> held;
+    file_store::async_open(ctx.get_executor(), dir.options(), [&](error_code ec, std::unique_ptr<file_store> s) {
+      held = std::move(s);
+      (void)!::write(ready[1], ec ? "e" : "o", 1);
+    });
+    ctx.run();
+    for (;;) ::pause();
+  }
+  char said = 0;
+  REQUIRE(::read(ready[0], &said, 1) == 1);
+  CHECK(said == 'o');
+  on_disk([&](asio::any_io_executor ex) -> awaitable<void> {
+    auto [ec, s] = co_await file_store::async_open(ex, dir.options(), asio::as_tuple(asio::deferred));
+    CHECK(ec == errc::in_use);
+    CHECK(ec.message() == "in use by another process");
+    CHECK(!s);
+  });
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  on_disk([&](asio::any_io_executor ex) -> awaitable<void> {
+    auto s = co_await file_store::async_open(ex, dir.options());
+    auto [ec, other] = co_await file_store::async_open(ex, dir.options(), asio::as_tuple(asio::deferred));
+    CHECK(ec == errc::in_use);
+    CHECK(!co_await write_blocks(*s, ns, 0, 2));
+    s.reset();
+    s = co_await file_store::async_open(ex, dir.options());
+    CHECK(co_await read_blocks(*s, ns, 0, 2) == 2);
+    CHECK(s->info().refused == 0);
+  });
+}
+
+TEST_CASE("file store: a block whose file somebody removed is gone, not damaged, and can be written again") {
+  on_disk([](asio::any_io_executor ex) -> awaitable<void> {
+    folder dir;
+    auto s = co_await file_store::async_open(ex, dir.options());
+    CHECK(!co_await write_blocks(*s, ns, 0, 3));
+    fs::remove(file_of(dir, 1));
+    CHECK(co_await read_blocks(*s, ns, 0, 3) == 1);
+    CHECK(s->info().digest_failures == 0);
+    CHECK(co_await s->async_match(ns, contract_keys(0, 3)) == 1);
+    CHECK(!co_await write_blocks(*s, ns, 1, 1));
+    CHECK(co_await read_blocks(*s, ns, 0, 3) == 3);
+  });
 }

@@ -179,6 +179,105 @@ TEST_CASE("file store: a full disk is store_full, and leaves what was there") {
       {.real = false});
 }
 
+TEST_CASE(
+    "file store: a disk that fills up keeps the first blocks of a write, and gives up old ones for later writes") {
+  for (bool deferred : {false, true})
+    for (std::size_t room : {1, 2, 5})
+      co_test(
+          [=](asio::any_io_executor ex) -> awaitable<void> {
+            auto& disk = sim::disk::of(static_cast<sim_context&>(asio::query(ex, asio::execution::context)));
+            auto s = co_await file_store::async_open(ex, options());
+            CHECK(!co_await write_blocks(*s, ns, 0, 1));
+            const auto one = s->info().used_bytes;
+            disk.faults.capacity = (1 + room) * one + one / 2;
+            const auto writer_of = [&](std::uint32_t first, std::uint32_t n) -> awaitable<std::size_t> {
+              auto writer =
+                  co_await s->async_open_write(ns, contract_layout(), contract_keys(first, n), {.deferred = deferred});
+              for (std::uint32_t layer = 0; layer < contract_layout().layers(); ++layer)
+                co_await writer->async_write(layer, contract_segments(first, n, layer));
+              auto [ec] = co_await writer->async_commit(as_tuple());
+              CHECK(ec == (room < 6 && writer->kept() < n ? make_error_code(errc::store_full) : error_code()));
+              co_await s->async_settle();
+              co_return ec ? writer->kept() : n;
+            };
+            CHECK(co_await writer_of(10, 6) == room);
+            CHECK(co_await read_blocks(*s, ns, 10, 6) == room);
+            CHECK(co_await read_blocks(*s, ns, 0, 1) == 1);
+            CHECK(s->info().no_room_blocks == 6 - room);
+            CHECK(s->info().failed_writes == 6 - room);
+            CHECK(s->info().used_bytes == used_by_blocks(disk));
+            CHECK(files_in_tmp(disk) == 0);
+            // What is full gives up the old for the new, as many as there is room for.
+            CHECK(co_await writer_of(20, 1) == 1);
+            CHECK(co_await writer_of(30, 6) >= room);
+            CHECK(co_await read_blocks(*s, ns, 30, 6) >= room);
+            CHECK(s->info().evicted_blocks > 0);
+            CHECK(disk.used() <= disk.faults.capacity);
+            // Somebody made room.
+            disk.faults.capacity = std::uint64_t{1} << 40;
+            CHECK(co_await writer_of(40, 20) == 20);
+            CHECK(co_await read_blocks(*s, ns, 40, 20) == 20);
+          },
+          {.real = false});
+}
+
+TEST_CASE("file store: what can't be read just now is an error, stays, and is not called damaged") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        auto& disk = sim::disk::of(static_cast<sim_context&>(asio::query(ex, asio::execution::context)));
+        auto s = co_await file_store::async_open(ex, options());
+        CHECK(!co_await write_blocks(*s, ns, 0, 3));
+        disk.faults.read_error = 1;
+        auto [open_ec, none] = co_await s->async_open_read(ns, contract_layout(), contract_keys(0, 3), as_tuple());
+        CHECK(open_ec == boost::system::errc::io_error);
+        disk.faults.read_error = 0;
+        auto reader = co_await s->async_open_read(ns, contract_layout(), contract_keys(0, 3));
+        disk.faults.read_error = 1;
+        auto into = contract_segments(0, 3, 0);
+        auto [ec, good] = co_await reader->async_read(0, into, as_tuple());
+        CHECK(ec == boost::system::errc::io_error);
+        disk.faults.read_error = 0;
+        CHECK(s->info().digest_failures == 0);
+        CHECK(co_await read_blocks(*s, ns, 0, 3) == 3);
+      },
+      {.real = false});
+}
+
+TEST_CASE("file store: settled, every deferred commit is visible and survives the end of the process") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        auto s = co_await file_store::async_open(ex, options());
+        for (std::uint32_t i = 0; i < 5; ++i) CHECK(!co_await write_blocks(*s, ns, 4 * i, 4, {.deferred = true}));
+        CHECK(s->info().blocks < 20);
+        co_await s->async_settle();
+        CHECK(s->info().blocks == 20);
+        s.reset();
+        s = co_await file_store::async_open(ex, options());
+        CHECK(s->info().blocks == 20);
+      },
+      {.real = false});
+}
+
+TEST_CASE("file store: a node that is killed frees its folder") {
+  sim_context context(3);
+  sim::node host(context, "host");
+  std::vector<std::unique_ptr<file_store>> stores;
+  for (int life = 0; life < 2; ++life) {
+    asio::co_spawn(
+        host.get_executor(),
+        [&](asio::any_io_executor ex) -> awaitable<void> {
+          stores.push_back(co_await file_store::async_open(ex, options()));
+          auto [ec, other] = co_await file_store::async_open(ex, options(), as_tuple());
+          CHECK(ec == errc::in_use);
+        }(host.get_executor()),
+        asio::detached);
+    context.run();
+    CHECK(stores.size() == static_cast<std::size_t>(life + 1));
+    host.kill();
+    host.start();
+  }
+}
+
 TEST_CASE("file store: the same seed gives the same run") {
   auto body = [](asio::any_io_executor ex) -> awaitable<void> {
     auto s = co_await file_store::async_open(ex, options());

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "cokv/kvstream/digest.hpp"
+#include "cokv/runtime/error.hpp"
 #include "store/file_store_state.hpp"
 
 namespace cokv::detail {
@@ -40,31 +41,31 @@ struct read_job {
     if (s.stays_open.count() == 0) s.open.close();
   }
 
-  // The prefix ends before this block. What was damaged goes; what can't be read just now stays.
+  // The prefix ends before this block: it is damaged, or somebody removed its file, and goes. What merely can't be read
+  // just now stays, and is an error of the read.
   void end_before(std::size_t index, bool damaged) {
     good = std::min(good, index);
     auto& e = slots[index].entry;
-    if (!damaged) return;
-    ++store->counters.digest_failures;
+    if (damaged) ++store->counters.digest_failures;
     if (store->find(e->id) == e) store->drop(e);
+  }
+
+  error_code not_opened(std::size_t index, error_code ec) {
+    if (ec != boost::system::errc::no_such_file_or_directory) return ec;
+    end_before(index, false);
+    return {};
   }
 
   awaitable<error_code> read_head(std::size_t index) {
     auto [wait_ec, admitted] = co_await store->operations.async_acquire(1, as_tuple());
     if (wait_ec) co_return wait_ec;
     auto& s = slots[index];
-    if (auto ec = co_await open_slot(s)) {
-      if (ec == asio::error::operation_aborted) co_return ec;
-      end_before(index, false);
-      co_return error_code();
-    }
+    if (auto ec = co_await open_slot(s)) co_return not_opened(index, ec);
     auto head = co_await store->read_head(s.open);
     rest(s);
-    if (!head && head.error() == asio::error::operation_aborted) co_return head.error();
-    if (!head)
-      end_before(index, true);
-    else if (head->id != s.entry->id || head->layout != layout)
-      end_before(index, true);  // another block in this one's place
+    if (!head && head.error().category() != cokv_category()) co_return head.error();
+    if (!head || head->id != s.entry->id || head->layout != layout)
+      end_before(index, true);  // no block, or another one in this one's place
     else
       s.digests = std::move(head->digests);
     co_return error_code();
@@ -75,18 +76,14 @@ struct read_job {
     auto [wait_ec, admitted] = co_await store->operations.async_acquire(1, as_tuple());
     if (wait_ec) co_return wait_ec;
     auto& s = slots[index];
-    if (auto ec = co_await open_slot(s)) {
-      if (ec == asio::error::operation_aborted) co_return ec;
-      end_before(index, false);
-      co_return error_code();
-    }
+    if (auto ec = co_await open_slot(s)) co_return not_opened(index, ec);
     block_file about;
     about.layout = layout;
     auto [ec, n] =
         co_await s.open.async_read_at(about.segment_offset(layer), asio::buffer(into.data(), into.size()), as_tuple());
     rest(s);
-    if (ec == asio::error::operation_aborted) co_return ec;
-    if (ec || n < into.size() || digest_of(into.bytes()) != s.digests[layer]) {
+    if (ec) co_return ec;
+    if (n < into.size() || digest_of(into.bytes()) != s.digests[layer]) {
       end_before(index, true);
     } else {
       store->counters.read_segments += 1;

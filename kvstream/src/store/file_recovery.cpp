@@ -23,14 +23,19 @@ awaitable<result<block_file>> file_store::state::read_head(file& f) {
 }
 
 awaitable<error_code> file_store::state::recover() {
-  for (auto& directory : {options.directory, blocks_directory(), temporary_directory()}) {
+  auto [made_ec] = co_await files.async_make_directories(options.directory, as_tuple());
+  if (made_ec) co_return made_ec;
+  auto [lock_ec, held] = co_await files.async_open(lock_path(), open_mode::lock, as_tuple());
+  if (lock_ec) co_return lock_ec;
+  file_lock = std::move(held);
+  for (auto& directory : {blocks_directory(), temporary_directory()}) {
     auto [ec] = co_await files.async_make_directories(directory, as_tuple());
     if (ec) co_return ec;
   }
   auto [top_ec, top] = co_await files.async_list(options.directory, as_tuple());
   if (top_ec) co_return top_ec;
   for (auto& e : top)
-    if (!e.directory || (e.name != "blocks" && e.name != "tmp")) ++counters.refused;
+    if (e.directory ? e.name != "blocks" && e.name != "tmp" : e.name != "lock") ++counters.refused;
 
   auto [left_ec, left] = co_await files.async_list(temporary_directory(), as_tuple());
   if (left_ec) co_return left_ec;

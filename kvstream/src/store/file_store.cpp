@@ -60,16 +60,36 @@ awaitable<void> file_store::state::remove_all(std::shared_ptr<state> self) {
     co_await self->files.async_remove(next.path, as_tuple());
     if (next.removed) next.removed->release();
   }
-  --self->removers_;
+  if (--self->removers_ > 0) co_return;
+  for (auto& waiting : std::exchange(self->when_removed_, {})) waiting->release();
+}
+
+awaitable<error_code> file_store::state::settle(std::shared_ptr<state> self) {
+  // Whoever has all permits knows that nobody else has one.
+  auto [ec, all] =
+      co_await self->deferred.async_acquire(std::max<std::size_t>(self->options.max_deferred, 1), as_tuple());
+  while (!ec && self->removers_ > 0) {
+    auto over = std::make_shared<semaphore>(self->ex, 0);
+    self->when_removed_.push_back(over);
+    std::tie(ec, std::ignore) = co_await over->async_acquire(1, as_tuple());
+  }
+  co_return ec;
+}
+
+std::uint64_t file_store::state::limit() {
+  if (disk_limit_ >= options.limit_bytes) return options.limit_bytes;
+  if (auto free = files.free_space(options.directory)) disk_limit_ = std::max(disk_limit_, *used + *free);
+  return std::min(disk_limit_, options.limit_bytes);
 }
 
 awaitable<std::tuple<error_code, detail::reservation>> file_store::state::make_room(std::uint64_t bytes) {
-  if (*used + bytes > options.limit_bytes + order.evictable())
+  const auto most = limit();
+  if (*used + bytes > most + order.evictable())
     co_return std::tuple(error_code(errc::store_full), detail::reservation());
   detail::reservation room(used, bytes);
   auto removed = std::make_shared<semaphore>(ex, 0);
   std::size_t n = 0;
-  while (*used > options.limit_bytes) {
+  while (*used > most) {
     auto id = order.evict();
     if (!id) co_return std::tuple(error_code(errc::store_full), detail::reservation());
     drop(find(*id), removed);
@@ -130,6 +150,10 @@ void file_store::do_open_read(namespace_id ns, block_layout layout, std::vector<
                               reader_handler handler) {
   detail::run_as_operation(get_executor(), detail::open_file_reader(state_, ns, std::move(layout), std::move(keys)),
                            std::move(handler));
+}
+
+void file_store::do_settle(done_handler handler) {
+  detail::run_as_operation(get_executor(), state::settle(state_), std::move(handler));
 }
 
 void file_store::do_remove(namespace_id ns, block_key key, done_handler handler) {

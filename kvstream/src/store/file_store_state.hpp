@@ -34,6 +34,10 @@ class reservation {
     return *this;
   }
   ~reservation() { release(); }
+  void give_back(std::uint64_t bytes) noexcept {
+    *used_ -= bytes;
+    bytes_ -= bytes;
+  }
   void release() noexcept {
     if (used_) *used_ -= bytes_;
     used_.reset();
@@ -78,6 +82,11 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   // Out of the index at once, its file removed behind; its room is free.
   void drop(const std::shared_ptr<detail::file_entry>& e, std::shared_ptr<semaphore> removed = nullptr);
   void remove_later(std::string path, std::shared_ptr<semaphore> removed = nullptr);
+  // The bytes that blocks may take: the limit, or less where the disk was found full before it.
+  std::uint64_t limit();
+  void disk_is_full() { disk_limit_ = std::min(disk_limit_, *used); }
+  // Waits for deferred commits and removals.
+  static awaitable<error_code> settle(std::shared_ptr<state> self);
   // Room for as many bytes, taken; waits until the files that had to go are gone.
   awaitable<std::tuple<error_code, detail::reservation>> make_room(std::uint64_t bytes);
   void insert(std::shared_ptr<detail::file_entry> e);
@@ -86,6 +95,7 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   std::string blocks_directory() const { return options.directory + "/blocks"; }
   std::string namespace_directory(const namespace_id& ns) const { return blocks_directory() + "/" + ns.hex(); }
   std::string temporary_directory() const { return options.directory + "/tmp"; }
+  std::string lock_path() const { return options.directory + "/lock"; }
 
   // Reads all that stands before the data of an open file.
   awaitable<result<detail::block_file>> read_head(file& f);
@@ -93,6 +103,7 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   awaitable<error_code> recover();
 
   asio::any_io_executor ex;
+  file file_lock;  // held as long as anything of this store may touch the folder
   file_store_options options;
   file_system& files;
   semaphore operations;
@@ -116,6 +127,8 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
 
   std::deque<removal> removals_;
   std::size_t removers_ = 0;
+  std::vector<std::shared_ptr<semaphore>> when_removed_;
+  std::uint64_t disk_limit_ = ~std::uint64_t{0};
 };
 
 namespace detail {
@@ -136,7 +149,7 @@ class file_pins {
   std::vector<std::pair<stored_id, std::uint64_t>> held_;
 };
 
-// No room on the disk is what a store calls full.
+// No room on the disk is what a store calls full: errc::store_full.
 error_code as_store_error(error_code ec);
 
 awaitable<std::tuple<error_code, std::unique_ptr<block_writer>>> open_file_writer(std::shared_ptr<file_store::state> s,

@@ -18,13 +18,14 @@ struct write_job : std::enable_shared_from_this<write_job> {
   };
 
   write_job(std::shared_ptr<file_store::state> s, namespace_id n, std::vector<block_key> k)
-      : store(std::move(s)), ns(n), keys(std::move(k)), slot_of(keys.size(), none), present(store) {}
+      : store(std::move(s)), ns(n), keys(std::move(k)), kept(keys.size()), slot_of(keys.size(), none), present(store) {}
 
   static constexpr std::size_t none = ~std::size_t{0};
 
   std::shared_ptr<file_store::state> store;
   namespace_id ns;
   std::vector<block_key> keys;
+  std::size_t kept;  // of them, those before the first that was given up for want of room
   std::shared_ptr<const block_layout> layout;
   std::vector<std::size_t> slot_of;  // none where the key is there already
   std::vector<slot> slots;
@@ -57,6 +58,7 @@ struct write_job : std::enable_shared_from_this<write_job> {
 
   void give_up() {
     if (std::exchange(over, true)) return;
+    kept = 0;
     store->counters.failed_writes += slots.size();
     for (auto& s : slots) {
       s.open.close();
@@ -65,6 +67,37 @@ struct write_job : std::enable_shared_from_this<write_job> {
     }
     slots.clear();
     room.release();
+  }
+
+  // The disk is full: of the blocks that are written here only the first `n` go on.
+  awaitable<error_code> cut_to(std::size_t n) {
+    auto removed = std::make_shared<semaphore>(store->ex, 0);
+    std::size_t files = 0;
+    for (auto i = n; i < slots.size(); ++i) {
+      auto& s = slots[i];
+      s.open.close();
+      if (!s.made) continue;
+      store->remove_later(s.path, removed);
+      ++files;
+    }
+    const auto gone = slots.size() - n;
+    slots.resize(n);
+    leave_out_from(n);
+    store->counters.failed_writes += gone;
+    store->counters.no_room_blocks += gone;
+    room.give_back(gone * block_file_bytes(*layout));
+    store->disk_is_full();
+    auto [ec, all] = co_await removed->async_acquire(files, as_tuple());  // then there is room for the others
+    co_return ec;
+  }
+
+  // No key has a slot from `n` on.
+  void leave_out_from(std::size_t n) {
+    for (std::size_t i = keys.size(); i-- > 0;) {
+      if (slot_of[i] == none || slot_of[i] < n) continue;
+      slot_of[i] = none;
+      kept = i;
+    }
   }
 
   awaitable<error_code> open_slot(slot& s) {
@@ -99,15 +132,27 @@ struct write_job : std::enable_shared_from_this<write_job> {
     if (failed) co_return failed;
     if (auto ec = check_buffers(*layout, keys.size(), layer, segments)) co_return ec;
     if (written[layer]) co_return errc::invalid_argument;
-    std::vector<std::size_t> todo;
+    std::vector<std::size_t> todo, again;
     for (std::size_t i = 0; i < keys.size(); ++i)
       if (slot_of[i] != none) todo.push_back(i);
     failed = asio::error::operation_aborted;  // unless this comes to its end
-    failed = as_store_error(co_await for_each_index(todo.size(), store->options.max_operations, [&](std::size_t i) {
-      return write_segment(layer, slot_of[todo[i]], segments[todo[i]]);
-    }));
-    if (!failed) written[layer] = true;
-    co_return failed;
+    for (;;) {
+      auto write_one = [&](std::size_t i) -> awaitable<error_code> {
+        auto ec = as_store_error(co_await write_segment(layer, slot_of[todo[i]], segments[todo[i]]));
+        if (ec != errc::store_full) co_return ec;
+        again.push_back(todo[i]);
+        co_return error_code();
+      };
+      auto ec = co_await for_each_index(todo.size(), store->options.max_operations, write_one);
+      if (!ec && again.empty()) break;
+      if (!ec && slots.size() == 1) ec = errc::store_full;
+      if (!ec) ec = co_await cut_to(slots.size() - 1);
+      if (ec) co_return failed = ec;
+      todo = std::exchange(again, {});
+      std::erase_if(todo, [&](std::size_t i) { return slot_of[i] == none; });
+    }
+    written[layer] = true;
+    co_return failed = error_code();
   }
 
   awaitable<error_code> settle(slot& s) {
@@ -133,8 +178,17 @@ struct write_job : std::enable_shared_from_this<write_job> {
   // All blocks are whole and synced before the first has its name.
   awaitable<error_code> place() {
     auto width = store->options.max_operations;
-    if (auto ec = co_await for_each_index(slots.size(), width, [&](std::size_t i) { return settle(slots[i]); }))
-      co_return ec;
+    auto whole = slots.size();
+    auto settle_one = [&](std::size_t i) -> awaitable<error_code> {
+      auto ec = as_store_error(co_await settle(slots[i]));
+      if (ec != errc::store_full) co_return ec;
+      whole = std::min(whole, i);  // what a failed sync left of it nobody knows: it isn't tried again
+      co_return error_code();
+    };
+    if (auto ec = co_await for_each_index(slots.size(), width, settle_one)) co_return ec;
+    if (whole == 0 && !slots.empty()) co_return errc::store_full;
+    if (whole < slots.size())
+      if (auto ec = co_await cut_to(whole)) co_return ec;
     if (slots.empty()) co_return error_code();
     auto directory = store->namespace_directory(ns);
     auto [made_ec] = co_await store->files.async_make_directories(directory, as_tuple());
@@ -173,8 +227,10 @@ struct write_job : std::enable_shared_from_this<write_job> {
       store->counters.written_bytes += layout->bytes();
     }
     slots.clear();
-    co_return error_code();
+    co_return all_or_full();
   }
+
+  error_code all_or_full() const { return kept == keys.size() ? error_code() : make_error_code(errc::store_full); }
 };
 
 awaitable<error_code> run_write(std::shared_ptr<write_job> job, std::uint32_t layer, std::vector<buffer> segments) {
@@ -198,7 +254,7 @@ awaitable<error_code> run_commit(std::shared_ptr<write_job> job, bool deferred) 
   if (ec) co_return ec;
   job->failed = errc::closed;  // for whoever asks again
   asio::co_spawn(job->store->ex, run_deferred(job, std::move(turn), std::move(under_way)), asio::detached);
-  co_return error_code();
+  co_return job->all_or_full();
 }
 
 class file_writer final : public block_writer {
@@ -206,6 +262,8 @@ class file_writer final : public block_writer {
   file_writer(std::shared_ptr<write_job> job, bool deferred)
       : block_writer(job->store->ex), job_(std::move(job)), deferred_(deferred) {}
   ~file_writer() override { job_->abandon(); }
+
+  std::size_t kept() const override { return job_->kept; }
 
  private:
   void do_write(std::uint32_t layer, std::vector<buffer> segments, done_handler handler) override {
@@ -243,6 +301,18 @@ awaitable<std::tuple<error_code, std::unique_ptr<block_writer>>> open_file_write
       job->slot_of[i] = fresh++;
   }
   if (bytes > s->options.limit_bytes / std::max<std::size_t>(fresh, 1)) co_return fail(errc::too_large);
+  // On a disk that was found full, as many of the first as may find room.
+  if (const auto most = s->limit(); most < s->options.limit_bytes) {
+    const auto free = most + s->order.evictable() - std::min(most + s->order.evictable(), *s->used);
+    const auto fit = std::min<std::uint64_t>(fresh, free / bytes);
+    if (fit == 0 && fresh > 0) co_return fail(errc::store_full);
+    if (fit < fresh) {
+      s->counters.failed_writes += fresh - fit;
+      s->counters.no_room_blocks += fresh - fit;
+      job->leave_out_from(fit);
+      fresh = fit;
+    }
+  }
   auto [ec, room] = co_await s->make_room(bytes * fresh);
   if (ec) co_return fail(ec);
   job->room = std::move(room);

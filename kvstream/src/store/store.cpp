@@ -14,4 +14,8 @@ void store::do_layout(namespace_id, block_key, layout_handler handler) {
                                                    [](auto& op) { op.fail(make_error_code(errc::unsupported)); });
 }
 
+void store::do_settle(done_handler handler) {
+  detail::initiate<void(error_code)>(std::move(handler), executor_, [](auto& op) { op.complete({}); });
+}
+
 }  // namespace cokv

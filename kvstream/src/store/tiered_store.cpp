@@ -73,6 +73,7 @@ class tiered_store::writer final : public block_writer {
   void do_commit(done_handler handler) override {
     detail::run_as_operation(get_executor(), commit(both_), std::move(handler));
   }
+  std::size_t kept() const override { return both_->lasting->kept(); }
 
  private:
   struct pair {
@@ -243,6 +244,10 @@ void tiered_store::do_remove(namespace_id ns, block_key key, done_handler handle
     co_return gone.error();
   };
   detail::run_as_operation(get_executor(), remove(tiers_, ns, key), std::move(handler));
+}
+
+void tiered_store::do_settle(done_handler handler) {
+  tiers_->lasting->async_settle(std::move(handler));  // the fast one is gone with the process
 }
 
 void tiered_store::do_layout(namespace_id ns, block_key key, layout_handler handler) {

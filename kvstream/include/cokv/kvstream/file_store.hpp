@@ -11,7 +11,7 @@
 namespace cokv {
 
 struct file_store_options {
-  std::string directory;                                // made if need be; one process at a time
+  std::string directory;                                // made if need be; one store at a time
   std::uint64_t limit_bytes = std::uint64_t{10} << 30;  // of files, those being written included
   std::size_t max_operations = 16;                      // file operations at a time
   std::size_t max_open_files = 256;                     // kept open between operations
@@ -19,14 +19,17 @@ struct file_store_options {
 };
 
 // async_open_write reserves room for all its blocks: errc::too_large when they could never fit, errc::store_full when
-// what is there may not be given up, or the disk is full. A deferred commit completes when all bytes were handed to the
-// system; sync and rename follow.
+// what is there may not be given up. When the disk fills up below the limit, a writer gives up its last blocks, so that
+// the first ones keep a prefix: its commit is errc::store_full, kept() says how many are there, and from then on the
+// store gives up old blocks as if its limit were what the disk took. A deferred commit completes when all bytes were
+// handed to the system; sync and rename follow.
 class file_store final : public store {
  public:
   using open_handler = asio::any_completion_handler<void(error_code, std::unique_ptr<file_store>)>;
 
   // Opens a folder: removes what a crash left half-written, reads the header of every block, gives up the oldest beyond
   // the limit. Files that are not ours, or of another version, stay where they are and are counted in info().refused.
+  // errc::in_use while another store has the folder, of this process or another; the end of that process frees it.
   // Throws config_error for an empty directory or a limit of 0; errors: the system's.
   template <asio::completion_token_for<void(error_code, std::unique_ptr<file_store>)> Token = asio::deferred_t>
   static auto async_open(asio::any_io_executor ex, file_store_options options, Token&& token = Token()) {
@@ -52,6 +55,7 @@ class file_store final : public store {
   void do_open_read(namespace_id ns, block_layout layout, std::vector<block_key> keys, reader_handler handler) override;
   void do_remove(namespace_id ns, block_key key, done_handler handler) override;
   void do_layout(namespace_id ns, block_key key, layout_handler handler) override;
+  void do_settle(done_handler handler) override;
 
   std::shared_ptr<state> state_;
 };

@@ -18,6 +18,7 @@
 // | async_commit     | unknown: ask again     | none                 | blocks are visible | [5] store_full    |
 // | async_read       | the reader is failed   | held until complete  | they are verified  | [4]               |
 // | async_remove     | unknown: ask again     | none                 | it is gone         | not_found         |
+// | async_settle     | the wait ends          | none                 | see there          |                   |
 //
 // [1] invalid_argument, too_large for what no store could take; [2] too_large, store_full for want of room;
 // [3] namespace_mismatch when a key is stored with another layout; [4] out_of_range (layer), invalid_argument (number
@@ -60,6 +61,7 @@ struct store_info {
   std::uint64_t digest_failures = 0;  // damage found and never used
   std::uint64_t refused = 0;          // foreign, old or misnamed things found in the store's place
   std::uint64_t failed_writes = 0;    // blocks that did not become visible, deferred ones included
+  std::uint64_t no_room_blocks = 0;   // of those, the ones for which the disk had no room below the limit
 };
 
 struct write_options {
@@ -95,6 +97,10 @@ class block_writer {
     return detail::initiate_erased<void(error_code)>(std::forward<Token>(token), executor_,
                                                      [this](done_handler h) { do_commit(std::move(h)); });
   }
+
+  // After errc::store_full from async_commit: leading blocks that there was room for, and that became visible all the
+  // same, or will where the commit is deferred. A disk may fill up under a writer.
+  virtual std::size_t kept() const { return 0; }
 
  protected:
   virtual void do_write(std::uint32_t layer, std::vector<buffer> segments, done_handler handler) = 0;
@@ -208,6 +214,14 @@ class store {
         std::forward<Token>(token), executor_, [this, ns, key](layout_handler h) { do_layout(ns, key, std::move(h)); });
   }
 
+  // When no deferred commit is under way any more: each has become visible, or was dropped and counted. For whoever
+  // ends the process. Cancelling it ends the wait alone.
+  template <asio::completion_token_for<void(error_code)> Token = asio::deferred_t>
+  auto async_settle(Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code)>(std::forward<Token>(token), executor_,
+                                                     [this](done_handler h) { do_settle(std::move(h)); });
+  }
+
  protected:
   virtual void do_match(namespace_id ns, std::vector<block_key> keys, count_handler handler) = 0;
   virtual void do_open_write(namespace_id ns, block_layout layout, std::vector<block_key> keys, write_options options,
@@ -216,6 +230,7 @@ class store {
                             reader_handler handler) = 0;
   virtual void do_remove(namespace_id ns, block_key key, done_handler handler) = 0;
   virtual void do_layout(namespace_id ns, block_key key, layout_handler handler);
+  virtual void do_settle(done_handler handler);
 
  private:
   asio::any_io_executor executor_;

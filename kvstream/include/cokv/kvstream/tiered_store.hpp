@@ -28,6 +28,7 @@ class tiered_store final : public store {
   void do_open_read(namespace_id ns, block_layout layout, std::vector<block_key> keys, reader_handler handler) override;
   void do_remove(namespace_id ns, block_key key, done_handler handler) override;
   void do_layout(namespace_id ns, block_key key, layout_handler handler) override;
+  void do_settle(done_handler handler) override;
 
  private:
   struct tiers {

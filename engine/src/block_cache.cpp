@@ -128,6 +128,10 @@ void block_hold::reset() noexcept {
   if (auto state = std::move(state_)) state->leave(block_);
 }
 
+void block_hold::quarantine_until(const event& done) {
+  if (state_ && state_->pool) state_->pool->hold_until(state_->slots[block_].lease, done);
+}
+
 block_cache::block_cache(kv_pool& pool, bool keep) : state_(std::make_shared<detail::block_cache_state>(pool, keep)) {}
 
 // Leases go back to the pool with the state: at once, or when the last hold is gone.

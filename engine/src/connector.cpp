@@ -16,14 +16,22 @@ connector_state::connector_state(asio::any_io_executor e, namespace_id n, block_
 }
 
 void connector_state::settle(tier_state& t, error_code ec) {
-  if (ec == asio::error::operation_aborted) return t.health.gave_up();
+  if (ec == asio::error::operation_aborted) return;  // nothing was learned
   if (ec) ++t.count.errors;
   // A tier that refuses one block as such is well.
-  if (!ec || ec == errc::store_full || ec == errc::too_large || ec == errc::invalid_argument) {
-    if (t.health.succeeded() && options.on_tier_good) options.on_tier_good(t.tier.name);
-  } else if (t.health.failed(now()) && options.on_tier_bad) {
+  const bool no_room = ec == errc::store_full || ec == errc::too_large;
+  if (!ec || no_room || ec == errc::invalid_argument) {
+    if (t.health->succeeded() && options.on_tier_good) options.on_tier_good(t.tier.name);
+  } else if (t.health->failed(now()) && options.on_tier_bad) {
     options.on_tier_bad(t.tier.name, ec);
   }
+  if (no_room && t.health->no_room(now()) && options.on_tier_full) options.on_tier_full(t.tier.name, ec);
+}
+
+void connector_state::settle(tier_state& t, tier_try& attempt, error_code ec) {
+  if (ec == asio::error::operation_aborted) return attempt.end();
+  attempt.told();
+  settle(t, ec);
 }
 
 // Each tier is asked only for what the faster ones do not have.
@@ -33,10 +41,12 @@ awaitable<std::vector<load_run>> connector_state::find(std::vector<block_key> ke
   std::vector<load_run> runs;
   for (std::size_t i = 0; i < tiers.size(); ++i) {
     auto& t = *tiers[i];
-    if (!t.tier.load || covered == keys.size() || !may_try(t)) continue;
+    if (!t.tier.load || covered == keys.size()) continue;
+    auto attempt = try_tier(t);
+    if (!attempt) continue;
     std::vector<block_key> rest(keys.begin() + covered, keys.end());
     auto n = co_await with_deadline(t.tier.blocks->async_match(ns, rest, asio::deferred), t.tier.lookup_budget);
-    settle(t, n ? error_code() : n.error());
+    settle(t, attempt, n ? error_code() : n.error());
     ++t.count.lookups;
     if (!n) continue;
     const auto found = static_cast<std::uint32_t>(std::min(*n, rest.size()));
@@ -88,6 +98,7 @@ kv_connector::kv_connector(asio::any_io_executor ex, namespace_id ns, block_cach
 kv_connector::~kv_connector() {
   state_->options.on_tier_bad = nullptr;
   state_->options.on_tier_good = nullptr;
+  state_->options.on_tier_full = nullptr;
   state_->cache = nullptr;
   state_->tasks.cancel();
 }
@@ -139,6 +150,9 @@ void kv_connector::close(std::shared_ptr<detail::connector_state> state, close_h
   auto join = [](std::shared_ptr<detail::connector_state> s) -> awaitable<error_code> {
     if (std::exchange(s->closing, true)) co_return errc::closed;
     co_await s->tasks.async_join(asio::deferred);
+    for (auto& t : s->tiers)
+      if (t->tier.save && t->tier.deferred)
+        (void)co_await with_deadline(t->tier.blocks->async_settle(asio::deferred), t->tier.save_budget);
     co_return error_code();
   };
   detail::run_as_operation(state->ex, join(state), std::move(h));
@@ -148,7 +162,8 @@ kv_connector_counters kv_connector::counters() const {
   kv_connector_counters all{state_->cache->stats(), {}};
   for (const auto& t : state_->tiers) {
     auto count = t->count;
-    count.bad = t->health.bad();
+    count.bad = t->health->bad();
+    count.full = t->health->full();
     count.pending_blocks = t->pending.size();
     count.digest_failures = t->tier.blocks->info().digest_failures;
     all.tiers.push_back(std::move(count));

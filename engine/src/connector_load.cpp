@@ -31,7 +31,9 @@ void load_state::advance() {
 }
 
 void load_state::finish() {
-  finished = true;
+  if (std::exchange(finished, true)) return;
+  for (auto& p : runs)
+    if (p.layers < layers) p.good = 0;  // cut off: none of its blocks is whole
   advance();
 }
 
@@ -49,22 +51,16 @@ std::shared_ptr<load_state> connector_state::load(request_id id, std::uint32_t f
   std::vector<block_hold> held;
   for (auto b : blocks) held.push_back(cache->hold(b));
   auto plan = plans.find(id);
-  auto task = run_load(l, std::move(wanted), plan == plans.end() ? std::vector<load_run>() : plan->second, first,
-                       std::move(held));
-  if (!tasks.spawn(std::move(task))) l->finish();
+  auto tiers_of = plan == plans.end() ? std::vector<load_run>() : plan->second;
+  tasks.spawn(
+      run_load(load_end(l), shared_from_this(), std::move(wanted), std::move(tiers_of), first, std::move(held)));
   return l;
 }
 
-awaitable<void> connector_state::run_load(std::shared_ptr<load_state> l, std::vector<block_key> keys,
-                                          std::vector<load_run> plan, std::uint32_t first,
+awaitable<void> connector_state::run_load(load_end end, std::shared_ptr<connector_state> self,
+                                          std::vector<block_key> keys, std::vector<load_run> plan, std::uint32_t first,
                                           std::vector<block_hold> blocks) {
-  auto self = shared_from_this();
-  // Whatever ends this coroutine, a destroyed context apart, whoever waits learns of it.
-  struct on_exit {
-    load_state& l;
-    ~on_exit() { l.finish(); }
-  } always{*l};
-
+  const auto& l = end.load();
   // The lookup's plan, cut to what is wanted. The device may have lost blocks since: then the tiers are asked again.
   std::vector<load_run> runs;
   std::uint32_t covered = 0;
@@ -75,7 +71,7 @@ awaitable<void> connector_state::run_load(std::shared_ptr<load_state> l, std::ve
     runs.push_back({r.tier, begin, end - begin});
     covered += end - begin;
   }
-  if (covered == 0 && count > 0 && !l->cancelled) runs = co_await find(keys, first, 0);
+  if (covered == 0 && count > 0 && !l->cancelled) runs = co_await self->find(keys, first, 0);
   for (const auto& r : runs) l->runs.push_back({r, r.count, 0, false});
 
   std::vector<named_block> named;
@@ -87,18 +83,24 @@ awaitable<void> connector_state::run_load(std::shared_ptr<load_state> l, std::ve
         const auto at = runs[part].first - first;
         std::vector<block_index> into;
         for (std::uint32_t i = 0; i < runs[part].count; ++i) into.push_back(named[at + i].block);
-        group.spawn(run_part(l, part, {keys.begin() + at, keys.begin() + at + runs[part].count}, std::move(into)));
+        group.spawn(
+            run_part(self, l, part, {keys.begin() + at, keys.begin() + at + runs[part].count}, std::move(into)));
       }
       co_return;
     });
     l->group = nullptr;
   }
 
-  for (auto& p : l->runs)
-    if (p.layers < l->layers) p.good = 0;  // cut off: none of its blocks is whole
-  std::uint32_t left = l->good();
-  publish(std::span(named).first(left));
-  for (const auto& p : l->runs) {
+  self->finish_load(*l, named, first);
+}
+
+// The books, and what others may have of it.
+void connector_state::finish_load(load_state& l, std::span<const named_block> named, std::uint32_t first) {
+  for (auto& p : l.runs)
+    if (p.layers < l.layers) p.good = 0;
+  std::uint32_t left = l.good();
+  publish(named.first(left));
+  for (const auto& p : l.runs) {
     auto& t = *tiers[p.run.tier];
     const auto used = std::min(left, p.run.count);
     left -= used;
@@ -106,15 +108,15 @@ awaitable<void> connector_state::run_load(std::shared_ptr<load_state> l, std::ve
     t.count.loaded_bytes += used * layout.bytes();
     t.count.load_failures += p.run.count - used;
     const auto at = p.run.first - first;
-    for (std::uint32_t i = p.good; i < p.run.count; ++i) t.known.erase(keys[at + i]);  // save it again
-    promote(p.run, std::span(named).subspan(at, used));
+    for (std::uint32_t i = p.good; i < p.run.count; ++i) t.known.erase(named[at + i].key);  // save it again
+    promote(p.run, named.subspan(at, used));
   }
 }
 
-awaitable<void> connector_state::run_part(std::shared_ptr<load_state> l, std::size_t part, std::vector<block_key> keys,
+awaitable<void> connector_state::run_part(std::shared_ptr<connector_state> self, std::shared_ptr<load_state> l,
+                                          std::size_t part, std::vector<block_key> keys,
                                           std::vector<block_index> blocks) {
-  auto self = shared_from_this();
-  auto& t = *tiers[l->runs[part].run.tier];
+  auto& t = *self->tiers[l->runs[part].run.tier];
   struct on_exit {
     load_state& l;
     std::size_t part;
@@ -126,19 +128,19 @@ awaitable<void> connector_state::run_part(std::shared_ptr<load_state> l, std::si
     }
   } always{*l, part};
 
-  auto reader = co_await with_deadline(t.tier.blocks->async_open_read(ns, layout, std::move(keys), asio::deferred),
-                                       t.tier.load_budget);
-  settle(t, reader ? error_code() : reader.error());
+  auto reader = co_await with_deadline(
+      t.tier.blocks->async_open_read(self->ns, self->layout, std::move(keys), asio::deferred), t.tier.load_budget);
+  self->settle(t, reader ? error_code() : reader.error());
   if (!reader) co_return;
   for (std::uint32_t layer = 0; layer < l->layers; ++layer) {
-    if (!cache) co_return;
+    if (!self->cache) co_return;
     std::vector<buffer> into;
-    for (auto b : blocks) into.push_back(cache->segment(layer, b));
-    auto span = trace::of(ex).scope("KV from " + t.tier.name, "load " + std::to_string(layer));
+    for (auto b : blocks) into.push_back(self->cache->segment(layer, b));
+    auto span = trace::of(self->ex).scope("KV from " + t.tier.name, "load " + std::to_string(layer));
     span.arg("layer", std::int64_t{layer});
-    span.arg("bytes", static_cast<std::int64_t>(into.size() * layout.segments[layer]));
+    span.arg("bytes", static_cast<std::int64_t>(into.size() * self->layout.segments[layer]));
     auto n = co_await with_deadline((*reader)->async_read(layer, std::move(into), asio::deferred), t.tier.load_budget);
-    if (!n) settle(t, n.error());
+    if (!n) self->settle(t, n.error());
     if (!n) co_return;
     auto& p = l->runs[part];
     p.good = std::min(p.good, static_cast<std::uint32_t>(*n));

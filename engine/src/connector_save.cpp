@@ -23,65 +23,68 @@ std::shared_ptr<save> connector_state::begin_save(std::size_t tier, std::span<co
     s->blocks.push_back(cache->hold(b.block));
   }
   if (s->keys.empty()) return nullptr;
-  if (!may_try(t)) {
+  s->attempt = try_tier(t);
+  if (!s->attempt) {
     t.count.dropped_blocks += s->keys.size();
     return nullptr;
   }
   for (const auto& key : s->keys) t.pending.insert(key);
-  if (tasks.spawn(run_save(t, s))) return s;
+  if (tasks.spawn(run_save(shared_from_this(), t, s))) return s;
   for (const auto& key : s->keys) t.pending.erase(key);
-  t.health.gave_up();
   t.count.dropped_blocks += s->keys.size();
   return nullptr;
 }
 
-awaitable<void> connector_state::run_save(tier_state& t, std::shared_ptr<save> s) {
-  auto self = shared_from_this();
-  bool saved = false;
+awaitable<void> connector_state::run_save(std::shared_ptr<connector_state> self, tier_state& t,
+                                          std::shared_ptr<save> s) {
   // Also when cancelled: the blocks are free again and the books are right.
   struct on_exit {
     tier_state& t;
     save& s;
-    bool& saved;
+    std::size_t saved = 0;
     ~on_exit() {
-      for (const auto& key : s.keys) {
-        t.pending.erase(key);
-        if (saved) t.known.insert(key);
+      for (std::size_t i = 0; i < s.keys.size(); ++i) {
+        t.pending.erase(s.keys[i]);
+        if (i < saved) t.known.insert(s.keys[i]);
       }
       s.blocks.clear();
+      s.attempt.end();
     }
-  } always{t, *s, saved};
+  } always{t, *s};
 
+  const auto all = s->keys.size();
   error_code ec = asio::error::operation_aborted;
   if (auto turn = co_await t.saves.async_acquire(1, as_result)) {
-    const bool was_bad = t.health.bad();
-    ec = co_await send(t, *s);
-    if (ec != errc::closed) settle(t, ec);
-    if (ec == errc::closed && was_bad) t.health.gave_up();
+    // The tier may have gone bad while this one waited: else one after the other would wait for it in vain.
+    if (!s->attempt.probing()) s->attempt = self->try_tier(t);
+    if (!s->attempt) {
+      t.count.dropped_blocks += all;
+      co_return;
+    }
+    std::tie(ec, always.saved) = co_await self->send(t, *s);
+    if (ec != errc::closed) self->settle(t, s->attempt, ec);
   }
-  saved = !ec;
-  if (saved) {
-    t.count.saved_blocks += s->keys.size();
-    t.count.saved_bytes += s->keys.size() * layout.bytes();
-  } else if (ec == errc::closed) {
-    t.count.dropped_blocks += s->keys.size();
-  } else {
-    t.count.save_failures += s->keys.size();
-  }
+  const auto lost = all - always.saved;
+  t.count.saved_blocks += always.saved;
+  t.count.saved_bytes += always.saved * self->layout.bytes();
+  (ec == errc::closed ? t.count.dropped_blocks : t.count.save_failures) += lost;
+  if (ec == errc::store_full || ec == errc::too_large) t.count.no_room_blocks += lost;
+  if (!ec) t.health->had_room(self->now());
 }
 
 // errc::closed: the step came to nothing, which says nothing of the tier.
-awaitable<error_code> connector_state::send(tier_state& t, save& s) {
+awaitable<std::tuple<error_code, std::size_t>> connector_state::send(tier_state& t, save& s) {
+  const auto none = [](error_code ec) { return std::tuple(ec, std::size_t{0}); };
   auto writer = co_await with_deadline(
       t.tier.blocks->async_open_write(ns, layout, s.keys, {.deferred = t.tier.deferred}, asio::deferred),
       t.tier.save_budget);
-  if (!writer) co_return writer.error();
+  if (!writer) co_return none(writer.error());
   for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
     auto computed = co_await s.layers.async_receive(as_result);
-    if (!computed) co_return computed.error();
+    if (!computed) co_return none(computed.error());
     if (auto ready = co_await computed->async_wait(as_result); !ready)
-      co_return ready.error() == asio::error::operation_aborted ? ready.error() : make_error_code(errc::closed);
-    if (!cache) co_return asio::error::operation_aborted;
+      co_return none(ready.error() == asio::error::operation_aborted ? ready.error() : make_error_code(errc::closed));
+    if (!cache) co_return none(asio::error::operation_aborted);
     std::vector<buffer> segments;
     for (const auto& b : s.blocks) segments.push_back(cache->segment(layer, b.block()));
     auto span = trace::of(ex).scope("KV to " + t.tier.name, "flush " + std::to_string(layer));
@@ -89,11 +92,34 @@ awaitable<error_code> connector_state::send(tier_state& t, save& s) {
     span.arg("bytes", static_cast<std::int64_t>(segments.size() * layout.segments[layer]));
     auto written =
         co_await with_deadline((*writer)->async_write(layer, std::move(segments), asio::deferred), t.tier.save_budget);
-    if (!written) co_return written.error();
+    if (!written) co_return none(written.error());
   }
   auto committed = co_await with_deadline((*writer)->async_commit(asio::deferred), t.tier.save_budget);
-  co_return committed ? error_code() : committed.error();
+  if (committed) co_return std::tuple(error_code(), s.keys.size());
+  const bool some = committed.error() == errc::store_full;
+  co_return std::tuple(committed.error(), some ? std::min((*writer)->kept(), s.keys.size()) : 0);
 }
+
+namespace {
+
+// Blocks that a step writes until its event. Whoever gives them up earlier, for want of a context that waits, leaves
+// them in quarantine.
+class written_blocks {
+ public:
+  written_blocks(std::vector<block_hold> blocks, event end) : blocks_(std::move(blocks)), end_(std::move(end)) {}
+  written_blocks(written_blocks&&) noexcept = default;
+  ~written_blocks() {
+    if (!blocks_.empty() && !end_.ready())
+      for (auto& b : blocks_) b.quarantine_until(end_);
+  }
+  const event& until() const noexcept { return end_; }
+
+ private:
+  std::vector<block_hold> blocks_;
+  event end_;
+};
+
+}  // namespace
 
 void step_state::tell(event computed) {
   BOOST_ASSERT_MSG(told < to->layout.layers(), "more layers than the model has");
@@ -107,19 +133,18 @@ void step_state::close(std::optional<event> done) {
     while (told < to->layout.layers()) tell(*done);
   for (auto& s : saves) s->layers.close();
   saves.clear();
-  // The blocks stay as they are until the step has written them.
-  auto settle = [](std::shared_ptr<connector_state> c, std::vector<block_hold> held, std::vector<named_block> finished,
-                   event end, bool keep) -> awaitable<void> {
-    auto over = co_await end.async_wait(as_result);
-    if (over && keep) c->publish(finished);
-  };
   const event end = done ? *done : last;
   if (end.ready()) {
     if (done && !end.status()) to->publish(finished);
     held.clear();
-  } else if (!to->tasks.spawn(settle(to, std::move(held), std::move(finished), end, done.has_value()))) {
-    held.clear();
+    return;
   }
+  auto settle = [](std::shared_ptr<connector_state> c, written_blocks held, std::vector<named_block> finished,
+                   bool keep) -> awaitable<void> {
+    auto over = co_await held.until().async_wait(as_result);
+    if (over && keep) c->publish(finished);
+  };
+  to->tasks.spawn(settle(to, written_blocks(std::move(held), end), std::move(finished), done.has_value()));
 }
 
 }  // namespace detail

@@ -40,12 +40,14 @@ class known_keys {
 
 struct tier_state {
   tier_state(kv_tier t, const kv_connector_options& options, const asio::any_io_executor& ex)
-      : tier(std::move(t)), health(options.first_backoff, options.most_backoff), saves(ex, options.max_saves) {
+      : tier(std::move(t)),
+        health(std::make_shared<tier_health>(options.first_backoff, options.most_backoff)),
+        saves(ex, options.max_saves) {
     count.name = tier.name;
   }
 
   kv_tier tier;
-  tier_health health;
+  std::shared_ptr<tier_health> health;
   semaphore saves;
   key_set pending;  // of saves that wait or are on their way
   known_keys known;
@@ -73,6 +75,7 @@ struct save {
   std::vector<block_key> keys;
   std::vector<block_hold> blocks;
   channel<event> layers;
+  tier_try attempt;
 };
 
 class load_state {
@@ -102,15 +105,30 @@ class load_state {
   operation_list<waiter> waiters;
 };
 
+// Whatever becomes of a load's coroutine, refused or cancelled before it started included, whoever waits learns of it.
+class load_end {
+ public:
+  explicit load_end(std::shared_ptr<load_state> l) : load_(std::move(l)) {}
+  load_end(load_end&&) noexcept = default;
+  ~load_end() {
+    if (load_) load_->finish();
+  }
+  const std::shared_ptr<load_state>& load() const noexcept { return load_; }
+
+ private:
+  std::shared_ptr<load_state> load_;
+};
+
 class connector_state : public std::enable_shared_from_this<connector_state> {
  public:
   connector_state(asio::any_io_executor ex, namespace_id ns, block_cache& cache, std::vector<kv_tier> tiers,
                   kv_connector_options options);
 
   time_point now() const { return clock::of(ex).now(); }
-  bool may_try(tier_state& t) { return t.health.try_now(now()); }
+  tier_try try_tier(tier_state& t) { return tier_try::begin(t.health, now()); }
   // Counts what an operation on a tier came to, and tells of a change in its health.
   void settle(tier_state& t, error_code ec);
+  void settle(tier_state& t, tier_try& attempt, error_code ec);
 
   awaitable<result<kv_match>> lookup(request_id id, std::size_t prompt_tokens);
   awaitable<std::vector<load_run>> find(std::vector<block_key> keys, std::uint32_t first, std::uint32_t covered);
@@ -131,13 +149,16 @@ class connector_state : public std::enable_shared_from_this<connector_state> {
   bool closing = false;
 
  private:
-  awaitable<void> run_load(std::shared_ptr<load_state> l, std::vector<block_key> keys, std::vector<load_run> plan,
-                           std::uint32_t first, std::vector<block_hold> blocks);
-  awaitable<void> run_part(std::shared_ptr<load_state> l, std::size_t part, std::vector<block_key> keys,
-                           std::vector<block_index> blocks);
+  // Those that are spawned start later, or never: they own what they need from the call on.
+  static awaitable<void> run_load(load_end end, std::shared_ptr<connector_state> self, std::vector<block_key> keys,
+                                  std::vector<load_run> plan, std::uint32_t first, std::vector<block_hold> blocks);
+  static awaitable<void> run_part(std::shared_ptr<connector_state> self, std::shared_ptr<load_state> l,
+                                  std::size_t part, std::vector<block_key> keys, std::vector<block_index> blocks);
+  static awaitable<void> run_save(std::shared_ptr<connector_state> self, tier_state& t, std::shared_ptr<save> s);
+  void finish_load(load_state& l, std::span<const named_block> named, std::uint32_t first);
   void promote(const load_run& run, std::span<const named_block> blocks);
-  awaitable<void> run_save(tier_state& t, std::shared_ptr<save> s);
-  awaitable<error_code> send(tier_state& t, save& s);
+  // How many blocks arrived, beside what became of the rest.
+  awaitable<std::tuple<error_code, std::size_t>> send(tier_state& t, save& s);
 };
 
 class step_state {

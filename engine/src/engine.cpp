@@ -1,6 +1,7 @@
 #include "cokv/engine/engine.hpp"
 
 #include <algorithm>
+#include <new>
 #include <string>
 
 #include "cokv/kvstream/slice.hpp"
@@ -80,6 +81,9 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
   cache.on_room([this] { wake(); });
 }
 
+// What goes with the members gives blocks back, and nobody is left to be woken.
+engine_state::~engine_state() { cache.on_room(nullptr); }
+
 result<std::shared_ptr<generation_state>> engine_state::submit(generation_request r) {
   auto refuse = [&](error_code ec) {
     ++counters_.refused;
@@ -122,7 +126,32 @@ void engine_state::admit(const std::shared_ptr<generation_state>& g, error_code 
   if (ec) return finish(g, ec);
   if (looping_) return wake();
   looping_ = true;
-  asio::co_spawn(ex, loop(shared_from_this()), asio::detached);
+  asio::co_spawn(ex, loop(shared_from_this()), [weak = weak_from_this()](std::exception_ptr thrown) {
+    auto self = weak.lock();
+    if (thrown && self) self->broke(thrown);
+  });
+}
+
+// Nobody knows what an exception left of the schedule: what is there fails, and nothing new is taken.
+void engine_state::broke(std::exception_ptr thrown) {
+  std::string what = "unknown exception";
+  broken_ = errc::device_failed;
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const boost::system::system_error& e) {
+    what = e.what();
+    broken_ = e.code();
+  } catch (const std::bad_alloc& e) {
+    what = e.what();
+    broken_ = errc::out_of_memory;
+  } catch (const std::exception& e) {
+    what = e.what();
+  } catch (...) {
+  }
+  looping_ = false;
+  while (!live_.empty()) finish(std::shared_ptr(live_.begin()->second), broken_);
+  drains_.complete_all({});
+  if (options.on_broken) options.on_broken(broken_, what);
 }
 
 void engine_state::finish(const std::shared_ptr<generation_state>& g, error_code why) {

@@ -23,6 +23,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
  public:
   engine_state(asio::any_io_executor ex, device where, std::shared_ptr<model> what, std::optional<tokenizer> text,
                engine_options options);
+  ~engine_state();
 
   result<std::shared_ptr<generation_state>> submit(generation_request request);
   void cancel(generation_state& g);
@@ -42,6 +43,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
 
   void admit(const std::shared_ptr<generation_state>& g, error_code ec, kv_match found);
   void finish(const std::shared_ptr<generation_state>& g, error_code why);
+  void broke(std::exception_ptr thrown);
   void wake();
   static awaitable<void> loop(std::shared_ptr<engine_state> self);
   awaitable<void> run_step(const schedule& plan);

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "cokv/runtime/clock.hpp"
 
@@ -46,12 +48,60 @@ class tier_health {
 
   void gave_up() noexcept { probing_ = false; }  // cancelled: nothing was learned
 
+  // A tier that has no room is well otherwise. True when that is news; it is news again when for the longest wait
+  // everything found room.
+  bool full() const noexcept { return full_; }
+  bool no_room(time_point now) noexcept {
+    full_at_ = now;
+    return !std::exchange(full_, true);
+  }
+  void had_room(time_point now) noexcept {
+    if (full_ && now - full_at_ >= most_) full_ = false;
+  }
+
  private:
   duration first_, most_;
   duration wait_{};
   time_point retry_at_{};
   bool bad_ = false;
   bool probing_ = false;
+  time_point full_at_{};
+  bool full_ = false;
+};
+
+// One operation's try of a tier. If that was to tell whether the tier is back, and ends without having told, another
+// one may try.
+class tier_try {
+ public:
+  tier_try() = default;
+  static tier_try begin(std::shared_ptr<tier_health> health, time_point now) {
+    tier_try t;
+    const bool bad = health->bad();
+    t.allowed_ = health->try_now(now);
+    if (t.allowed_ && bad) t.probing_ = std::move(health);
+    return t;
+  }
+  tier_try(tier_try&& o) noexcept
+      : allowed_(std::exchange(o.allowed_, false)), probing_(std::exchange(o.probing_, nullptr)) {}
+  tier_try& operator=(tier_try&& o) noexcept {
+    if (this == &o) return *this;
+    end();
+    allowed_ = std::exchange(o.allowed_, false);
+    probing_ = std::exchange(o.probing_, nullptr);
+    return *this;
+  }
+  ~tier_try() { end(); }
+
+  explicit operator bool() const noexcept { return allowed_; }
+  bool probing() const noexcept { return probing_ != nullptr; }
+  void told() noexcept { probing_ = nullptr; }  // the health was told how it went
+  void end() noexcept {
+    if (auto health = std::exchange(probing_, nullptr)) health->gave_up();
+  }
+
+ private:
+  bool allowed_ = false;
+  std::shared_ptr<tier_health> probing_;
 };
 
 }  // namespace cokv

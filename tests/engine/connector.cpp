@@ -4,7 +4,9 @@
 
 #include <numeric>
 
+#include "cokv/kvstream/file_store.hpp"
 #include "cokv/runtime/result.hpp"
+#include "cokv/runtime/sim_disk.hpp"
 #include "cokv/runtime/with.hpp"
 #include "engine/fault_store.hpp"
 #include "support/co_test.hpp"
@@ -43,7 +45,7 @@ awaitable<void> sleep_for(duration d) {
 
 struct tier_spec {
   std::string name;
-  std::shared_ptr<fault_store> blocks;
+  std::shared_ptr<store> blocks;
 };
 
 // An engine that only keeps the books: what it "computes" is the truth of each block.
@@ -56,6 +58,7 @@ struct machine {
           {.name = s.name, .blocks = s.blocks, .lookup_budget = 2ms, .load_budget = 2ms, .save_budget = 2ms});
     o.on_tier_bad = [this](std::string_view t, error_code) { log += "-" + std::string(t); };
     o.on_tier_good = [this](std::string_view t) { log += "+" + std::string(t); };
+    o.on_tier_full = [this](std::string_view t, error_code) { log += "=" + std::string(t); };
     connector.emplace(ex, namespace_id(), cache, std::move(tiers), std::move(o));
     compute = std::make_shared<detail::timeline_core>(ex);
     std::ranges::fill(pool.memory().bytes(), std::byte{0xdd});
@@ -333,6 +336,188 @@ TEST_CASE("saves are bounded: what does not fit is dropped and counted, and the 
         CHECK(c.dropped_blocks + c.saved_blocks == 8 * 4);
         CHECK(c.pending_blocks == 0);
         CHECK(m.cache.available() == 64);
+      },
+      {.real = false});
+}
+
+TEST_CASE("saves that wait for a tier that goes bad are dropped, not tried one after the other") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        auto remote = make_store(ex);
+        kv_connector_options options;
+        options.max_pending_blocks = 64;
+        options.max_saves = 1;
+        machine m(ex, 64, {{"remote", remote}}, options);
+        auto& time = clock::of(ex);
+        for (int i = 0; i < 6; ++i) {
+          remote->fault = {.hang = i == 0 ? 0.0 : 1.0, .slowest = 0ns};
+          // Found by the first request's lookup alone: the saves are what finds the tier silent.
+          std::vector<block_index> blocks;
+          const auto prompt = tokens(8, i * 100);
+          m.cache.open(i, prompt);
+          REQUIRE(m.cache.allocate(2, blocks));
+          const kv_step_item item{static_cast<request_id>(i), 0, 8, prompt, blocks};
+          remote->fault.hang = 1;
+          auto step = m.connector->begin_step({&item, 1});
+          for (std::uint32_t l = 0; l < layers; ++l) step.layer_done(l, event());
+          step.finish(event());
+          m.cache.release(blocks);
+          m.cache.close(i);
+        }
+        CHECK(m.connector->counters().tiers[0].pending_blocks == 12);
+        const auto start = time.now();
+        co_await m.connector->async_close();
+        CHECK(time.now() - start == 2ms);  // one budget
+        auto c = m.connector->counters().tiers[0];
+        CHECK(c.save_failures == 2);
+        CHECK(c.dropped_blocks == 10);
+        CHECK(c.pending_blocks == 0);
+        CHECK(remote->calls == 1);
+        CHECK(m.log == "-remote");
+        CHECK(m.cache.available() == 64);
+      },
+      {.real = false});
+}
+
+TEST_CASE("a lookup that is cancelled leaves it to the next one to try a bad tier") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        auto host = make_store(ex), remote = make_store(ex);
+        kv_connector_options options;
+        options.first_backoff = 1ms;
+        machine m(ex, 16, {{"host", host}, {"remote", remote}}, options);
+        remote->fault = {.hang = 1};
+        co_await m.connector->async_lookup(1, tokens(20), "");
+        CHECK(m.log == "-remote");
+        co_await sleep_for(1ms);
+        remote->fault = {};
+        host->fault = {.hang = 1};  // cancelled while the first tier is asked
+        asio::cancellation_signal stop;
+        std::optional<error_code> ended;
+        m.connector->async_lookup(
+            2, tokens(20), "", asio::bind_cancellation_slot(stop.slot(), [&](error_code ec, kv_match) { ended = ec; }));
+        co_await sleep_for(10us);
+        stop.emit(asio::cancellation_type::terminal);
+        co_await sleep_for(10us);
+        CHECK(ended.has_value());
+        host->fault = {};
+        co_await m.connector->async_lookup(3, tokens(20), "");
+        CHECK(m.log == "-remote+remote");
+      },
+      {.real = false});
+}
+
+TEST_CASE("a load that ends with its connector, at any moment, reports no block that is not there") {
+  for (int posts = 0; posts < 80; ++posts)
+    co_test(
+        [posts](asio::any_io_executor ex) -> awaitable<void> {
+          auto disk = make_store(ex);
+          disk->fault.slowest = 0ns;
+          const auto prompt = tokens(17);
+          {
+            machine m(ex, 16, {{"disk", disk}});
+            co_await m.serve(1, prompt);
+            co_await m.connector->async_close();
+          }
+          machine m(ex, 16, {{"disk", disk}});
+          m.cache.open(2, prompt);  // no lookup, so no plan: the load itself asks the tiers
+          const auto keys = m.cache.keys(2);
+          std::vector<block_index> blocks;
+          REQUIRE(m.cache.allocate(4, blocks));
+          auto load = m.connector->load(2, 0, blocks);
+          for (int i = 0; i < posts; ++i) co_await asio::post(asio::deferred);
+          m.connector.reset();
+          const auto good = co_await load.async_done();
+          for (std::uint32_t b = 0; b < good; ++b) CHECK(m.right(keys[b], blocks[b]));
+        },
+        {.real = false, .seeds = 5});
+}
+
+TEST_CASE("a load that never started completes") {
+  asio::io_context io(1);
+  machine m(io.get_executor(), 16, {{"disk", make_store(io.get_executor())}});
+  m.cache.open(1, tokens(17));
+  std::vector<block_index> blocks;
+  REQUIRE(m.cache.allocate(4, blocks));
+  std::optional<std::uint32_t> good;
+  auto load = m.connector->load(1, 0, blocks);
+  load.async_done([&](error_code, std::uint32_t n) { good = n; });
+  m.connector.reset();
+  io.run();
+  CHECK(good == 0u);
+}
+
+TEST_CASE("blocks that a step still writes are not handed out when its connector is gone") {
+  for (bool gone_first : {true, false})
+    co_test([gone_first](asio::any_io_executor ex) -> awaitable<void> {
+      machine m(ex, 4, {{"host", make_store(ex)}});
+      const auto prompt = tokens(8);
+      m.cache.open(1, prompt);
+      std::vector<block_index> blocks;
+      REQUIRE(m.cache.allocate(2, blocks));
+      const kv_step_item item{1, 0, 8, prompt, blocks};
+      auto step = m.connector->begin_step({&item, 1});
+      const event done(m.compute, 1);
+      if (gone_first) m.connector.reset();
+      step.finish(done);
+      m.connector.reset();
+      m.cache.release(blocks);
+      for (int i = 0; i < 50; ++i) co_await asio::post(asio::deferred);
+      CHECK(m.cache.available() == 2);
+      m.compute->advance(1);
+      for (int i = 0; i < 50; ++i) co_await asio::post(asio::deferred);
+      CHECK(m.cache.available() == 4);
+    });
+}
+
+TEST_CASE("a disk that is full keeps the blocks that fit, is told of once, and can be read") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        auto& disk = sim::disk::of(static_cast<sim_context&>(asio::query(ex, asio::execution::context)));
+        const auto prompt = tokens(25);
+        const auto open = [ex] { return file_store::async_open(ex, {.directory = "kv"}); };
+        {
+          std::shared_ptr<store> files = co_await open();
+          machine m(ex, 32, {{"disk", files}});
+          co_await m.serve(1, tokens(4, 900));  // one block, to see what it takes
+          co_await m.connector->async_close();
+        }
+        std::shared_ptr<store> files = co_await open();
+        const auto one = files->info().used_bytes;
+        disk.faults.capacity = one + 3 * one;
+        machine m(ex, 32, {{"disk", files}});
+        co_await m.serve(2, prompt);  // six blocks
+        co_await sleep_for(50ms);
+        auto c = m.connector->counters().tiers[0];
+        CHECK(c.saved_blocks == 3);
+        CHECK(c.save_failures == 3);
+        CHECK(c.no_room_blocks == 3);
+        CHECK(c.full);
+        CHECK(!c.bad);
+        for (int i = 0; i < 4; ++i) {
+          co_await m.serve(10 + i, tokens(25, 1000 + i * 100));
+          co_await sleep_for(50ms);
+        }
+        CHECK(m.log == "=disk");
+        CHECK(m.connector->counters().tiers[0].saved_blocks > 6);  // old ones make room
+        CHECK(disk.used() <= disk.faults.capacity);
+        co_await m.connector->async_close();
+        machine again(ex, 32, {{"disk", files}});
+        auto r = co_await again.serve(3, tokens(25, 1300));
+        CHECK(r.loaded >= 1);
+      },
+      {.real = false});
+}
+
+TEST_CASE("closing waits until what was saved is on the disk") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        std::shared_ptr<store> files = co_await file_store::async_open(ex, {.directory = "kv"});
+        machine m(ex, 16, {{"disk", files}});
+        co_await m.serve(1, tokens(17));
+        co_await m.connector->async_close();
+        CHECK(m.connector->counters().tiers[0].saved_blocks == 4);
+        CHECK(files->info().blocks == 4);
       },
       {.real = false});
 }

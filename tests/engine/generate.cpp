@@ -292,6 +292,52 @@ TEST_CASE("generate: an engine destroyed with requests ends them as closed, what
   }
 }
 
+namespace {
+
+// A model with a bug: it throws in the middle of a step.
+class throwing_model final : public model {
+ public:
+  throwing_model(std::shared_ptr<model> m, int steps) : inner_(std::move(m)), steps_(steps) {}
+  const model_config& config() const noexcept override { return inner_->config(); }
+  dtype compute_type() const noexcept override { return inner_->compute_type(); }
+  const id256& fingerprint() const noexcept override { return inner_->fingerprint(); }
+  geometry kv_geometry(std::uint32_t block_tokens) const override { return inner_->kv_geometry(block_tokens); }
+  error_code forward(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool& kv,
+                     stream& compute) override {
+    if (layer == 2 && steps_-- == 0) throw std::runtime_error("a bug");
+    return inner_->forward(layer, step, kv, compute);
+  }
+  error_code finish(const std::shared_ptr<batch>& step, stream& compute) override {
+    return inner_->finish(step, compute);
+  }
+
+ private:
+  std::shared_ptr<model> inner_;
+  int steps_;
+};
+
+}  // namespace
+
+TEST_CASE("generate: a step that throws fails every request, and nothing hangs") {
+  for (int steps : {0, 3}) {
+    std::string told;
+    engine_options o{.max_running = 2};
+    o.on_broken = [&](error_code, std::string_view what) { told += what; };
+    fixture f(dtype::bf16, o, std::make_shared<throwing_model>(tiny_model(dtype::bf16), steps));
+    auto all = f.all({greedy(psalm(), 50), greedy({5, 6, 7}, 50), greedy({8, 9}, 50)});
+    for (auto& a : all) CHECK(a.ended == errc::device_failed);
+    CHECK(told == "a bug");
+    CHECK(f.run.submit(greedy({1}, 5)).error() == errc::device_failed);
+    CHECK(f.run.counters().failed == 3);
+    std::optional<error_code> drained;
+    f.run.async_drain([&](error_code ec) { drained = ec; });
+    f.io.restart();
+    f.io.run();
+    CHECK(drained == error_code());
+    CHECK(f.run.counters().blocks_in_use == 0);
+  }
+}
+
 TEST_CASE("generate: a context destroyed under a running engine leaves nothing running") {
   for (int polls = 0; polls < 20; polls += 5) {
     answer a;

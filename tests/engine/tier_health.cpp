@@ -29,3 +29,37 @@ TEST_CASE("a failed tier is left alone for longer each time, and one try at a ti
   CHECK(health.failed(now));  // told again, and the wait is short again
   CHECK(health.try_now(now + 1s));
 }
+
+TEST_CASE("a tier without room is news once, and again after a time in which all found room") {
+  tier_health health(1s, 60s);
+  time_point now{};
+  CHECK(!health.full());
+  CHECK(health.no_room(now));
+  CHECK(!health.no_room(now + 30s));
+  health.had_room(now + 80s);
+  CHECK(health.full());
+  health.had_room(now + 90s);
+  CHECK(!health.full());
+  CHECK(!health.bad());
+  CHECK(health.no_room(now + 91s));
+}
+
+TEST_CASE("a try that ends untold lets another one try; one that was told does not") {
+  auto health = std::make_shared<tier_health>(1s, 3s);
+  time_point now{};
+  { auto well = tier_try::begin(health, now); }
+  health->failed(now);
+  now += 1s;
+  {
+    auto probe = tier_try::begin(health, now);
+    CHECK(probe.probing());
+    CHECK(!tier_try::begin(health, now));
+    auto moved = std::move(probe);
+    CHECK(moved.probing());
+  }
+  auto next = tier_try::begin(health, now);
+  CHECK(next);
+  next.told();
+  health->failed(now);
+  CHECK(!tier_try::begin(health, now + 1s));
+}

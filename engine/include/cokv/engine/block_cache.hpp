@@ -38,6 +38,8 @@ class block_hold {
 
   block_index block() const noexcept { return block_; }
   void reset() noexcept;
+  // The block is not handed out again before the event is ready, whoever gives it up until then.
+  void quarantine_until(const event& done);
 
  private:
   friend class block_cache;

@@ -19,6 +19,8 @@
 // | async_layer, async_done | every kind: the wait ends, the load goes on | held by the load | good blocks |
 // | kv_load::cancel | the load ends early | free when async_done completes | good blocks so far |
 // | async_close  | terminal, total: transfers are cancelled, then it completes | all free | success |
+//
+// async_close waits for what a store does behind a deferred save too, at most the tier's save_budget.
 #pragma once
 
 #include <cstdint>
@@ -57,16 +59,20 @@ struct kv_connector_options {
   duration most_backoff = std::chrono::seconds(60);  // up to this
   std::function<void(std::string_view tier, error_code why)> on_tier_bad;  // once, when it goes bad
   std::function<void(std::string_view tier)> on_tier_good;                 // once, when it is back
+  // Once, when blocks find no room in a tier that is well otherwise; again when all did for most_backoff in between.
+  std::function<void(std::string_view tier, error_code why)> on_tier_full;
 };
 
 struct kv_tier_counters {
   std::string name;
   bool bad = false;
+  bool full = false;  // blocks found no room lately; what it has can be read
   std::uint64_t lookups = 0, hit_blocks = 0, missed_blocks = 0;
   std::uint64_t loaded_blocks = 0, loaded_bytes = 0;
   std::uint64_t load_failures = 0;  // blocks that were promised and did not arrive whole: computed instead
   std::uint64_t saved_blocks = 0, saved_bytes = 0;
   std::uint64_t save_failures = 0;   // blocks that the tier refused or lost on their way
+  std::uint64_t no_room_blocks = 0;  // of those, the ones it had no room for
   std::uint64_t dropped_blocks = 0;  // not sent: the bound was reached, or the tier is bad
   std::uint64_t digest_failures = 0;
   std::uint64_t errors = 0;          // failed operations

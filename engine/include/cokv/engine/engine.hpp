@@ -21,9 +21,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -47,6 +49,8 @@ struct engine_options {
   bool prefix_cache = true;                 // keep KV of finished requests on the device while there is room
   std::vector<kv_tier> tiers = {};          // behind the device, from the fastest to the slowest
   kv_connector_options connector = {};
+  // Once, when a step threw: all its requests have failed, and more are refused with this code.
+  std::function<void(error_code, std::string_view what)> on_broken = {};
 };
 
 struct generation_request {

@@ -408,7 +408,7 @@ TEST_CASE("a lookup that is cancelled leaves it to the next one to try a bad tie
 }
 
 TEST_CASE("a load that ends with its connector, at any moment, reports no block that is not there") {
-  for (int posts = 0; posts < 80; ++posts)
+  for (int posts = 0; posts < 60; ++posts)
     co_test(
         [posts](asio::any_io_executor ex) -> awaitable<void> {
           auto disk = make_store(ex);

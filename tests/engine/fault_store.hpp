@@ -49,10 +49,11 @@ class fault_store final : public store {
     } in_flight{*this};
     auto& time = clock::of(co_await asio::this_coro::executor);
     if (chance(fault.hang)) co_await time.async_wait_for(duration::max(), asio::deferred);
-    const auto slow = fault.slowest.count() == 0
-                          ? duration(0)
-                          : duration(std::uniform_int_distribution<std::int64_t>(0, fault.slowest.count())(random_));
-    co_await time.async_wait_for(slow, asio::deferred);
+    if (fault.slowest.count() == 0)
+      co_await asio::post(asio::deferred);  // no time passes
+    else
+      co_await time.async_wait_for(
+          duration(std::uniform_int_distribution<std::int64_t>(0, fault.slowest.count())(random_)), asio::deferred);
     co_return chance(fault.error) ? make_error_code(errc::unavailable) : error_code();
   }
 

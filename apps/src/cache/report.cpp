@@ -11,7 +11,7 @@ struct column {
   const char* name;
   const char* help;
   bool gauge;
-  std::uint64_t store_info::* value;
+  std::uint64_t store_info::*value;
 };
 
 constexpr column columns[] = {
@@ -22,6 +22,8 @@ constexpr column columns[] = {
     {"cokv_cache_misses_total", "Keys asked for that were not", false, &store_info::misses},
     {"cokv_cache_written_blocks_total", "Blocks that became visible", false, &store_info::written_blocks},
     {"cokv_cache_failed_writes_total", "Blocks that were begun and did not", false, &store_info::failed_writes},
+    {"cokv_cache_no_room_blocks_total", "Of those, the ones that the disk had no room for below the limit", false,
+     &store_info::no_room_blocks},
     {"cokv_cache_evictions_total", "Blocks given up for others", false, &store_info::evicted_blocks},
 };
 

@@ -45,10 +45,12 @@ void tier(http::scrape& s, const kv_tier_counters& c, const store_info& stored) 
   counter("cokv_kv_digest_failures_total", "Damaged segments that were found and not used, by tier", c.digest_failures);
   counter("cokv_kv_load_failures_total", "KV blocks promised that did not arrive whole", c.load_failures);
   counter("cokv_kv_save_failures_total", "KV blocks that a tier refused or lost on their way", c.save_failures);
+  counter("cokv_kv_no_room_blocks_total", "Of those, the ones that a tier had no room for", c.no_room_blocks);
   counter("cokv_kv_dropped_blocks_total", "KV blocks not sent to a tier: its bound was reached, or it is bad",
           c.dropped_blocks);
   counter("cokv_kv_evicted_blocks_total", "KV blocks given up for room, by tier", stored.evicted_blocks);
   s.gauge("cokv_kv_tier_bad", "1 while a tier is left alone after a failure", c.bad ? 1 : 0, at);
+  s.gauge("cokv_kv_tier_full", "1 when blocks found no room in a tier lately", c.full ? 1 : 0, at);
   s.gauge("cokv_kv_pending_blocks", "KV blocks on their way to a tier", static_cast<double>(c.pending_blocks), at);
   s.counter("cokv_kv_bytes_total", "KV bytes moved, by path", static_cast<double>(c.loaded_bytes),
             {{"path", c.name + "_in"}});

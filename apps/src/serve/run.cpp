@@ -52,6 +52,13 @@ engine_options engine_options_of(const options& o, std::vector<kv_tier> tiers) {
   out.connector.on_tier_bad = [](std::string_view tier, error_code why) {
     spdlog::warn("KV tier {}: {}; what it would have held is computed until it is back", tier, why.message());
   };
+  out.connector.on_tier_full = [](std::string_view tier, error_code why) {
+    spdlog::warn("KV tier {}: {}; what finds no room in it is not kept, and is computed when it is asked for again",
+                 tier, why.message());
+  };
+  out.on_broken = [](error_code, std::string_view what) {
+    spdlog::error("the engine can't go on: {}; its requests failed, and more are refused", what);
+  };
   out.connector.on_tier_good = [](std::string_view tier) { spdlog::info("KV tier {} is back", tier); };
   return out;
 }

@@ -289,6 +289,7 @@ stream_event stream_parser::on_error() {
   auto why = from_wire(get<std::uint32_t>(body.data()));
   if (!why) return fail(errc::protocol);
   text_ = text_of(body.subspan(4));
+  from_peer_ = true;
   return fail(why);
 }
 

@@ -24,7 +24,7 @@ TEST_CASE("request target: what is malformed or would pose as another path is re
   }
 }
 
-TEST_CASE("error body: OpenAI's error object, with null where nothing is said") {
+TEST_CASE("error body: OpenAI's error object, and every one has a word") {
   auto e = boost::json::parse(error_body({status::not_found, "no \"x\"", "model", "model_not_found"})).at("error");
   CHECK(e.at("message") == "no \"x\"");
   CHECK(e.at("type") == "not_found_error");
@@ -33,5 +33,20 @@ TEST_CASE("error body: OpenAI's error object, with null where nothing is said") 
   e = boost::json::parse(error_body({status::bad_request, "m", {}, {}})).at("error");
   CHECK(e.at("type") == "invalid_request_error");
   CHECK(e.at("param").is_null());
-  CHECK(e.at("code").is_null());
+  CHECK(e.at("code") == "invalid_request");
+  struct row {
+    status code;
+    const char *type, *word;
+  };
+  for (const auto& [code, type, word] :
+       {row{status::http_version_not_supported, "invalid_request_error", "unsupported_version"},
+        row{status::not_implemented, "invalid_request_error", "not_implemented"},
+        row{status::payload_too_large, "invalid_request_error", "too_large"},
+        row{status::request_timeout, "invalid_request_error", "timeout"},
+        row{status::internal_server_error, "server_error", "internal_error"},
+        row{status::service_unavailable, "server_error", "unavailable"}}) {
+    e = boost::json::parse(error_body({code, "m", {}, {}})).at("error");
+    CHECK(e.at("type") == type);
+    CHECK(e.at("code") == word);
+  }
 }

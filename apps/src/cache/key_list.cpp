@@ -1,7 +1,6 @@
 #include "cache/key_list.hpp"
 
-#include <boost/json/parse.hpp>
-#include <boost/json/value.hpp>
+#include "http/json.hpp"
 
 namespace cokv::cache {
 namespace {
@@ -14,11 +13,10 @@ key_list bad(std::string message, std::string where = {}) {
 
 key_list parse_key_list(std::string_view text, std::size_t max_keys) {
   namespace json = boost::json;
-  error_code ec;
-  const auto value = json::parse(json::string_view(text.data(), text.size()), ec);
-  if (ec) return bad("the body is not JSON: " + ec.message());
-  const json::value* list = &value;
-  if (const auto* object = value.if_object()) {
+  const auto value = http::parse_json(text);
+  if (!value) return {{}, value.error()};
+  const json::value* list = &*value;
+  if (const auto* object = value->if_object()) {
     list = object->if_contains("keys");
     if (!list) return bad("the list of keys is missing", "keys");
     if (object->size() != 1) return bad("nothing but keys is asked for here");

@@ -5,6 +5,8 @@
 
 namespace cokv::cache {
 
-http::problem problem_of(error_code ec);
+enum class transfer { storing, reading };
+
+http::problem problem_of(error_code ec, transfer way);
 
 }  // namespace cokv::cache

@@ -57,7 +57,8 @@ std::string service::info() const {
   json::object out{{"protocol", 1},
                    {"max_blocks", options_.frames.max_blocks},
                    {"max_layers", options_.frames.max_layers},
-                   {"max_segment_bytes", options_.frames.max_segment},
+                   {"max_segment_bytes", max_segment()},
+                   {"max_layer_bytes", max_held()},
                    {"max_body_bytes", options_.max_body}};
   json::object tiers;
   for (const auto& t : tiers_) {

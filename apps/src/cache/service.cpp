@@ -26,16 +26,24 @@ std::optional<namespace_id> namespace_of(const exchange& x) {
 }
 std::optional<block_key> key_of(const exchange& x) { return block_key::parse(x.request().parameter("key")); }
 
-// Nothing, or what is wrong with the query: `deferred` is the only name, 0 and 1 its values.
+// Nothing, or what is wrong with the value; the routes that know no `deferred` refuse it themselves.
 std::optional<http::problem> read_deferred(const exchange& x, bool& deferred) {
-  for (const auto& [name, value] : x.request().query) {
-    if (name != "deferred") return http::problem{status::bad_request, "no such parameter", name, "invalid_argument"};
-    if (value != "0" && value != "1" && !value.empty())
-      return http::problem{status::bad_request, "deferred is 0 or 1", name, "invalid_argument"};
-    deferred = value != "0";
-  }
+  const auto value = x.request().query_value("deferred");
+  if (value && *value != "0" && *value != "1" && !value->empty())
+    return http::problem{status::bad_request, "deferred is 0 or 1", "deferred", "invalid_argument"};
+  deferred = value && *value != "0";
   return std::nullopt;
 }
+
+http::problem too_large(std::string message) {
+  return {status::payload_too_large, std::move(message), {}, "too_large"};
+}
+
+struct counted {
+  std::size_t& n;
+  explicit counted(std::size_t& count) : n(count) { ++n; }
+  ~counted() { --n; }
+};
 
 }  // namespace
 
@@ -47,14 +55,18 @@ service::service(store& s, std::vector<tier> tiers, service_options options)
 void service::add_routes(http::server& server) {
   const auto on = [&](verb method, std::string_view pattern, awaitable<void> (service::*handler)(exchange&),
                       http::route_options options = {}) {
-    server.route(method, pattern, [this, handler](exchange& x) { return (this->*handler)(x); }, options);
+    server.route(
+        method, pattern, [this, handler](exchange& x) { return (this->*handler)(x); }, std::move(options));
   };
   const std::uint64_t key_lists = 4096 + options_.frames.max_blocks * std::uint64_t{80};
   const auto begins = options_.frames.payload(frame_type::begin) + frame_header_bytes + frame_trailer_bytes;
-  on(verb::post, "/v1/kv/{namespace}:match", &service::match, {.body_bytes = key_lists});
-  on(verb::post, "/v1/kv/{namespace}:read", &service::read, {.body_bytes = begins});
-  on(verb::post, "/v1/kv/{namespace}:write", &service::write, {.body_bytes = options_.max_body});
-  on(verb::put, "/v1/kv/{namespace}/{key}", &service::put, {.body_bytes = options_.max_body});
+  const std::vector<std::string> json{json_type}, frames{frames_type, "application/octet-stream"}, deferred{"deferred"};
+  on(verb::post, "/v1/kv/{namespace}:match", &service::match, {.body_bytes = key_lists, .body_types = json});
+  on(verb::post, "/v1/kv/{namespace}:read", &service::read, {.body_bytes = begins, .body_types = frames});
+  on(verb::post, "/v1/kv/{namespace}:write", &service::write,
+     {.body_bytes = options_.max_body, .body_types = frames, .query = deferred});
+  on(verb::put, "/v1/kv/{namespace}/{key}", &service::put,
+     {.body_bytes = options_.max_body, .body_types = frames, .query = deferred});
   on(verb::get, "/v1/kv/{namespace}/{key}", &service::get);
   on(verb::delete_, "/v1/kv/{namespace}/{key}", &service::remove);
   server.route(verb::get, "/v1/info",
@@ -73,7 +85,7 @@ awaitable<void> service::match(exchange& x) {
   auto list = parse_key_list(*body, options_.frames.max_blocks);
   if (list.refused) co_return (void) co_await x.refuse(std::move(*list.refused));
   auto matched = co_await store_.async_match(*ns, std::move(list.keys), as_result);
-  if (!matched) co_return (void) co_await x.refuse(problem_of(matched.error()));
+  if (!matched) co_return co_await refuse(x, problem_of(matched.error(), transfer::reading));
   co_await x.respond(status::ok, json_type, "{\"matched\":" + std::to_string(*matched) + "}");
 }
 
@@ -83,43 +95,98 @@ awaitable<void> service::remove(exchange& x) {
   const auto key = key_of(x);
   if (!key) co_return (void) co_await x.refuse(bad_id("key"));
   auto gone = co_await store_.async_remove(*ns, *key, as_result);
-  if (!gone) co_return (void) co_await x.refuse(problem_of(gone.error()));
+  if (!gone) co_return co_await refuse(x, problem_of(gone.error(), transfer::reading));
   co_await x.respond(status::no_content, "", "");
+}
+
+awaitable<void> service::refuse(exchange& x, http::problem p) {
+  if (p.code == status::service_unavailable) x.set(http::field::retry_after, "1");
+  co_await x.refuse(std::move(p));
+}
+
+// ---- room
+
+std::uint64_t service::max_held() const { return (options_.room >> 10 << 10) - 1; }
+
+std::uint64_t service::max_segment() const {
+  const auto around = stream_bytes({{0}}, 1);
+  const auto in_body = options_.max_body > around ? options_.max_body - around : 0;
+  return std::min({options_.frames.max_segment, in_body, max_held()});
+}
+
+service::held_room service::held_for(exchange& x, permit room, std::uint64_t bytes) {
+  // It may outlive the exchange, in a context that is destroyed; the exchange may outlive it anyway.
+  auto holding = std::make_shared<const bool>(true);
+  x.contend([this, held = std::weak_ptr(holding)] { return waiting_ != 0 && !held.expired(); }, bytes);
+  return {std::move(room), std::move(holding)};
+}
+
+awaitable<boost::system::result<service::held_room, http::problem>> service::hold(exchange& for_whom,
+                                                                                  std::uint64_t bytes) {
+  const auto wanted = (bytes >> 10) + 1;
+  if (bytes > max_held())
+    co_return too_large("a layer of all blocks is " + std::to_string(bytes) + " bytes; one transfer may hold " +
+                        std::to_string(max_held()));
+  if (auto now = room_.try_acquire(wanted)) co_return held_for(for_whom, std::move(*now), bytes);
+  counted in_line(waiting_);
+  auto turn = co_await with_deadline(room_.async_acquire(wanted, asio::deferred), options_.patience);
+  if (turn) co_return held_for(for_whom, std::move(*turn), bytes);
+  co_return http::problem{status::service_unavailable,
+                          "other transfers have taken the memory that is meant for them; try again",
+                          {},
+                          "busy"};
 }
 
 // ---- uploads
 
-awaitable<result<permit>> service::hold(std::uint64_t bytes) {
-  const auto wanted = (bytes >> 10) + 1;
-  if (wanted > options_.room >> 10) co_return make_error_code(errc::too_large);
-  if (auto now = room_.try_acquire(wanted)) co_return std::move(*now);
-  co_return co_await with_deadline(room_.async_acquire(wanted, asio::deferred), options_.patience);
+std::optional<http::problem> service::check_begin(const stream_begin& about, namespace_id ns,
+                                                  const block_key* only) const {
+  if (about.ns != ns) return problem_of(errc::namespace_mismatch, transfer::storing);
+  if (only && (about.keys.size() != 1 || about.keys[0] != *only))
+    return http::problem{status::bad_request, "the stream's only key has to be the one in the path", "key",
+                         "invalid_argument"};
+  if (const auto whole = stream_bytes(about.layout, about.keys.size()); whole > options_.max_body)
+    return too_large("the stream that is announced is " + std::to_string(whole) + " bytes; a body may have " +
+                     std::to_string(options_.max_body));
+  return std::nullopt;
+}
+
+http::problem service::problem_of_stream(const stream_parser& parser, transfer way) const {
+  if (parser.from_peer()) {  // an error frame: its sender gave up, whatever it says the reason is
+    const auto& said = parser.peer_text().empty() ? parser.error().message() : parser.peer_text();
+    return {status::bad_request, "the sender gave up: " + said, {}, "aborted"};
+  }
+  if (parser.error() != errc::too_large) return problem_of(parser.error(), way);
+  const auto& f = options_.frames;
+  return too_large("a stream has at most " + std::to_string(f.max_blocks) + " blocks of " +
+                   std::to_string(f.max_layers) + " layers, " + std::to_string(max_segment()) + " bytes a segment");
 }
 
 // Takes a stream in: a layer is handed to the store when all of it is verified, and the blocks become visible when the
-// stream was complete.
-awaitable<error_code> service::store_stream(exchange& x, stream_parser& parser, namespace_id ns, bool deferred,
-                                            const block_key* only) {
+// stream was complete. What comes back with the body broken is not looked at.
+awaitable<std::optional<http::problem>> service::store_stream(exchange& x, stream_parser& parser, namespace_id ns,
+                                                              bool deferred, const block_key* only) {
+  const auto failed = [](error_code ec) { return problem_of(ec, transfer::storing); };
   std::vector<std::byte> chunk(64 << 10);
   std::span<const std::byte> in;
   std::unique_ptr<block_writer> writer;
-  permit held;
+  held_room held;
   layer_memory memory;
   std::vector<buffer> layer;
   for (;;) {
     switch (parser.next(in)) {
       case stream_event::begun: {
         const auto& about = parser.about();
-        if (about.ns != ns) co_return errc::namespace_mismatch;
-        if (only && (about.keys.size() != 1 || about.keys[0] != *only)) co_return errc::invalid_argument;
-        if (stream_bytes(about.layout, about.keys.size()) > options_.max_body) co_return errc::too_large;
-        auto room = co_await hold(layer_memory::needed(about.layout, about.keys.size()));
+        if (auto wrong = check_begin(about, ns, only)) co_return wrong;
+        const auto bytes = layer_memory::needed(about.layout, about.keys.size());
+        auto room = co_await hold(x, bytes);
         if (!room) co_return room.error();
         held = std::move(*room);
         auto opened = co_await store_.async_open_write(ns, about.layout, about.keys, {.deferred = deferred}, as_result);
-        if (!opened) co_return opened.error();
+        if (!opened) co_return failed(opened.error());
         writer = std::move(*opened);
         layer = memory.of(about.layout, about.keys.size(), 0);
+        x.next_turn(about.layout.segments[0] * about.keys.size());
         break;
       }
       case stream_event::segment:
@@ -128,33 +195,40 @@ awaitable<error_code> service::store_stream(exchange& x, stream_parser& parser, 
       case stream_event::arrived:
         break;
       case stream_event::layer: {
+        const auto& about = parser.about();
         const auto done = parser.layer();
-        if (auto stored = co_await writer->async_write(done, layer, as_result); !stored) co_return stored.error();
-        if (done + 1 < parser.about().layout.layers())
-          layer = memory.of(parser.about().layout, parser.about().keys.size(), done + 1);
+        if (auto stored = co_await writer->async_write(done, layer, as_result); !stored)
+          co_return failed(stored.error());
+        if (done + 1 == about.layout.layers()) break;
+        layer = memory.of(about.layout, about.keys.size(), done + 1);
+        x.next_turn(about.layout.segments[done + 1] * about.keys.size());
         break;
       }
       case stream_event::ended: {
         std::array<std::byte, 1> beyond;
         auto n = in.empty() ? co_await x.read_some(asio::buffer(beyond)) : result<std::size_t>(in.size());
-        if (!n) co_return n.error();
-        if (*n != 0) co_return errc::protocol;
+        if (!n) co_return failed(n.error());
+        if (*n != 0) co_return failed(errc::protocol);
         auto visible = co_await writer->async_commit(as_result);
-        co_return visible ? error_code() : visible.error();
+        if (!visible) co_return failed(visible.error());
+        co_return std::nullopt;
       }
       case stream_event::damaged:
-        co_return errc::digest_mismatch;
-      case stream_event::missing:
-        co_return errc::invalid_argument;  // a write of what does not come
+        ++damaged_;
+        co_return failed(errc::digest_mismatch);
+      case stream_event::missing:  // a write of what does not come
+        co_return http::problem{
+            status::bad_request, "a write brings all its blocks: nothing was stored", {}, "invalid_argument"};
       case stream_event::acked:
-        co_return errc::protocol;
+        co_return failed(errc::protocol);
       case stream_event::failed:
-        co_return parser.error();
+        if (!parser.from_peer() && parser.error() == errc::digest_mismatch) ++damaged_;
+        co_return problem_of_stream(parser, transfer::storing);
       case stream_event::more: {
         const auto room = parser.room();
         auto n = co_await x.read_some(room.empty() ? asio::buffer(chunk) : asio::buffer(room.data(), room.size()));
-        if (!n) co_return n.error();
-        if (*n == 0) co_return errc::protocol;  // cut
+        if (!n) co_return failed(n.error());
+        if (*n == 0) co_return failed(errc::protocol);  // cut
         if (room.empty())
           in = std::span(chunk).first(*n);
         else
@@ -167,9 +241,8 @@ awaitable<error_code> service::store_stream(exchange& x, stream_parser& parser, 
 
 awaitable<service::upload> service::receive(exchange& x, namespace_id ns, bool deferred, const block_key* only) {
   stream_parser parser(options_.frames);
-  const auto ec = co_await store_stream(x, parser, ns, deferred, only);
-  if (ec == errc::digest_mismatch) ++damaged_;
-  co_return upload{parser.about(), ec};
+  auto refused = co_await store_stream(x, parser, ns, deferred, only);
+  co_return upload{parser.about(), std::move(refused)};
 }
 
 awaitable<void> service::write(exchange& x) {
@@ -177,9 +250,9 @@ awaitable<void> service::write(exchange& x) {
   if (!ns) co_return (void) co_await x.refuse(bad_id("namespace"));
   bool deferred = false;
   if (auto wrong = read_deferred(x, deferred)) co_return (void) co_await x.refuse(std::move(*wrong));
-  const auto taken = co_await receive(x, *ns, deferred, nullptr);
+  auto taken = co_await receive(x, *ns, deferred, nullptr);
   if (x.body_error()) co_return;
-  if (taken.error) co_return (void) co_await x.refuse(problem_of(taken.error));
+  if (taken.refused) co_return co_await refuse(x, std::move(*taken.refused));
   const auto ack = ack_frame(*ns, taken.about.generation, {}, static_cast<std::uint32_t>(taken.about.keys.size()));
   co_await x.respond(deferred ? status::accepted : status::ok, frames_type,
                      {reinterpret_cast<const char*>(ack.data()), ack.size()});
@@ -192,9 +265,9 @@ awaitable<void> service::put(exchange& x) {
   if (!key) co_return (void) co_await x.refuse(bad_id("key"));
   bool deferred = false;
   if (auto wrong = read_deferred(x, deferred)) co_return (void) co_await x.refuse(std::move(*wrong));
-  const auto taken = co_await receive(x, *ns, deferred, &*key);
+  auto taken = co_await receive(x, *ns, deferred, &*key);
   if (x.body_error()) co_return;
-  if (taken.error) co_return (void) co_await x.refuse(problem_of(taken.error));
+  if (taken.refused) co_return co_await refuse(x, std::move(*taken.refused));
   co_await x.respond(deferred ? status::accepted : status::no_content, "", "");
 }
 
@@ -208,12 +281,13 @@ awaitable<void> service::read(exchange& x) {
   stream_parser parser(options_.frames);
   auto in = std::as_bytes(std::span(*body));
   const auto event = parser.next(in);
-  if (event != stream_event::begun || !in.empty()) {
-    const auto ec = event == stream_event::failed ? parser.error() : make_error_code(errc::protocol);
-    if (ec == errc::digest_mismatch) ++damaged_;
-    co_return (void) co_await x.refuse(problem_of(ec));
+  if (event == stream_event::failed) {
+    if (!parser.from_peer() && parser.error() == errc::digest_mismatch) ++damaged_;
+    co_return co_await refuse(x, problem_of_stream(parser, transfer::reading));
   }
-  if (parser.about().ns != *ns) co_return (void) co_await x.refuse(problem_of(errc::namespace_mismatch));
+  if (event != stream_event::begun || !in.empty())
+    co_return co_await refuse(x, {status::bad_request, "a read is asked for with one begin frame", {}, "protocol"});
+  if (parser.about().ns != *ns) co_return co_await refuse(x, problem_of(errc::namespace_mismatch, transfer::reading));
   co_await send(x, parser.about());
 }
 
@@ -223,7 +297,7 @@ awaitable<void> service::get(exchange& x) {
   const auto key = key_of(x);
   if (!key) co_return (void) co_await x.refuse(bad_id("key"));
   auto layout = co_await store_.async_layout(*ns, *key, as_result);
-  if (!layout) co_return (void) co_await x.refuse(problem_of(layout.error()));
+  if (!layout) co_return co_await refuse(x, problem_of(layout.error(), transfer::reading));
   stream_begin about{.ns = *ns, .layout = std::move(*layout), .keys = {*key}};
   if (x.request().method != verb::head) co_return co_await send(x, std::move(about));
   if (!co_await x.start(status::ok, frames_type, stream_bytes(about.layout, 1))) co_await x.finish();
@@ -231,16 +305,16 @@ awaitable<void> service::get(exchange& x) {
 
 awaitable<void> service::send(exchange& x, stream_begin about) {
   auto matched = co_await store_.async_match(about.ns, about.keys, as_result);
-  if (!matched) co_return (void) co_await x.refuse(problem_of(matched.error()));
-  permit held;
+  if (!matched) co_return co_await refuse(x, problem_of(matched.error(), transfer::reading));
+  held_room held;
   std::unique_ptr<block_reader> reader;
   if (*matched != 0) {
-    auto room = co_await hold(layer_memory::needed(about.layout, *matched));
-    if (!room) co_return (void) co_await x.refuse(problem_of(room.error()));
+    auto room = co_await hold(x, layer_memory::needed(about.layout, *matched));
+    if (!room) co_return co_await refuse(x, room.error());
     held = std::move(*room);
     std::vector<block_key> keys(about.keys.begin(), about.keys.begin() + static_cast<std::ptrdiff_t>(*matched));
     auto opened = co_await store_.async_open_read(about.ns, about.layout, std::move(keys), as_result);
-    if (!opened) co_return (void) co_await x.refuse(problem_of(opened.error()));
+    if (!opened) co_return co_await refuse(x, problem_of(opened.error(), transfer::reading));
     reader = std::move(*opened);
   }
   const auto ns = about.ns;

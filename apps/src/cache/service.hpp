@@ -6,13 +6,15 @@
 //     service.add_routes(server);
 //
 // Memory: uploads and downloads together hold at most `room` bytes beside what the store holds; who comes later waits,
-// and after `patience` is told 503.
+// and after `patience` is told 503. While somebody waits, those who hold room have to keep up (http::limits).
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "cache/problems.hpp"
 #include "cokv/kvstream/frame_stream.hpp"
 #include "cokv/kvstream/store.hpp"
 #include "cokv/runtime/semaphore.hpp"
@@ -47,9 +49,16 @@ class service {
   std::uint64_t damaged_uploads() const noexcept { return damaged_; }
 
  private:
+  // Room that a transfer holds; while others wait for some, its client has to keep up.
+  struct held_room {
+    permit room;
+    std::shared_ptr<const bool> holding;
+  };
+
+  // What became of an upload; none refused: it is stored.
   struct upload {
     stream_begin about;
-    error_code error;
+    std::optional<http::problem> refused;
   };
 
   awaitable<void> match(http::exchange& x);
@@ -59,10 +68,16 @@ class service {
   awaitable<void> get(http::exchange& x);
   awaitable<void> remove(http::exchange& x);
 
-  awaitable<result<permit>> hold(std::uint64_t bytes);
+  awaitable<boost::system::result<held_room, http::problem>> hold(http::exchange& for_whom, std::uint64_t bytes);
+  held_room held_for(http::exchange& x, permit room, std::uint64_t bytes);
+  std::uint64_t max_held() const;     // bytes that one transfer may hold
+  std::uint64_t max_segment() const;  // bytes of a segment that can be sent here
   awaitable<upload> receive(http::exchange& x, namespace_id ns, bool deferred, const block_key* only);
-  awaitable<error_code> store_stream(http::exchange& x, stream_parser& parser, namespace_id ns, bool deferred,
-                                     const block_key* only);
+  awaitable<std::optional<http::problem>> store_stream(http::exchange& x, stream_parser& parser, namespace_id ns,
+                                                       bool deferred, const block_key* only);
+  std::optional<http::problem> check_begin(const stream_begin& about, namespace_id ns, const block_key* only) const;
+  http::problem problem_of_stream(const stream_parser& parser, transfer way) const;
+  awaitable<void> refuse(http::exchange& x, http::problem p);
   awaitable<void> send(http::exchange& x, stream_begin about);
   void report(http::scrape& page) const;
 
@@ -70,6 +85,7 @@ class service {
   std::vector<tier> tiers_;
   service_options options_;
   semaphore room_;                    // in KiB
+  std::size_t waiting_ = 0;           // for room
   std::uint64_t damaged_ = 0;         // uploads with a digest that does not match
   std::uint64_t damaged_stored_ = 0;  // blocks that were not what had been stored, found on the way out
   std::uint64_t bytes_in_ = 0, bytes_out_ = 0;

@@ -86,6 +86,7 @@ void block_sender::take_back(std::uint32_t block) {
 awaitable<error_code> block_sender::send_layer(http::exchange& x, std::uint32_t layer,
                                                const std::vector<segment_view>& views) {
   if (views.empty()) co_return error_code();
+  x.next_turn(out_.about().layout.segments[layer] * views.size());
   const auto begin = std::move(pending_);
   pending_.clear();
   std::array<frame_head, batch> heads;

@@ -2,6 +2,7 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <boost/beast/http/rfc7230.hpp>
 
 namespace cokv::http::detail {
@@ -11,21 +12,24 @@ namespace bh = beast::http;
 
 constexpr std::size_t pipelined_bytes = 64 << 10;  // read ahead of the request that is being answered
 
-problem problem_of(error_code ec) {
+problem problem_of(error_code ec, std::size_t header_limit) {
   if (ec == bh::error::header_limit || ec == errc::too_large)
-    return {status::request_header_fields_too_large, "the request's header is too large"};
+    return {status::request_header_fields_too_large,
+            "the request's header is larger than " + std::to_string(header_limit) + " bytes"};
   if (ec == bh::error::bad_version)
     return {status::http_version_not_supported, "only HTTP/1.0 and HTTP/1.1 are spoken here"};
   if (ec == errc::deadline) return {status::request_timeout, "the request's header took too long"};
-  return {status::bad_request, "malformed HTTP request: " + ec.message()};
+  return {status::bad_request, "malformed HTTP request: " + ec.message(), {}, "malformed_request"};
 }
 
 // What a handler left unanswered because the body could not be read.
 std::optional<problem> problem_of_body(error_code ec, std::uint64_t limit) {
   if (ec == errc::too_large)
     return problem{status::payload_too_large, "the request body is larger than " + std::to_string(limit) + " bytes"};
-  if (ec == errc::deadline) return problem{status::request_timeout, "the request body took too long"};
-  if (ec == errc::protocol) return problem{status::bad_request, "malformed request body"};
+  if (ec == errc::deadline)
+    return problem{status::request_timeout, "the request body came too slowly, or stopped coming"};
+  if (ec == errc::protocol)
+    return problem{status::bad_request, "malformed request body: its chunks are broken", {}, "malformed_request"};
   return std::nullopt;  // the client has gone
 }
 
@@ -88,17 +92,44 @@ std::optional<problem> connection::check_head(exchange::parser& parser, request_
   head.method = message.method();
   head.version = message.version();
   const auto target = message.target();
-  if (head.version != 10 && head.version != 11) return problem_of(bh::error::bad_version);
+  if (head.version != 10 && head.version != 11)
+    return problem_of(bh::error::bad_version, server_->options.limit.header_bytes);
   if (parse_target({target.data(), target.size()}, head))
-    return problem{status::bad_request, "malformed request target"};
+    return problem{status::bad_request, "malformed request target", {}, "malformed_request"};
   if (const auto hosts = message.count(field::host); hosts > 1 || (head.version == 11 && hosts == 0))
-    return problem{status::bad_request, "a request has one Host header"};
+    return problem{status::bad_request, "a request has one Host header", {}, "malformed_request"};
   if (message.count(field::transfer_encoding) != 0 && !parser.chunked())
     return problem{status::not_implemented, "the only transfer encoding spoken here is chunked"};
   if (auto coding = message[field::content_encoding]; !coding.empty() && !beast::iequals(coding, "identity"))
     return problem{status::unsupported_media_type, "request bodies are read without content encoding"};
   head.fields = message.base();
   return std::nullopt;
+}
+
+// A parameter without a meaning, or a body of another kind, is a mistake that its sender wants to hear of.
+std::optional<problem> connection::check_use(const request_head& head, const exchange& x,
+                                             const route_options& route) const {
+  for (auto at = head.query.begin(); at != head.query.end(); ++at) {
+    const auto& name = at->first;
+    if (std::find(route.query.begin(), route.query.end(), name) == route.query.end())
+      return problem{status::bad_request, "the query parameter " + name + " means nothing here", name,
+                     "unknown_parameter"};
+    if (std::any_of(head.query.begin(), at, [&](auto& p) { return p.first == name; }))
+      return problem{status::bad_request, "the query parameter " + name + " is there twice", name, "invalid_argument"};
+  }
+  if (x.body_done() || route.body_types.empty()) return std::nullopt;
+  const auto given = head.fields[field::content_type];
+  auto type = std::string_view(given.data(), given.size());
+  type = type.substr(0, type.find(';'));
+  while (!type.empty() && type.back() == ' ') type.remove_suffix(1);
+  if (type.empty()) return std::nullopt;
+  std::string wanted;
+  for (const auto& t : route.body_types) {
+    if (beast::iequals(beast::string_view(type.data(), type.size()), t)) return std::nullopt;
+    wanted += (wanted.empty() ? "" : " or ") + t;
+  }
+  return problem{status::unsupported_media_type,
+                 "the request body is " + std::string(type) + "; send it with Content-Type: " + wanted};
 }
 
 awaitable<connection::next> connection::serve_one() {
@@ -117,12 +148,12 @@ awaitable<connection::next> connection::serve_one() {
     if (ec != errc::deadline && ec != errc::too_large &&
         &ec.category() != &make_error_code(bh::error::need_more).category())
       co_return next::end;
-    refused = problem_of(ec);
+    refused = problem_of(ec, server_->options.limit.header_bytes);
   } else {
     refused = check_head(parser, head);
   }
 
-  exchange x(wire_, server_->options.limit, parser, head, server_->draining, read && !refused);
+  exchange x(wire_, server_->options.limit, parser, head, server_->last_answers, read && !refused);
   auto found = refused ? decltype(server_->routes)::match{} : server_->routes.find(head.method, head.path);
   const bool open = found.target && (*found.target)->options.open;
   if (!refused && !open) {
@@ -141,6 +172,7 @@ awaitable<connection::next> connection::serve_one() {
     x.set(field::allow, found.allowed);
     refused = problem{status::method_not_allowed, head.path + " answers " + found.allowed, {}, "method_not_allowed"};
   }
+  if (found.target && !refused) refused = check_use(head, x, (*found.target)->options);
   if (found.target && !refused) {
     const auto limit = (*found.target)->options.body_bytes.value_or(server_->options.limit.body_bytes);
     x.limit_body(limit);
@@ -174,6 +206,7 @@ awaitable<void> connection::answer(exchange& x, const target& to) {
   } running(server_->running);
 
   auto ended = co_await with(task_group{}, [&](task_group& scope) -> awaitable<void> {
+    handler_ = &scope;
     // While the body is on its way the handler itself reads the stream.
     auto watch = [this, &scope] { scope.spawn([this] { return watch_peer(); }); };
     if (x.body_done())
@@ -182,9 +215,25 @@ awaitable<void> connection::answer(exchange& x, const target& to) {
       x.watch_with(watch);
     co_await handle(x, to, scope);
     x.watch_with({});
+    handler_ = nullptr;
     scope.cancel();
   });
+  handler_ = nullptr;
   (void)ended;  // the client's going is told by peer_gone_
+  if (stopped_ && !peer_gone_) co_await say_farewell(x);
+}
+
+bool connection::stop_handler() {
+  if (!handler_ || std::exchange(stopped_, true)) return false;
+  handler_->cancel();
+  return true;
+}
+
+awaitable<void> connection::say_farewell(exchange& x) {
+  if (x.started()) co_return co_await x.say_last_words();
+  x.close_after();
+  x.set(field::retry_after, "1");
+  co_await x.refuse({status::service_unavailable, "the server is shutting down", {}, "shutting_down"});
 }
 
 awaitable<void> connection::handle(exchange& x, const target& to, const task_group& scope) {

@@ -15,8 +15,11 @@ class connection {
   awaitable<void> run();
 
   bool idle() const { return idle_ && wire_.stream.is_open(); }
+  bool closed() const { return !wire_.stream.is_open(); }
   time_point idle_since() const { return since_; }
   void close() { wire_.stream.close(); }
+  // Ends the handler that runs, and has its client told. False: none runs.
+  bool stop_handler();
 
  private:
   enum class next { again, end, linger };
@@ -24,16 +27,20 @@ class connection {
   awaitable<next> serve_one();
   awaitable<result<void>> read_head(exchange::parser& parser);
   std::optional<problem> check_head(exchange::parser& parser, request_head& head);
+  std::optional<problem> check_use(const request_head& head, const exchange& x, const route_options& route) const;
   awaitable<void> answer(exchange& x, const target& to);
   awaitable<void> handle(exchange& x, const target& to, const task_group& scope);
   awaitable<error_code> watch_peer();
   awaitable<void> linger();
+  awaitable<void> say_farewell(exchange& x);
 
   std::shared_ptr<server_state> server_;
   wire wire_;
   std::list<connection*>::iterator at_;
   bool idle_ = true;
   bool peer_gone_ = false;
+  task_group* handler_ = nullptr;
+  bool stopped_ = false;
   time_point since_;
 };
 

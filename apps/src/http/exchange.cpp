@@ -10,6 +10,7 @@ namespace cokv::http {
 namespace {
 
 constexpr std::uint64_t skippable = 64 << 10;
+constexpr duration look_again = std::chrono::seconds(1);  // whether others wait by now
 
 asio::const_buffer as_buffer(std::string_view s) { return {s.data(), s.size()}; }
 
@@ -23,15 +24,13 @@ std::string date_text(wall_time now) {
 
 }  // namespace
 
-exchange::exchange(wire& w, const limits& limit, parser& p, request_head& head, const bool& draining,
-                   bool may_keep_alive)
+exchange::exchange(wire& w, const limits& limit, parser& p, request_head& head, const bool& last, bool may_keep_alive)
     : wire_(w),
       limits_(limit),
-      draining_(draining),
+      last_(last),
       parser_(p),
       head_(head),
       body_limit_(limit.body_bytes),
-      body_since_(clock::of(w.stream.get_executor()).now()),
       keep_alive_(may_keep_alive && p.keep_alive()) {
   if (!p.is_header_done()) return;  // only to be refused
   if (auto n = p.content_length()) length_ = *n;
@@ -41,23 +40,58 @@ exchange::exchange(wire& w, const limits& limit, parser& p, request_head& head, 
   }
 }
 
-// ---- the request body
+// ---- waiting for the client
 
-duration exchange::read_limit() {
-  // A body that trickles makes progress for ever: it also has to keep up with least_rate.
-  auto& time = clock::of(wire_.stream.get_executor());
-  const auto allowed = limits_.stall + std::chrono::seconds(received_ / std::max<std::uint64_t>(1, limits_.least_rate));
-  const auto left = body_since_ + allowed - time.now();
-  return std::max(duration(0), std::min<duration>(limits_.stall, left));
+// A body that trickles makes progress for ever: beside a byte now and then it needs a rate.
+duration exchange::patience(const pace& body, duration idle) const {
+  const auto at_rate = std::chrono::seconds(body.bytes / std::max<std::uint64_t>(1, limits_.least_rate));
+  duration left = std::min<duration>(limits_.stall - idle, limits_.stall + at_rate - body.waited - idle);
+  if (!others_wait_) return left;
+  if (others_wait_()) {
+    const double share = turn_bytes_ == 0 ? 1 : std::min(1.0, double(turn_.bytes) / double(turn_bytes_));
+    const auto due = limits_.contended_stall +
+                     duration(static_cast<duration::rep>(share * static_cast<double>(limits_.contended_turn.count())));
+    left = std::min<duration>({left, limits_.contended_stall - idle, due - turn_.waited - idle});
+  }
+  return std::min<duration>(left, look_again);
 }
+
+// One read or write, begun anew until it moved something or patience is at its end.
+template <class Once>
+awaitable<result<std::size_t>> exchange::patiently(pace& body, Once once) {
+  auto& time = clock::of(wire_.stream.get_executor());
+  const auto start = time.now();
+  result<std::size_t> n = make_error_code(errc::deadline);
+  while (!n && n.error() == errc::deadline) {
+    const auto left = patience(body, time.now() - start);
+    if (left <= duration(0)) break;
+    n = co_await once(left);
+  }
+  for (auto* p : {&body, &turn_}) {
+    p->waited += time.now() - start;
+    if (n) p->bytes += *n;
+  }
+  co_return n;
+}
+
+void exchange::contend(std::function<bool()> others_wait, std::uint64_t turn_bytes) {
+  others_wait_ = std::move(others_wait);
+  next_turn(turn_bytes);
+}
+
+void exchange::next_turn(std::uint64_t turn_bytes) {
+  turn_bytes_ = turn_bytes;
+  turn_ = {};
+}
+
+// ---- the request body
 
 awaitable<error_code> exchange::continue_if_expected() {
   if (std::exchange(reading_, true)) co_return error_code();
-  body_since_ = clock::of(wire_.stream.get_executor()).now();
   const auto expect = parser_.get()[field::expect];
   if (wire_.ahead.size() != 0 || head_.version < 11 || !beast::iequals(expect, "100-continue")) co_return error_code();
   const std::array buffers{as_buffer("HTTP/1.1 100 Continue\r\n\r\n")};
-  co_return co_await wire_.write(buffers, write_limit(0));
+  co_return co_await put(buffers);
 }
 
 awaitable<result<std::size_t>> exchange::read_some(asio::mutable_buffer into) {
@@ -65,7 +99,7 @@ awaitable<result<std::size_t>> exchange::read_some(asio::mutable_buffer into) {
   if (body_done_ || into.size() == 0) co_return std::size_t(0);
   body_error_ = co_await continue_if_expected();
   if (body_error_) co_return body_error_;
-  auto n = length_ ? co_await read_counted(into, read_limit()) : co_await read_chunked(into, read_limit());
+  auto n = length_ ? co_await read_counted(into) : co_await read_chunked(into);
   if (!n) {
     body_error_ = n.error();
     co_return n;
@@ -79,21 +113,21 @@ awaitable<result<std::size_t>> exchange::read_some(asio::mutable_buffer into) {
   co_return n;
 }
 
-awaitable<result<std::size_t>> exchange::read_counted(asio::mutable_buffer into, duration limit) {
+awaitable<result<std::size_t>> exchange::read_counted(asio::mutable_buffer into) {
   const auto left = std::min<std::uint64_t>(*length_ - received_, into.size());
   into = asio::buffer(into, static_cast<std::size_t>(left));
   if (wire_.ahead.size() == 0 && into.size() < 4096) {  // small pieces: one system call for many
-    if (auto n = co_await wire_.read_ahead(limit); !n) co_return n;
+    if (auto n = co_await patiently(in_, [this](duration d) { return wire_.read_ahead(d); }); !n) co_return n;
   }
   if (wire_.ahead.size() != 0) {
     const std::size_t n = asio::buffer_copy(into, wire_.ahead.data());
     wire_.ahead.consume(n);
     co_return n;
   }
-  co_return co_await wire_.read_some(into, limit);
+  co_return co_await patiently(in_, [this, into](duration d) { return wire_.read_some(into, d); });
 }
 
-awaitable<result<std::size_t>> exchange::read_chunked(asio::mutable_buffer into, duration limit) {
+awaitable<result<std::size_t>> exchange::read_chunked(asio::mutable_buffer into) {
   for (;;) {
     auto& body = parser_.get().body();
     body.data = into.data();
@@ -109,7 +143,7 @@ awaitable<result<std::size_t>> exchange::read_chunked(asio::mutable_buffer into,
     if (parser_.is_done()) end_body();
     if (got != 0 || body_done_) co_return got;
     if (ec == beast::http::error::need_more || wire_.ahead.size() == 0)
-      if (auto n = co_await wire_.read_ahead(limit); !n) co_return n;
+      if (auto n = co_await patiently(in_, [this](duration d) { return wire_.read_ahead(d); }); !n) co_return n;
   }
 }
 
@@ -155,8 +189,24 @@ awaitable<void> exchange::skip_body() {
 
 // ---- the response
 
-duration exchange::write_limit(std::size_t bytes) const {
-  return limits_.stall + std::chrono::seconds(bytes / std::max<std::uint64_t>(1, limits_.least_rate));
+awaitable<error_code> exchange::put(std::span<const asio::const_buffer> from) {
+  out_ = {};  // each write for itself: a handler may have taken its time between them
+  writing_ = true;
+  std::vector<asio::const_buffer> left(from.begin(), from.end());
+  for (std::size_t first = 0;;) {
+    while (first < left.size() && left[first].size() == 0) ++first;
+    if (first == left.size()) break;
+    const auto rest = std::span(left).subspan(first);
+    auto n = co_await patiently(out_, [this, rest](duration d) { return wire_.write_some(rest, d); });
+    if (!n) co_return n.error();
+    for (std::size_t done = *n; done != 0; first += left[first].size() == 0) {
+      const auto part = std::min(done, left[first].size());
+      left[first] += part;
+      done -= part;
+    }
+  }
+  writing_ = false;
+  co_return error_code();
 }
 
 void exchange::set(field name, std::string value) {
@@ -170,7 +220,7 @@ void exchange::set(std::string_view name, std::string value) {
 }
 
 std::string exchange::head_text(status code, std::string_view type, std::optional<std::uint64_t> length) {
-  if (draining_) keep_alive_ = false;
+  if (last_) keep_alive_ = false;
   const auto reason = beast::http::obsolete_reason(code);
   std::string out = "HTTP/1.1 " + std::to_string(static_cast<unsigned>(code)) + ' ';
   out.append(reason.data(), reason.size()).append("\r\n");
@@ -197,7 +247,7 @@ awaitable<error_code> exchange::respond(status code, std::string_view type, std:
       head_text(code, bodiless ? "" : type, bodiless ? std::nullopt : std::optional<std::uint64_t>(body.size()));
   if (bodiless || head_.method == verb::head) body = {};
   const std::array buffers{as_buffer(head), as_buffer(body)};
-  write_error_ = co_await wire_.write(buffers, write_limit(head.size() + body.size()));
+  write_error_ = co_await put(buffers);
   if (!write_error_) {
     sent_ += body.size();
     response_ = phase::done;
@@ -220,7 +270,7 @@ awaitable<error_code> exchange::start(status code, std::string_view type, std::o
   if (!length && !chunked_) keep_alive_ = false;  // HTTP/1.0: the end of the connection is the end of the body
   const std::string head = head_text(code, type, length);
   const std::array buffers{as_buffer(head)};
-  write_error_ = co_await wire_.write(buffers, write_limit(head.size()));
+  write_error_ = co_await put(buffers);
   co_return write_error_;
 }
 
@@ -238,7 +288,7 @@ awaitable<error_code> exchange::write(std::span<const asio::const_buffer> buffer
   if (promised_ && sent_ + total > *promised_) throw std::logic_error("more than the length that start() announced");
   sent_ += total;
   if (head_.method == verb::head) co_return error_code();
-  if (!chunked_) co_return write_error_ = co_await wire_.write(buffers, write_limit(total));
+  if (!chunked_) co_return write_error_ = co_await put(buffers);
   char size[20];
   auto end = std::to_chars(size, size + 16, total, 16).ptr;
   *end++ = '\r';
@@ -248,7 +298,7 @@ awaitable<error_code> exchange::write(std::span<const asio::const_buffer> buffer
   all.emplace_back(size, static_cast<std::size_t>(end - size));
   all.insert(all.end(), buffers.begin(), buffers.end());
   all.push_back(as_buffer("\r\n"));
-  co_return write_error_ = co_await wire_.write(all, write_limit(total));
+  co_return write_error_ = co_await put(all);
 }
 
 awaitable<error_code> exchange::finish() {
@@ -258,10 +308,16 @@ awaitable<error_code> exchange::finish() {
     throw std::logic_error("less than the length that start() announced");
   if (chunked_ && head_.method != verb::head) {
     const std::array buffers{as_buffer("0\r\n\r\n")};
-    write_error_ = co_await wire_.write(buffers, write_limit(0));
+    write_error_ = co_await put(buffers);
   }
   if (!write_error_) response_ = phase::done;
   co_return write_error_;
+}
+
+awaitable<void> exchange::say_last_words() {
+  if (response_ != phase::body || writing_ || write_error_ || promised_ || last_words_.empty()) co_return;
+  keep_alive_ = false;
+  if (!co_await write(std::exchange(last_words_, {}))) co_await finish();
 }
 
 }  // namespace cokv::http

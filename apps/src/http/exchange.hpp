@@ -28,7 +28,7 @@ class exchange {
  public:
   using parser = beast::http::request_parser<beast::http::buffer_body>;
 
-  exchange(wire& w, const limits& limit, parser& p, request_head& head, const bool& draining, bool may_keep_alive);
+  exchange(wire& w, const limits& limit, parser& p, request_head& head, const bool& last, bool may_keep_alive);
   exchange(const exchange&) = delete;
 
   const request_head& request() const { return head_; }
@@ -43,6 +43,13 @@ class exchange {
   awaitable<result<std::string>> read_all();
   bool body_done() const { return body_done_; }
 
+  // ---- for handlers that hold something scarce while a body moves
+  // While `others_wait()` the client has to keep up, or the body ends with errc::deadline: a byte every
+  // limits::contended_stall, and a turn of so many bytes, either way, in limits::contended_turn. Only time in which the
+  // client is waited for counts.
+  void contend(std::function<bool()> others_wait, std::uint64_t turn_bytes);
+  void next_turn(std::uint64_t turn_bytes);
+
   // ---- the response
   void set(field name, std::string value);  // before start() or respond()
   void set(std::string_view name, std::string value);
@@ -54,6 +61,8 @@ class exchange {
   awaitable<error_code> write(std::string_view bytes);
   awaitable<error_code> write(std::span<const asio::const_buffer> buffers);  // in one system call where possible
   awaitable<error_code> finish();
+  // What a started answer ends with when the server stops before it is complete: the last thing its client reads.
+  void last_words(std::string bytes) { last_words_ = std::move(bytes); }
   bool started() const { return response_ != phase::none; }
   bool finished() const { return response_ == phase::done; }
   error_code body_error() const { return body_error_; }
@@ -66,27 +75,37 @@ class exchange {
   void watch_with(std::function<void()> start) { on_body_done_ = std::move(start); }
   bool reusable() const { return keep_alive_ && finished() && body_done_; }
   awaitable<void> skip_body();  // what little is left, so that the connection can be used again
+  awaitable<void> say_last_words();
 
  private:
   enum class phase { none, body, done };
 
-  awaitable<result<std::size_t>> read_counted(asio::mutable_buffer into, duration limit);
-  awaitable<result<std::size_t>> read_chunked(asio::mutable_buffer into, duration limit);
+  // How long the client was waited for, and what it did in that time.
+  struct pace {
+    std::uint64_t bytes = 0;
+    duration waited{};
+  };
+
+  template <class Once>
+  awaitable<result<std::size_t>> patiently(pace& body, Once once);
+  duration patience(const pace& body, duration idle) const;
+  awaitable<result<std::size_t>> read_counted(asio::mutable_buffer into);
+  awaitable<result<std::size_t>> read_chunked(asio::mutable_buffer into);
+  awaitable<error_code> put(std::span<const asio::const_buffer> from);
   awaitable<error_code> continue_if_expected();
   void end_body();
   std::string head_text(status code, std::string_view type, std::optional<std::uint64_t> length);
-  duration read_limit();
-  duration write_limit(std::size_t bytes) const;
-
   wire& wire_;
   const limits& limits_;
-  const bool& draining_;
+  const bool& last_;  // the connection ends after this answer
   parser& parser_;
   request_head& head_;
   std::optional<std::uint64_t> length_;
   std::uint64_t body_limit_;
   std::uint64_t received_ = 0;
-  time_point body_since_;
+  pace in_, out_, turn_;
+  std::uint64_t turn_bytes_ = 0;
+  std::function<bool()> others_wait_;
   bool body_done_ = false;
   bool reading_ = false;
   error_code body_error_;
@@ -99,6 +118,8 @@ class exchange {
   std::optional<std::uint64_t> promised_;
   std::uint64_t sent_ = 0;
   error_code write_error_;
+  bool writing_ = false;  // stays so when a write was cut short: nothing can follow it
+  std::string last_words_;
   std::string fields_;
 };
 

@@ -16,10 +16,14 @@ struct limits {
   std::size_t connections = 1024;       // beyond: the longest idle one is closed, else new ones wait to be accepted
   duration idle = std::chrono::seconds(75);    // between requests
   duration header = std::chrono::seconds(10);  // from a request's first byte to its last header byte; beyond: 408
-  duration stall = std::chrono::seconds(30);   // one read or write of a body without progress
+  duration stall = std::chrono::seconds(30);   // a body of which no byte moves, either way; beyond: 408
   std::uint64_t least_rate = 1024;             // bytes a second that a body makes on average, after `stall`
-  duration linger = std::chrono::seconds(2);   // how long a refused request is still read, so that its answer arrives
+  // What a request that holds something scarce has to keep up with while others wait for it: see exchange::contend().
+  duration contended_stall = std::chrono::seconds(3);  // instead of `stall`
+  duration contended_turn = std::chrono::seconds(20);  // for what it holds to be filled or sent once, after that
+  duration linger = std::chrono::seconds(2);  // how long a refused request is still read, so that its answer arrives
   std::uint64_t linger_bytes = 64 << 20;
+  duration farewell = std::chrono::seconds(1);  // for telling clients, when a drain's grace is over
 };
 
 }  // namespace cokv::http

@@ -20,8 +20,39 @@ std::string_view type_of(status code) {
       return "not_found_error";
     case status::too_many_requests:
       return "rate_limit_error";
+    case status::not_implemented:  // these two are 5xx, and yet about what the client sent
+    case status::http_version_not_supported:
+      return "invalid_request_error";
     default:
       return static_cast<unsigned>(code) >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+// For a problem that brings no word of its own.
+std::string_view word_of(status code) {
+  switch (code) {
+    case status::unauthorized:
+      return "invalid_api_key";
+    case status::not_found:
+      return "not_found";
+    case status::method_not_allowed:
+      return "method_not_allowed";
+    case status::request_timeout:
+      return "timeout";
+    case status::payload_too_large:
+      return "too_large";
+    case status::unsupported_media_type:
+      return "unsupported_media_type";
+    case status::request_header_fields_too_large:
+      return "header_too_large";
+    case status::not_implemented:
+      return "not_implemented";
+    case status::service_unavailable:
+      return "unavailable";
+    case status::http_version_not_supported:
+      return "unsupported_version";
+    default:
+      return static_cast<unsigned>(code) >= 500 ? "internal_error" : "invalid_request";
   }
 }
 
@@ -29,11 +60,11 @@ std::string_view type_of(status code) {
 
 std::string error_body(const problem& p) {
   namespace json = boost::json;
-  auto or_null = [](const std::string& s) { return s.empty() ? json::value(nullptr) : json::value(s.c_str()); };
+  auto text = [](std::string_view s) { return json::string_view(s.data(), s.size()); };
   json::object error{{"message", p.message},
-                     {"type", json::string_view(type_of(p.code).data(), type_of(p.code).size())},
-                     {"param", or_null(p.parameter)},
-                     {"code", or_null(p.reason)}};
+                     {"type", text(type_of(p.code))},
+                     {"param", p.parameter.empty() ? json::value(nullptr) : json::value(p.parameter.c_str())},
+                     {"code", text(p.reason.empty() ? word_of(p.code) : std::string_view(p.reason))}};
   return json::serialize(json::object{{"error", std::move(error)}});
 }
 

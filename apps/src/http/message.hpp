@@ -26,7 +26,7 @@ struct problem {
   status code = status::bad_request;
   std::string message;
   std::string parameter;  // the field at fault; empty: none
-  std::string reason;     // machine-readable ("model_not_found"); empty: none
+  std::string reason;     // machine-readable ("model_not_found"); empty: the status' own word ("too_large")
 };
 
 // {"error":{"message":..., "type":..., "param":..., "code":...}}

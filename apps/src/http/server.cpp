@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <optional>
+
 #include "http/connection.hpp"
 
 namespace cokv::http {
@@ -9,11 +11,35 @@ namespace {
 
 using state_ptr = std::shared_ptr<detail::server_state>;
 
-void close_idle_one(detail::server_state& s) {
+// A client that is about to send its next request would find its connection gone: younger ones are left alone.
+constexpr duration spare_idle = std::chrono::milliseconds(100);
+
+// Closes the longest idle connection, or says when there will be one to close.
+std::optional<time_point> make_place(detail::server_state& s) {
+  const auto now = clock::of(s.ex).now();
   detail::connection* longest = nullptr;
-  for (auto* c : s.connections)
+  for (auto* c : s.connections) {
+    if (c->closed()) return std::nullopt;  // it goes, and a place with it
     if (c->idle() && (!longest || c->idle_since() < longest->idle_since())) longest = c;
-  if (longest) longest->close();
+  }
+  if (!longest) return std::nullopt;
+  if (now < longest->idle_since() + spare_idle) return longest->idle_since() + spare_idle;
+  longest->close();
+  return std::nullopt;
+}
+
+awaitable<void> changed_or(detail::server_state& s, time_point until) {
+  co_await asio::experimental::make_parallel_group(clock::of(s.ex).async_wait_until(until),
+                                                   s.changed.async_receive(asio::deferred))
+      .async_wait(asio::experimental::wait_for_one(), asio::deferred);
+}
+
+awaitable<void> place_for_one(state_ptr s) {
+  while (s->connections.size() >= s->options.limit.connections && !s->draining) {
+    s->last_answers = true;
+    co_await changed_or(*s, make_place(*s).value_or(time_point::max()));
+  }
+  s->last_answers = s->draining;
 }
 
 awaitable<void> accept(state_ptr s, task_group& group) {
@@ -25,10 +51,7 @@ awaitable<void> accept(state_ptr s, task_group& group) {
       co_await clock::of(s->ex).async_wait_for(std::chrono::milliseconds(100), asio::as_tuple(asio::deferred));
       continue;
     }
-    while (s->connections.size() >= s->options.limit.connections && !s->draining) {
-      close_idle_one(*s);
-      co_await s->changed.async_receive(asio::as_tuple(asio::deferred));
-    }
+    co_await place_for_one(s);
     auto made = std::make_unique<detail::connection>(s, std::move(stream));
     group.spawn([c = std::move(made)] { return c->run(); });
   }
@@ -36,10 +59,13 @@ awaitable<void> accept(state_ptr s, task_group& group) {
 
 awaitable<void> drained(state_ptr s) {
   auto& time = clock::of(s->ex);
-  while (!s->connections.empty() && time.now() < s->drain_until)
-    co_await asio::experimental::make_parallel_group(time.async_wait_until(s->drain_until),
-                                                     s->changed.async_receive(asio::deferred))
-        .async_wait(asio::experimental::wait_for_one(), asio::deferred);
+  while (!s->connections.empty() && time.now() < s->drain_until) co_await changed_or(*s, s->drain_until);
+  std::size_t cut = 0;
+  for (auto* c : s->connections) cut += c->stop_handler();
+  if (cut == 0) co_return;
+  spdlog::warn("the time to drain is over: {} {} cut short", cut, cut == 1 ? "request was" : "requests were");
+  const auto until = time.now() + s->options.limit.farewell;
+  while (!s->connections.empty() && time.now() < until) co_await changed_or(*s, until);
 }
 
 awaitable<void> serve(state_ptr s) {
@@ -72,6 +98,7 @@ awaitable<void> server::run() { return serve(state_); }
 
 void server::drain(duration grace) {
   state_->drain_until = clock::of(state_->ex).now() + grace;
+  state_->last_answers = true;
   if (!std::exchange(state_->draining, true)) {
     state_->accepting.close();
     for (auto* c : state_->connections)

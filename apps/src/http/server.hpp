@@ -30,6 +30,9 @@ using handler = std::function<awaitable<void>(exchange&)>;
 struct route_options {
   std::optional<std::uint64_t> body_bytes = {};  // instead of limits::body_bytes
   bool open = false;                             // needs no API key
+  // What a body may be, of requests that say what theirs is; else 415. Empty: anything.
+  std::vector<std::string> body_types = {};
+  std::vector<std::string> query = {};  // the parameters that mean something here; any other, or one twice: 400
 };
 
 // One answered (or abandoned) request, for logs and metrics.
@@ -68,6 +71,7 @@ struct server_state {
   std::list<connection*> connections;
   std::size_t running = 0;
   bool draining = false;
+  bool last_answers = false;  // draining, or somebody waits for a place: connections end after their answers
   time_point drain_until{};
   channel<bool> changed;  // a connection has ended or become idle, or drain() was called
 };
@@ -87,8 +91,9 @@ class server {
   // Accepts and serves until drained or cancelled; returns after the last connection has ended.
   awaitable<void> run();
 
-  // Stops accepting, closes idle connections, lets requests in flight finish for `grace` and cancels the rest.
-  // May be called again with a shorter grace.
+  // Stops accepting, closes idle connections and lets requests in flight finish for `grace`. The rest is cancelled: a
+  // request without an answer gets 503, a started answer ends with its exchange's last_words(), and one warning says
+  // how many there were. May be called again with a shorter grace.
   void drain(duration grace);
 
   std::size_t connections() const { return state_->connections.size(); }

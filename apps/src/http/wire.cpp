@@ -16,12 +16,7 @@ awaitable<result<std::size_t>> wire::read_some(asio::mutable_buffer into, durati
   co_return co_await within(clock::of(stream.get_executor()), limit, stream.async_read_some(into));
 }
 
-awaitable<error_code> wire::write(std::span<const asio::const_buffer> from, duration limit) {
-  std::size_t total = 0;
-  for (const auto& b : from) total += b.size();
-  if (total == 0) co_return error_code();
-  // Asio's own conditions cap every call at 64 KiB.
-  auto rest = [total](const error_code& ec, std::size_t done) { return ec ? 0 : total - done; };
+awaitable<result<std::size_t>> wire::write_some(std::span<const asio::const_buffer> from, duration limit) {
   struct sequence {  // a span is not a buffer sequence; a copy of it would allocate
     using value_type = asio::const_buffer;
     using const_iterator = const asio::const_buffer*;
@@ -29,10 +24,8 @@ awaitable<error_code> wire::write(std::span<const asio::const_buffer> from, dura
     const_iterator begin() const { return first; }
     const_iterator end() const { return last; }
   };
-  auto n = co_await within(
-      clock::of(stream.get_executor()), limit,
-      asio::async_write(stream, sequence{from.data(), from.data() + from.size()}, rest, asio::deferred));
-  co_return n ? error_code() : n.error();
+  co_return co_await within(clock::of(stream.get_executor()), limit,
+                            stream.async_write_some(sequence{from.data(), from.data() + from.size()}));
 }
 
 }  // namespace cokv::http

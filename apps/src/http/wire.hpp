@@ -33,8 +33,8 @@ class wire {
   // Reads at least a byte more into `ahead`; errc::too_large when it is full.
   awaitable<result<std::size_t>> read_ahead(duration limit);
   awaitable<result<std::size_t>> read_some(asio::mutable_buffer into, duration limit);
-  // All of it, in as few system calls as the stream permits.
-  awaitable<error_code> write(std::span<const asio::const_buffer> from, duration limit);
+  // As much as the stream takes at once.
+  awaitable<result<std::size_t>> write_some(std::span<const asio::const_buffer> from, duration limit);
 
   byte_stream stream;
   boost::beast::flat_buffer ahead;

@@ -205,3 +205,126 @@ TEST_CASE("cache server: keys of the API, health, info and metrics") {
       },
       {.seeds = 2});
 }
+
+TEST_CASE("cache server: what a client's frames say is checked, and an error of its own making is its own") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        cache_server server(ex);
+        const auto about = one_block();
+        // begin, then a frame of another kind or of another exchange.
+        const auto after_begin = [&](std::function<std::string(stream_writer&)> more) {
+          stream_writer out(about);
+          auto text = text_of(out.begin());
+          return text + more(out);
+        };
+        const auto gave_up = after_begin([](auto& out) { return text_of(out.error(errc::store_full, "disk full")); });
+        const auto of_another = [&](std::uint64_t generation, std::uint64_t sequence) {
+          frame_header h;
+          h.type = frame_type::segment;
+          h.ns = about.ns;
+          h.key = key;
+          h.generation = generation;
+          h.sequence = sequence;
+          h.length = 8;
+          const auto head = encode(h);
+          const std::string payload(8, 'a');
+          return text_of(head) + payload + text_of(seal(head, std::as_bytes(std::span(payload))));
+        };
+        const auto begin = after_begin([](auto&) { return std::string(); });
+        struct row {
+          const char* what;
+          std::string body, code, words;
+        } table[] = {
+            {"an error that speaks of the store", gave_up, "aborted", "the sender gave up: disk full"},
+            {"an error that speaks of damage",
+             after_begin([](auto& out) { return text_of(out.error(errc::digest_mismatch, "")); }), "aborted",
+             "digest mismatch"},
+            {"an error instead of begin", gave_up.substr(begin.size()), "protocol", ""},
+            {"another generation", begin + of_another(7, 1), "protocol", ""},
+            {"a sequence number left out", begin + of_another(0, 2), "protocol", ""},
+            {"a sequence number twice", begin + of_another(0, 0), "protocol", ""},
+            {"a block taken back", after_begin([](auto& out) { return text_of(out.missing(0, errc::not_found)); }),
+             "invalid_argument", "all its blocks"},
+            {"an ack", text_of(ack_frame(about.ns, 0, {}, 1)), "protocol", ""},
+        };
+        for (auto& row : table) {
+          CAPTURE(row.what);
+          for (auto& request : {post(base + ":write", row.body), with_body("PUT", block_path, row.body)}) {
+            auto r = co_await ask(server, request);
+            CHECK(r.result_int() == 400);
+            CHECK(r.body().find("\"code\":\"" + row.code + "\"") != std::string::npos);
+            CHECK(r.body().find(row.words) != std::string::npos);
+          }
+        }
+        CHECK(server.memory().info().blocks == 0);
+        CHECK(server.service().damaged_uploads() == 0);  // nothing was damaged on the way
+      },
+      {.seeds = 2});
+}
+
+TEST_CASE("cache server: a refusal names the parameter, the limit or the kind of body, and speaks of what was asked") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        cache_server server(ex, 1 << 20, {.max_body = 64 << 10, .frames = {.max_blocks = 4}});
+        const auto whole = stream_of(one_block());
+        const auto begin = text_of(stream_writer(one_block()).begin());
+        auto damaged = begin;
+        damaged[140] ^= 0x10;
+        auto other = one_block();
+        other.keys = contract_keys(7, 1);
+        auto many = one_block();
+        many.keys = contract_keys(0, 5);
+        auto huge = one_block();
+        huge.layout = {{60 << 10, 60 << 10}};
+        auto of_segment = one_block();
+        of_segment.layout = {{std::uint64_t{2} << 30}};
+        const std::string json = "Content-Type: application/json\r\n";
+        struct row {
+          const char* what;
+          std::string request;
+          unsigned status;
+          std::vector<std::string> words;
+        } table[] = {
+            {"deferred of a read",
+             post(base + ":read?deferred=1", begin),
+             400,
+             {"\"param\":\"deferred\"", "unknown_parameter"}},
+            {"deferred of a match", post(base + ":match?deferred=1", "[]"), 400, {"\"param\":\"deferred\""}},
+            {"deferred of a get", get(block_path + "?deferred=1"), 400, {"\"param\":\"deferred\""}},
+            {"a parameter of the health", get("/healthz?x=1"), 400, {"\"param\":\"x\""}},
+            {"deferred twice", post(base + ":write?deferred=1&deferred=0", whole), 400, {"deferred is there twice"}},
+            {"JSON to :write", post(base + ":write", whole, json), 415, {"application/vnd.cokv.frames"}},
+            {"JSON to PUT", with_body("PUT", block_path, whole, json), 415, {"application/json", "vnd.cokv.frames"}},
+            {"frames to :match",
+             post(base + ":match", "[]", "Content-Type: application/vnd.cokv.frames\r\n"),
+             415,
+             {"send it with Content-Type: application/json", "unsupported_media_type"}},
+            {"a key of another path", with_body("PUT", block_path, stream_of(other)), 400, {"\"param\":\"key\""}},
+            {"damage on the way to a read", post(base + ":read", damaged), 422, {"a digest does not match\""}},
+            {"a read of two frames", post(base + ":read", whole), 400, {"one begin frame"}},
+            {"too many blocks", post(base + ":write", stream_of(many)), 413, {"4 blocks"}},
+            {"an announced stream", post(base + ":write", text_of(stream_writer(huge).begin())), 413, {"65536"}},
+            {"a large segment", post(base + ":write", text_of(stream_writer(of_segment).begin())), 413, {"bytes"}},
+            {"a large body", post(base + ":write", std::string(70'000, 'x')), 413, {"65536", "\"code\":\"too_large\""}},
+            {"a key twice in the JSON",
+             post(base + ":match", "{\"keys\":[],\"keys\":[]}"),
+             400,
+             {"\"param\":\"keys\"", "twice"}},
+        };
+        for (auto& row : table) {
+          CAPTURE(row.what);
+          auto r = co_await ask(server, std::move(row.request));
+          CHECK(r.result_int() == row.status);
+          for (auto& word : row.words) {
+            CAPTURE(r.body());
+            CHECK(r.body().find(word) != std::string::npos);
+          }
+        }
+        auto r =
+            co_await ask(server, with_body("PUT", block_path, whole, "Content-Type: application/octet-stream\r\n"));
+        CHECK(r.result_int() == 204);
+        r = co_await ask(server, post(base + ":match", "[]", "Content-Type: Application/JSON; charset=utf-8\r\n"));
+        CHECK(r.result_int() == 200);
+      },
+      {.seeds = 2});
+}

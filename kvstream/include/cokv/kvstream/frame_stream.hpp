@@ -113,7 +113,8 @@ class stream_parser {
 
   const ack_body& ack() const noexcept { return ack_; }
   error_code error() const noexcept { return error_; }
-  // What the peer's error frame said; empty when the fault was found here.
+  // Whether error() is what the peer's error frame said, and its text; else the fault was found here.
+  bool from_peer() const noexcept { return from_peer_; }
   const std::string& peer_text() const noexcept { return text_; }
   bool complete() const noexcept { return phase_ == phase::done; }
   // For the end of the bytes: success when the stream was complete, else why not; cut short is errc::protocol.
@@ -149,6 +150,7 @@ class stream_parser {
   bool dropping_ = false;
   ack_body ack_;
   std::string text_;
+  bool from_peer_ = false;
   error_code error_;
 };
 

@@ -15,6 +15,7 @@ namespace {
 class fake_backend final : public openai::backend {
  public:
   std::vector<token_id> encode(std::string_view text) const override {
+    if (text.find("endless") != text.npos) throw std::runtime_error("match limit exceeded");
     return std::vector<token_id>(text.size(), token_id(1));
   }
   std::uint32_t context() const override { return 100; }
@@ -179,6 +180,16 @@ TEST_CASE("openai service: refusals carry OpenAI's error object") {
         {post("/v1/completions", R"({"model":"m","prompt":"x","max_tokens":100})"), 400, "context_length_exceeded"},
         {post("/v1/completions", R"({"model":"m","prompt":[50]})"), 400, "invalid_value"},
         {post("/v1/completions", R"({"model":"m","prompt":"x","n":2})"), 400, "unsupported_value"},
+        {post("/v1/completions", R"({"model":"m","prompt":"x","prompt":"y"})"), 400, "duplicate_parameter"},
+        {post("/v1/completions", R"({"model":"m","prompt":"x","max_tokens":99999999999999999999})"), 400,
+         "invalid_value"},
+        {post("/v1/completions", R"({"model":"m","prompt":"an endless one"})"), 400, "invalid_value"},
+        {post("/v1/chat/completions", R"({"model":"m","messages":[{"role":"user","content":"endless"}]})"), 400,
+         "invalid_value"},
+        {post("/v1/completions?api-version=1", R"({"model":"m","prompt":"x"})"), 400, "unknown_parameter"},
+        {get("/v1/models?limit=5"), 400, "unknown_parameter"},
+        {post("/v1/completions", R"({"model":"m","prompt":"x"})", "Content-Type: text/plain\r\n"), 415,
+         "unsupported_media_type"},
         {get("/v1/completions"), 405, "method_not_allowed"},
         {get("/v1/models/other"), 404, "model_not_found"},
     };
@@ -236,5 +247,44 @@ TEST_CASE("openai service: the models") {
     auto v = json::parse((co_await s.ask(get("/v1/models"))).body());
     CHECK(v.at("data").at(0).at("id") == "m");
     CHECK(json::parse((co_await s.ask(get("/v1/models/m"))).body()).at("id") == "m");
+  }));
+}
+
+TEST_CASE("openai service: when the time to drain is over, a stream ends with an error and other requests with 503") {
+  on_both_contexts(serving([](site& s, world& w) -> awaitable<void> {
+    auto ask = [](const char* stream) {
+      return post("/v1/completions",
+                  std::string(R"({"model":"m","prompt":"x","max_tokens":99,"stream":)") + stream + "}");
+    };
+    auto streaming = co_await s.connect(), whole = co_await s.connect();
+    co_await streaming.send(ask("true"));
+    co_await whole.send(ask("false"));
+    while (w.backend.live != 2) co_await pause(1ms);
+    co_await pause(5ms);
+    s.server.drain(10ms);
+    auto events = events_of((co_await streaming.read()).body());
+    REQUIRE(events.size() > 2);
+    CHECK(json::parse(events[0]).at("choices").at(0).at("text") == "w0 ");
+    const auto last = json::parse(events.back());
+    CHECK(last.at("error").at("code") == "shutting_down");
+    CHECK(last.at("error").at("type") == "server_error");
+    auto r = co_await whole.read();
+    CHECK(r.result_int() == 503);
+    CHECK(json::parse(r.body()).at("error").at("code") == "shutting_down");
+    CHECK(w.backend.live == 0);
+    CHECK(w.page.text().find("cokv_generations_total{outcome=\"cancelled\"} 2") != std::string::npos);
+  }));
+}
+
+TEST_CASE("openai service: every refusal is counted, and those that the engine never saw apart") {
+  on_real_context(serving([](site& s, world& w) -> awaitable<void> {
+    for (const char* body : {"{", R"({"model":"other","prompt":"x"})", R"({"model":"m","prompt":""})",
+                             R"({"model":"m","prompt":"endless"})"})
+      co_await s.ask(post("/v1/completions", body));
+    CHECK(w.api.refused_before_engine() == 4);
+    w.backend.refuse_with = errc::queue_full;
+    co_await s.ask(post("/v1/completions", R"({"model":"m","prompt":"x"})"));
+    CHECK(w.api.refused_before_engine() == 4);
+    CHECK(w.page.text().find("cokv_generations_total{outcome=\"refused\"} 5") != std::string::npos);
   }));
 }

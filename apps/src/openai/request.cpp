@@ -1,10 +1,11 @@
 #include "openai/request.hpp"
 
-#include <boost/json/parse.hpp>
 #include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
+
+#include "http/json.hpp"
 
 namespace cokv::openai {
 namespace {
@@ -37,6 +38,11 @@ std::optional<std::int64_t> integer(const json::value& v) {
   return std::nullopt;
 }
 
+// Also of integers that integer() has no room for.
+bool whole(const json::value& v) {
+  return v.is_uint64() || v.is_int64() || (v.is_double() && std::trunc(v.get_double()) == v.get_double());
+}
+
 fault take_string(std::string_view field, const json::value& v, std::string& into, std::size_t longest) {
   if (!v.is_string()) return refuse(field, "has to be a string", "invalid_type");
   if (v.get_string().size() > longest) return refuse(field, "longer than " + std::to_string(longest) + " bytes");
@@ -62,10 +68,11 @@ fault take_number(std::string_view field, const json::value& v, double low, doub
 }
 
 fault take_count(std::string_view field, const json::value& v, std::int64_t low, std::uint32_t& into) {
+  constexpr std::int64_t high = std::numeric_limits<std::int32_t>::max();
   const auto n = integer(v);
-  if (!n) return refuse(field, "has to be an integer", "invalid_type");
-  if (*n < low || *n > std::numeric_limits<std::int32_t>::max())
-    return refuse(field, "has to be at least " + std::to_string(low));
+  if (!n && !whole(v)) return refuse(field, "has to be an integer", "invalid_type");
+  if (!n || *n < low || *n > high)
+    return refuse(field, "has to be an integer from " + std::to_string(low) + " to " + std::to_string(high));
   into = static_cast<std::uint32_t>(*n);
   return {};
 }
@@ -240,10 +247,9 @@ void add_common(takers& t, common_request& r, std::optional<bool>& usage) {
 template <class Request>
 parsed<Request> parse(std::string_view body, Request& r, takers& table, std::optional<bool>& usage,
                       std::string_view required) {
-  error_code ec;
-  const auto value = json::parse(json::string_view(body.data(), body.size()), ec);
-  if (ec) return *refuse({}, "the request body is not JSON: " + ec.message(), "invalid_json");
-  const auto* object = value.if_object();
+  const auto value = http::parse_json(body);
+  if (!value) return value.error();
+  const auto* object = value->if_object();
   if (!object) return *refuse({}, "the request body has to be a JSON object", "invalid_type");
   for (const auto& [key, v] : *object) {
     const auto at = table.find(std::string_view(key.data(), key.size()));
@@ -315,13 +321,13 @@ parsed<chat_request> parse_chat(std::string_view body, const defaults& d) {
 }
 
 parsed<std::uint32_t> tokens_to_generate(const common_request& r, std::size_t prompt_tokens, std::size_t context,
-                                         std::optional<std::uint32_t> otherwise) {
-  if (prompt_tokens == 0) return *refuse("prompt", "is empty");
+                                         std::optional<std::uint32_t> otherwise, std::string_view prompt_field) {
+  if (prompt_tokens == 0) return *refuse(prompt_field, "is empty");
   const auto too_long = [&](std::size_t wanted) {
-    return *refuse({},
+    return problem{http::status::bad_request,
                    "the model's context holds " + std::to_string(context) + " tokens; the prompt has " +
                        std::to_string(prompt_tokens) + " and " + std::to_string(wanted) + " were to be generated",
-                   "context_length_exceeded");
+                   std::string(prompt_field), "context_length_exceeded"};
   };
   if (prompt_tokens >= context) return too_long(r.max_tokens.value_or(1));
   const std::size_t room = context - prompt_tokens;

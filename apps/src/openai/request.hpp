@@ -55,8 +55,9 @@ parsed<completion_request> parse_completion(std::string_view body, const default
 parsed<chat_request> parse_chat(std::string_view body, const defaults& d);
 
 // How many tokens may be generated. Refused: an empty prompt, and one that leaves no room for what was asked for.
-// `otherwise` stands where the request names no number; none: as many as fit.
+// `otherwise` stands where the request names no number; none: as many as fit. `prompt_field` is named by refusals.
 parsed<std::uint32_t> tokens_to_generate(const common_request& r, std::size_t prompt_tokens, std::size_t context,
-                                         std::optional<std::uint32_t> otherwise);
+                                         std::optional<std::uint32_t> otherwise,
+                                         std::string_view prompt_field = "prompt");
 
 }  // namespace cokv::openai

@@ -32,6 +32,11 @@ std::uint64_t mix(std::uint64_t x) {  // the finaliser of SplitMix64 (Steele, Le
 
 double seconds(duration d) { return std::chrono::duration<double>(d).count(); }
 
+constexpr const char* generations = "cokv_generations_total";
+constexpr const char* generations_help =
+    "Completions and chats by how their answers ended; refused: an error instead of an answer. Requests whose body was "
+    "not read (wrong key, type, length) are in cokv_http_requests_total only";
+
 const std::vector<double> ttft_bounds{0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60};
 const std::vector<double> tpot_bounds{0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1};
 
@@ -54,7 +59,7 @@ struct service::work {
     const auto r = making->report();
     making.reset();
     of.active_.Decrement();
-    of.page_.counter("cokv_generations_total", "Answers by how they ended", {{"outcome", outcome}}).Increment();
+    of.page_.counter(generations, generations_help, {{"outcome", outcome}}).Increment();
     if (r.generated_tokens > 0) of.ttft_.Observe(seconds(r.first));
     if (r.generated_tokens > 1) of.tpot_.Observe(seconds(r.per_token));
     return {r.prompt_tokens, r.cached_tokens, r.generated_tokens};
@@ -71,9 +76,11 @@ service::service(backend& b, service_options options, http::metrics& page)
       active_(page.gauge("cokv_generations_active", "Answers that clients wait for")) {}
 
 void service::route(http::server& s) {
-  const http::route_options large{.body_bytes = options_.body_bytes};
-  s.route(verb::post, "/v1/completions", [this](exchange& x) { return completion(x); }, large);
-  s.route(verb::post, "/v1/chat/completions", [this](exchange& x) { return chat(x); }, large);
+  const http::route_options large{.body_bytes = options_.body_bytes, .body_types = {"application/json"}};
+  s.route(
+      verb::post, "/v1/completions", [this](exchange& x) { return completion(x); }, large);
+  s.route(
+      verb::post, "/v1/chat/completions", [this](exchange& x) { return chat(x); }, large);
   s.route(verb::get, "/v1/models", [this](exchange& x) -> awaitable<void> {
     co_await x.respond(status::ok, "application/json",
                        model_list({{options_.id, options_.created, backend_.context()}}));
@@ -95,8 +102,26 @@ std::optional<problem> service::check_model(const std::string& model) const {
 }
 
 awaitable<void> service::refuse(exchange& x, problem p) {
-  page_.counter("cokv_generations_total", "Answers by how they ended", {{"outcome", "refused"}}).Increment();
+  ++refused_early_;
+  co_await count_refusal(x, std::move(p));
+}
+
+awaitable<void> service::count_refusal(exchange& x, problem p) {
+  page_.counter(generations, generations_help, {{"outcome", "refused"}}).Increment();
+  if (p.code == status::service_unavailable) x.set(http::field::retry_after, "1");
   co_await x.refuse(std::move(p));
+}
+
+// A text that the split patterns can't cope with is its sender's affair: the request fails, and nothing else.
+parsed<std::vector<token_id>> service::encode(std::string_view text, std::string_view field) const {
+  try {
+    return backend_.encode(text);
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& e) {
+    return problem{status::bad_request, std::string(field) + ": can't be split into tokens: " + e.what(),
+                   std::string(field), "invalid_value"};
+  }
 }
 
 awaitable<void> service::completion(exchange& x) {
@@ -106,8 +131,10 @@ awaitable<void> service::completion(exchange& x) {
   if (!r) co_return co_await refuse(x, r.error());
   if (auto p = check_model(r->model)) co_return co_await refuse(x, *p);
   auto* ids = std::get_if<std::vector<token_id>>(&r->prompt);
-  auto prompt = ids ? std::move(*ids) : backend_.encode(std::get<std::string>(r->prompt));
-  co_await generate(x, std::move(*r), std::move(prompt), kind::completion);
+  auto prompt =
+      ids ? parsed<std::vector<token_id>>(std::move(*ids)) : encode(std::get<std::string>(r->prompt), "prompt");
+  if (!prompt) co_return co_await refuse(x, prompt.error());
+  co_await generate(x, std::move(*r), std::move(*prompt), kind::completion);
 }
 
 awaitable<void> service::chat(exchange& x) {
@@ -119,14 +146,16 @@ awaitable<void> service::chat(exchange& x) {
   const auto text = render_chat(r->messages);
   if (!text) co_return co_await refuse(x, {status::bad_request, "messages: " + text.error().message(), "messages"});
   for (auto& s : chat_stop_strings()) r->stop.push_back(std::move(s));
-  auto prompt = backend_.encode(*text);
-  co_await generate(x, std::move(*r), std::move(prompt), kind::chat);
+  auto prompt = encode(*text, "messages");
+  if (!prompt) co_return co_await refuse(x, prompt.error());
+  co_await generate(x, std::move(*r), std::move(*prompt), kind::chat);
 }
 
 awaitable<void> service::generate(exchange& x, common_request r, std::vector<token_id> prompt, kind k) {
   constexpr std::uint32_t completion_default = 16;  // OpenAI's, for /v1/completions; a chat goes on as long as it can
   const auto count = tokens_to_generate(r, prompt.size(), backend_.context(),
-                                        k == kind::completion ? std::optional(completion_default) : std::nullopt);
+                                        k == kind::completion ? std::optional(completion_default) : std::nullopt,
+                                        k == kind::completion ? "prompt" : "messages");
   if (!count) co_return co_await refuse(x, count.error());
   for (const token_id id : prompt)
     if (id < 0 || static_cast<std::uint32_t>(id) >= backend_.vocabulary())
@@ -140,11 +169,7 @@ awaitable<void> service::generate(exchange& x, common_request r, std::vector<tok
                                  .sampling = r.sampling,
                                  .stop = std::move(r.stop),
                                  .salt = std::move(r.cache_salt)});
-  if (!making) {
-    auto p = problem_of(making.error(), "the request was not taken");
-    if (p.code == status::service_unavailable) x.set(http::field::retry_after, "1");
-    co_return co_await refuse(x, std::move(p));
-  }
+  if (!making) co_return co_await count_refusal(x, problem_of(making.error(), "the request was not taken"));
   if (!r.user.empty()) spdlog::debug("user {}", r.user);
 
   const auto now = clock::of(co_await asio::this_coro::executor).wall_now().time_since_epoch();
@@ -197,6 +222,7 @@ awaitable<void> service::answer_stream(exchange& x, work& w) {
     std::string out;
     if (first) {
       x.set(http::field::cache_control, "no-cache");
+      x.last_words(event(http::error_body(problem_of(errc::closed, "the answer was not completed"))));
       if (co_await x.start(status::ok, "text/event-stream")) co_return;
       if (const auto opening = w.form.first(); !opening.empty()) out += event(opening);
     }

@@ -26,6 +26,8 @@ class service {
  public:
   service(backend& b, service_options options, http::metrics& page);
   void route(http::server& s);
+  // Requests that never became an engine's: its own counters know nothing of them.
+  std::uint64_t refused_before_engine() const noexcept { return refused_early_; }
 
  private:
   struct work;  // one request's
@@ -35,13 +37,16 @@ class service {
   awaitable<void> generate(http::exchange& x, common_request r, std::vector<token_id> prompt, kind k);
   awaitable<void> answer_whole(http::exchange& x, work& w);
   awaitable<void> answer_stream(http::exchange& x, work& w);
-  awaitable<void> refuse(http::exchange& x, problem p);
+  awaitable<void> refuse(http::exchange& x, problem p);         // not given to the engine
+  awaitable<void> count_refusal(http::exchange& x, problem p);  // nor taken by it
+  parsed<std::vector<token_id>> encode(std::string_view text, std::string_view field) const;
   std::optional<problem> check_model(const std::string& model) const;
   std::uint64_t next_random();
 
   backend& backend_;
   service_options options_;
   std::uint64_t count_ = 0;
+  std::uint64_t refused_early_ = 0;
   http::metrics& page_;
   prometheus::Histogram& ttft_;
   prometheus::Histogram& tpot_;

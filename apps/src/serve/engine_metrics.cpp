@@ -5,13 +5,17 @@
 namespace cokv::serve {
 namespace {
 
-void requests(http::scrape& s, const engine_counters& c) {
+void requests(http::scrape& s, const engine_counters& c, std::uint64_t refused_before) {
   s.gauge("cokv_requests_running", "Requests that the model works on", static_cast<double>(c.running));
   s.gauge("cokv_requests_waiting", "Requests that wait for room", static_cast<double>(c.waiting));
-  const std::pair<const char*, std::uint64_t> ends[] = {
-      {"finished", c.finished}, {"cancelled", c.cancelled}, {"failed", c.failed}, {"refused", c.refused}};
+  const std::pair<const char*, std::uint64_t> ends[] = {{"finished", c.finished},
+                                                        {"cancelled", c.cancelled},
+                                                        {"failed", c.failed},
+                                                        {"refused", c.refused + refused_before}};
   for (const auto& [outcome, n] : ends)
-    s.counter("cokv_requests_total", "Requests by what became of them", static_cast<double>(n), {{"outcome", outcome}});
+    s.counter("cokv_requests_total",
+              "Completions and chats by what became of them; refused: as in cokv_generations_total, with bad requests",
+              static_cast<double>(n), {{"outcome", outcome}});
   s.counter("cokv_prompt_tokens_total", "Tokens of prompts", static_cast<double>(c.prompt_tokens));
   s.counter("cokv_cached_tokens_total", "Of those, not computed", static_cast<double>(c.cached_tokens));
   s.counter("cokv_generated_tokens_total", "Tokens of answers", static_cast<double>(c.generated_tokens));
@@ -74,13 +78,14 @@ double hidden_fraction(const asio::any_io_executor& ex) {
 
 }  // namespace
 
-void add_engine_metrics(http::metrics& page, const engine& e, const std::vector<kv_tier>& tiers) {
+void add_engine_metrics(http::metrics& page, const engine& e, const std::vector<kv_tier>& tiers,
+                        std::function<std::uint64_t()> refused_before) {
   std::vector<std::shared_ptr<store>> stores;
   for (const auto& t : tiers) stores.push_back(t.blocks);
-  page.add([&e, stores = std::move(stores)](http::scrape& s) {
+  page.add([&e, stores = std::move(stores), refused_before = std::move(refused_before)](http::scrape& s) {
     const auto c = e.counters();
     const auto kv = e.kv_counters();
-    requests(s, c);
+    requests(s, c, refused_before());
     device_blocks(s, c, kv.device);
     for (std::size_t i = 0; i < kv.tiers.size(); ++i) tier(s, kv.tiers[i], stores.at(i)->info());
     s.gauge("cokv_kv_hidden_fraction", "Of the recent time in which KV moved, the part in which the model computed",

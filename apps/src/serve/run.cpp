@@ -96,7 +96,7 @@ awaitable<void> serve(const options& o, std::ostream& out) {
                        .defaults = {.sampling = what->config().sampling},
                        .random = random_number()},
                       page);
-  add_engine_metrics(page, runs, tiers);
+  add_engine_metrics(page, runs, tiers, [&api] { return api.refused_before_engine(); });
   api.route(server);
   page.route(server);
   http::route_health(server);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/json.hpp>
 
+#include "checkpoint.hpp"
 #include "cokv/engine/engine.hpp"
 #include "cokv/runtime/device.hpp"
 
@@ -68,8 +69,10 @@ int generate(const generate_options& o, cli::streams io) {
   const auto start = time.now();
   auto where = open_device(ex, o.device, {.threads = o.threads});
   if (!where) throw config_error("--device: " + explain_device(o.device));
-  const auto what = load_model(o.model, {.compute = *type});
+  const auto config = load_model_config(o.model);
   const auto words = tokenizer::load(o.model);
+  check_vocabulary(o.model, words, config);
+  const auto what = load_model(o.model, {.compute = *type});
   const auto load = time.now() - start;
 
   generation_request request{.prompt = words.encode(o.prompt), .max_tokens = o.max_tokens};

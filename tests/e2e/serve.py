@@ -2,6 +2,7 @@
 """`cokv serve` as its clients and operators meet it: answers, refusals, disconnects, keys, signals, bad flags."""
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -216,6 +217,11 @@ def bad_flags_are_one_line_and_exit_code_2(binary, folder):
         in_use = f"127.0.0.1:{taken.getsockname()[1]}"
         empty = os.path.join(folder, "empty")
         open(empty, "w").close()
+        broken = os.path.join(folder, "broken")
+        shutil.copytree(MODEL, broken)
+        config = json.load(open(os.path.join(broken, "config.json")))
+        config["vocab_size"] -= 1
+        json.dump(config, open(os.path.join(broken, "config.json"), "w"))
         table = [
             ([], "--model"),
             (["--model", "/nonexistent/model"], "/nonexistent/model"),
@@ -233,6 +239,12 @@ def bad_flags_are_one_line_and_exit_code_2(binary, folder):
             (["--model", MODEL, "--device", "cuda:0"], "--device"),
             (["--model", MODEL, "--api-key-file", empty], empty),
             (["--model", MODEL, "--trace", "/nonexistent/trace"], "--trace"),
+            (["--model", MODEL, "--trace", folder], f"--trace {folder}"),
+            (["--model", MODEL, "--kv-host", "1"], "--kv-host"),
+            (["--model", MODEL, "--kv-dir", os.path.join(folder, "kv"), "--kv-disk", "10"], "--kv-disk"),
+            (["--model", MODEL, "--max-sequence", "100000"], "--max-sequence"),
+            (["--model", MODEL, "--kv-blocks", "1", "--block-tokens", "1"], "--kv-blocks"),
+            (["--model", broken, "--trace", os.path.join(folder, "trace")], "tokenizer.json"),
             (["--model", MODEL, "--frobnicate"], "--frobnicate"),
         ]
         for arguments, word in table:
@@ -245,10 +257,51 @@ def bad_flags_are_one_line_and_exit_code_2(binary, folder):
             same("output", done.stdout, "")
             if word not in done.stderr:
                 raise AssertionError(f"{done.stderr.strip()!r} does not name {word!r}")
+        same("leftovers", sorted(os.listdir(folder)), ["broken", "empty"])
+
+
+def an_answer_that_outlasts_the_grace_ends_with_an_error(binary, folder):
+    path = os.path.join(folder, "log")
+    body = {"model": "tiny-kjv", "prompt": "And it came to pass", "max_tokens": 8000, "temperature": 1, "seed": 1}
+    with open(path, "w") as log, serve(binary, "--grace", 0, log=log) as server:
+        peers = []
+        for stream in (True, False):
+            peer = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+            peer.sendall(request_bytes(server.port, "POST", "/v1/completions", {**body, "stream": stream}))
+            peers.append(peer)
+        until("both run", lambda: metric(server.port, "cokv_generations_active") == 2)
+        first = peers[0].recv(1)
+        server.process.send_signal(signal.SIGTERM)
+        answers = []
+        for peer, got in zip(peers, (first, b"")):
+            while chunk := peer.recv(1 << 16):
+                got += chunk
+            peer.close()
+            answers.append(parse(got))
+        same("exit code", server.process.wait(timeout=60), 0)
+    status, _, streamed = answers[0]
+    same("status of the stream", status, 200)
+    last = streamed.decode().strip().split("\n\n")[-1]
+    same("the last event", json.loads(last.removeprefix("data: "))["error"]["code"], "shutting_down")
+    same("status of the other", answers[1][0], 503)
+    same("its error", json.loads(answers[1][2])["error"]["code"], "shutting_down")
+    same(f"warnings in {open(path).read()}", open(path).read().count("2 requests were cut short"), 1)
+
+
+def refusals_are_counted_alike(binary, folder):
+    with serve(binary) as server:
+        for body in ({"model": "gpt", "prompt": "x"}, {"model": "tiny-kjv", "prompt": ""}, {"model": "tiny-kjv", "n": 2}):
+            ask(server.port, "/v1/completions", body)
+        complete(server.port, "And", 2)
+        same("generations", metric(server.port, "cokv_generations_total", outcome="refused"), 3)
+        same("requests", metric(server.port, "cokv_requests_total", outcome="refused"), 3)
+        same("all generations", metric(server.port, "cokv_generations_total"), 4)
+        same("all requests", metric(server.port, "cokv_requests_total"), 4)
 
 
 if __name__ == "__main__":
     run(the_committed_continuations_streamed_and_whole, many_at_once_answer_as_one_by_one, a_chat_and_the_models,
         bad_requests_are_told_apart, only_who_has_a_key_may, a_client_that_goes_away_frees_its_blocks,
         the_metrics_say_what_happened, a_signal_lets_an_answer_finish, a_trace_is_written_at_the_end,
-        bad_flags_are_one_line_and_exit_code_2)
+        bad_flags_are_one_line_and_exit_code_2, an_answer_that_outlasts_the_grace_ends_with_an_error,
+        refusals_are_counted_alike)

@@ -61,14 +61,22 @@ void add_cache(CLI::App& app, action& chosen) {
   auto* command = app.add_subcommand("cache", "Serves a remote KV cache over HTTP");
   add_endpoint(*command, "--listen", options->listen, "Where to listen; port 0 takes a free one");
   add_size(*command, "--memory", options->memory, "KV blocks kept in memory");
-  auto* directory = command->add_option("--dir", options->directory, "Folder in which KV blocks outlive the process");
+  auto* directory = command->add_option("--dir", options->directory, "Folder in which KV blocks outlive the process")
+                        ->type_name("DIR");
   add_size(*command, "--disk", options->disk, "KV blocks kept in --dir")->needs(directory);
   add_size(*command, "--room", options->room, "Memory for transfers under way, beside --memory");
-  command->add_option("--api-key-file", options->api_key_file, "File with one API key a line; none: everyone may");
+  command
+      ->add_option("--api-key-file", options->api_key_file,
+                   "Keys that may use the server, one a line; none: everyone may")
+      ->type_name("FILE");
+  command->footer("A SIZE is bytes or has a unit: 512MiB, 4GiB, 1.5GB.");
   command->callback([options, &chosen] {
-    if (options->memory < (1 << 20)) throw CLI::ValidationError("--memory", "at least 1MiB");
-    if (options->disk < (1 << 20)) throw CLI::ValidationError("--disk", "at least 1MiB");
-    if (options->room < (1 << 20)) throw CLI::ValidationError("--room", "at least 1MiB");
+    const std::pair<const char*, std::uint64_t> sizes[] = {
+        {"--memory", options->memory}, {"--disk", options->disk}, {"--room", options->room}};
+    for (const auto& [flag, bytes] : sizes)  // a block of any model but a toy is larger
+      if (bytes < (1 << 20)) throw CLI::ValidationError(flag, format_size(bytes) + ": takes at least 1MiB");
+    check_memory("--memory", options->memory);
+    check_memory("--room", options->room);
     chosen = [options](streams io) { return cache_command(*options, io); };
   });
 }

@@ -8,7 +8,7 @@ namespace cokv::cli {
 void add_doctor(CLI::App& app, action& chosen) {
   auto json = std::make_shared<bool>(false);
   auto* command = app.add_subcommand("doctor", "Says what works on this machine and what it means");
-  command->add_flag("--json", *json, "One JSON object instead of text");
+  command->add_flag("--json", *json, "One JSON object instead of text")->disable_flag_override();
   command->callback([json, &chosen] {
     chosen = [json](streams io) {
       const auto facts = doctor::probe();

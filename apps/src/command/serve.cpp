@@ -14,29 +14,18 @@ void add_serve(CLI::App& app, action& chosen) {
   add_endpoint(*c, "--listen", o->listen, "Where to listen; port 0 takes a free one");
   c->add_option("--api-key-file", o->api_key_file, "Keys that may use the server, one a line; none: everyone may")
       ->type_name("FILE");
-  c->add_option("--dtype", o->dtype, "What products and KV are computed in")
-      ->check(CLI::IsMember({"bf16", "f32"}))
-      ->capture_default_str();
-  c->add_option("--device", o->device, "cpu or cuda:N")->type_name("DEVICE")->capture_default_str();
-  c->add_option("--threads", o->threads, "Threads of the CPU device; 0: one a core")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+  add_choice(*c, "--dtype", o->dtype, {"bf16", "f32"}, "What products and KV are computed in");
+  add_device(*c, "--device", o->device);
+  add_count(*c, "--threads", o->threads, 0, 1024, "Threads of the CPU device; 0: one a core");
 
-  const CLI::Range count(1u, 1u << 30);
-  c->add_option("--kv-blocks", o->kv_blocks, "KV blocks on the device; two sequences' worth unless told")->check(count);
-  c->add_option("--block-tokens", o->block_tokens, "Tokens of a KV block")
-      ->check(CLI::Range(1u, 4096u))
-      ->capture_default_str();
-  c->add_option("--max-batched-tokens", o->max_batched_tokens, "The most tokens of one step")
-      ->check(count)
-      ->capture_default_str();
-  c->add_option("--max-running", o->max_running, "The most requests of one step")->check(count)->capture_default_str();
-  c->add_option("--max-requests", o->max_requests, "Requests waiting and running; more are answered with 503")
-      ->check(count)
-      ->capture_default_str();
-  c->add_option("--max-sequence", o->max_sequence,
-                "Tokens of prompt and answer; what the model was made for unless told")
-      ->check(count);
+  constexpr std::uint64_t most = 1 << 30;
+  add_count(*c, "--kv-blocks", o->kv_blocks, 1, most, "KV blocks on the device; two sequences' worth unless told");
+  add_count(*c, "--block-tokens", o->block_tokens, 1, 4096, "Tokens of a KV block");
+  add_count(*c, "--max-batched-tokens", o->max_batched_tokens, 1, most, "The most tokens of one step");
+  add_count(*c, "--max-running", o->max_running, 1, most, "The most requests of one step");
+  add_count(*c, "--max-requests", o->max_requests, 1, most, "Requests waiting and running; more are answered with 503");
+  add_count(*c, "--max-sequence", o->max_sequence, 1, most,
+            "Tokens of prompt and answer; what the model was made for unless told");
 
   add_size(*c, "--kv-host", o->kv_host, "Host memory for KV that left the device; 0: none");
   auto* dir = c->add_option("--kv-dir", o->kv_dir, "Folder for KV that outlives the process")->type_name("DIR");
@@ -48,10 +37,11 @@ void add_serve(CLI::App& app, action& chosen) {
       ->needs(remote);
 
   c->add_option("--trace", o->trace, "Writes a Perfetto trace when the server ends")->type_name("FILE");
-  c->add_option("--grace", o->grace, "Seconds that requests in flight have to finish after SIGINT or SIGTERM")
-      ->check(CLI::Range(0u, 86400u))
-      ->capture_default_str();
+  add_count(*c, "--grace", o->grace, 0, 86400,
+            "Seconds that requests in flight have to finish after SIGINT or SIGTERM");
+  c->footer("A SIZE is bytes or has a unit: 512MiB, 4GiB, 1.5GB.");
   c->callback([o, &chosen] {
+    check_memory("--kv-host", o->kv_host);
     chosen = [o](streams io) {
       serve::run(*o, io.out);
       return 0;

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <random>
 
+#include "checkpoint.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/size.hpp"
 #include "http/serve.hpp"
@@ -36,7 +37,7 @@ std::shared_ptr<model> load(const options& o) {
 
 device open(const options& o, const asio::any_io_executor& ex) {
   auto d = open_device(ex, o.device, {.threads = o.threads});
-  if (!d) throw config_error("--device " + o.device + ": " + explain_device(o.device));
+  if (!d) throw config_error("--device: " + explain_device(o.device));
   return *d;
 }
 
@@ -63,6 +64,23 @@ engine_options engine_options_of(const options& o, std::vector<kv_tier> tiers) {
   return out;
 }
 
+// Before the weights are read: a model's blocks are known by its config.
+void check_tiers(const options& o, const model_config& config) {
+  const auto block = kv_block_bytes(config, *parse_dtype(o.dtype), o.block_tokens);
+  constexpr std::uint64_t file_head = 4096, of_a_layer = 16;
+  if (o.kv_host != 0) check_holds_a_block("--kv-host", o.kv_host, block);
+  if (!o.kv_dir.empty()) check_holds_a_block("--kv-disk", o.kv_disk, block, 2 * file_head + of_a_layer * config.layers);
+}
+
+std::unique_ptr<engine> make_engine(const asio::any_io_executor& ex, const options& o, std::shared_ptr<model> what,
+                                    const tokenizer& text, const std::vector<kv_tier>& tiers) {
+  try {
+    return std::make_unique<engine>(ex, open(o, ex), std::move(what), text, engine_options_of(o, tiers));
+  } catch (const config_error& e) {
+    throw by_flag(e);
+  }
+}
+
 std::uint64_t random_number() {
   std::random_device source;
   return (std::uint64_t{source()} << 32) | source();
@@ -83,10 +101,14 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   http::server server(ex, std::move(how));
   server.listen(o.listen);  // before the model is read: a port in use is told at once
 
+  const auto config = load_model_config(o.model);
   auto text = tokenizer::load(o.model);
+  check_vocabulary(o.model, text, config);
+  check_tiers(o, config);
   auto what = load(o);
   const auto tiers = co_await open_tiers(o);
-  engine runs(ex, open(o, ex), what, text, engine_options_of(o, tiers));
+  const auto made = make_engine(ex, o, what, text, tiers);
+  auto& runs = *made;
   openai::engine_backend backend(runs, text);
   const auto now = clock::of(ex).wall_now().time_since_epoch();
   openai::service api(backend,

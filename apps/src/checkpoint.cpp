@@ -1,0 +1,32 @@
+#include "checkpoint.hpp"
+
+#include "cokv/kvstream/geometry.hpp"
+#include "cokv/runtime/size.hpp"
+
+namespace cokv {
+
+void check_vocabulary(const std::string& dir, const tokenizer& text, const model_config& config) {
+  if (text.size() > config.vocab)
+    throw config_error(dir + "/tokenizer.json: has token ids up to " + std::to_string(text.size() - 1) +
+                       ", and config.json's vocab_size is " + std::to_string(config.vocab));
+}
+
+std::uint64_t kv_block_bytes(const model_config& config, dtype type, std::uint32_t block_tokens) {
+  return geometry::attention(config.layers, config.kv_heads, config.head_dim, type, block_tokens).block_bytes();
+}
+
+void check_holds_a_block(std::string_view flag, std::uint64_t bytes, std::uint64_t block, std::uint64_t around) {
+  if (bytes < block + around)
+    throw config_error(std::string(flag) + ": " + format_size(bytes) + (bytes < 1024 ? " bytes" : "") +
+                       " can't hold one KV block of this model (" + format_size(block) + ')');
+}
+
+config_error by_flag(const config_error& e) {
+  const std::string text = e.what();
+  for (const char* option :
+       {"block-tokens:", "kv-blocks:", "max-batched-tokens:", "max-requests:", "max-running:", "max-sequence:"})
+    if (text.starts_with(option)) return config_error("--" + text);
+  return e;
+}
+
+}  // namespace cokv

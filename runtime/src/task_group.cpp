@@ -14,7 +14,14 @@ scope_child::~scope_child() {
 
 std::unique_ptr<scope_child> scope::open(bool body) {
   BOOST_ASSERT_MSG(started(), "a task_group runs children only inside with()");
-  if (cancelled_) return nullptr;
+  if (cancelled_) {
+    // Cancelled from outside, with work that was still to be done: that is no success, even if all that ran was one.
+    if (!on_purpose_ && !first_ && !thrown_) {
+      first_ = asio::error::operation_aborted;
+      errors_.push_back({body ? child_error::body : spawned_++, first_});
+    }
+    return nullptr;
+  }
   if (!body && live_ > limit_) {  // the body is one of live_
     note(child_error::body, errc::queue_full, nullptr);
     return nullptr;

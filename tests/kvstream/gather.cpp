@@ -2,10 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <optional>
 #include <random>
 
+#include "cokv/kvstream/block_window.hpp"
 #include "cokv/kvstream/digest.hpp"
 #include "cokv/kvstream/local_window.hpp"
+#include "cokv/kvstream/memory_store.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
@@ -182,4 +185,31 @@ TEST_CASE("a gather and a scatter can be cancelled and destroyed at every step: 
     cancel_at_every_step(body, {.real = false, .seeds = 1});
     destroy_at_every_step(body, {.real = false, .seeds = 1});
   }
+}
+
+TEST_CASE("a gather that is cancelled ends after its kernels, also where the sink ends at once") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        const auto g = geometry::attention(1, 2, 4, dtype::f32);
+        stage s(ex, 1 << 16);
+        kv_view view(g, patterned(pool_bytes(g, 2)), 2);
+        memory_store store(ex, {});
+        auto writer = co_await store.async_open_write({}, g.layout(), chain_keys(std::vector<std::int32_t>(32), 16));
+        auto line = std::make_shared<detail::timeline_core>(ex);
+        asio::cancellation_signal stop;
+        std::optional<error_code> ended;
+        async_gather(view, slice(g, {0, 1}, {0, 1}), blocks_to(std::move(writer), g.layout(), 2), 0,
+                     {.through = &s.through, .begin = event(line, 1), .level = completion_level::local},
+                     asio::bind_cancellation_slot(stop.slot(), [&](error_code ec, transferred) { ended = ec; }));
+        auto& time = clock::of(ex);
+        co_await time.async_wait_for(std::chrono::seconds(1), asio::deferred);
+        stop.emit(asio::cancellation_type::total);
+        co_await time.async_wait_for(std::chrono::seconds(1), asio::deferred);
+        CHECK(!ended);  // the kernel that reads the slice waits for its event
+        line->advance(1);
+        co_await time.async_wait_for(std::chrono::seconds(1), asio::deferred);
+        REQUIRE(ended);
+        CHECK(*ended == asio::error::operation_aborted);
+      },
+      {.real = false});
 }

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <boost/asio/steady_timer.hpp>
+#include <optional>
 #include <string>
 
 #include "cokv/runtime/detail/background.hpp"
@@ -314,6 +315,33 @@ TEST_CASE("a context destroyed at any step of a scope leaves nothing behind") {
     }
     CHECK(alive == 0);
   }
+}
+
+TEST_CASE("a child that a cancellation from outside kept from starting makes the scope fail") {
+  asio::io_context ctx(1);
+  asio::cancellation_signal stop;
+  bool ran = false;
+  std::optional<verdict> v;
+  auto scope = [&]() -> awaitable<void> {
+    co_await asio::this_coro::throw_if_cancelled(false);
+    v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+      co_await asio::this_coro::throw_if_cancelled(false);
+      asio::steady_timer never(ctx, asio::steady_timer::time_point::max());
+      co_await never.async_wait(asio::as_tuple(asio::deferred));
+      group.spawn([&]() -> awaitable<void> {
+        ran = true;
+        co_return;
+      });
+    });
+  };
+  asio::co_spawn(ctx, scope(), asio::bind_cancellation_slot(stop.slot(), asio::detached));
+  ctx.poll();
+  stop.emit(asio::cancellation_type::terminal);
+  ctx.run();
+  CHECK(!ran);
+  REQUIRE(v);
+  CHECK(v->error() == asio::error::operation_aborted);
+  CHECK(v->errors().size() == 1);
 }
 
 TEST_CASE("a join of background tasks waits for those begun before it completes, and completes once") {

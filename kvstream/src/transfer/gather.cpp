@@ -59,8 +59,7 @@ awaitable<error_code> stopped(const verdict& v, const stream& kernels) {
 
 }  // namespace
 
-awaitable<result<transferred>> gather(kv_view from, slice what, sink to, std::uint64_t offset,
-                                      gather_options options) {
+awaitable<result<transferred>> gather(kv_view from, slice what, sink to, std::uint64_t offset, gather_options options) {
   auto pieces = from.pieces(what);
   if (!pieces) co_return pieces.error();
   const transferred all{bytes_of(*pieces), 0};
@@ -90,6 +89,7 @@ awaitable<result<transferred>> gather(kv_view from, slice what, sink to, std::ui
     }
     co_return error_code();
   });
+  co_await asio::this_coro::throw_if_cancelled(false);  // what was cancelled ends after its kernels all the same
   if (auto ec = co_await stopped(v, options.through->kernels)) co_return ec;
   co_return transferred{all.bytes, digest->value()};
 }
@@ -136,6 +136,7 @@ awaitable<result<transferred>> scatter(source from, std::uint64_t offset, kv_vie
     }
     co_return error_code();
   });
+  co_await asio::this_coro::throw_if_cancelled(false);  // what was cancelled ends after its kernels all the same
   if (auto ec = co_await stopped(v, options.through->kernels)) co_return ec;
   if (options.digest && digest->value() != *options.digest) co_return errc::digest_mismatch;
   co_return transferred{all.bytes, digest->value()};

@@ -83,6 +83,7 @@ std::tuple<error_code, std::size_t> write_at(int fd, std::uint64_t offset, asio:
                       static_cast<off_t>(offset + done));
     });
     if (n < 0) return {last_error(), done};
+    if (n == 0) return {error_code(EIO, boost::system::system_category()), done};  // or it would go on for ever
     done += static_cast<std::size_t>(n);
   }
   return {error_code(), done};

@@ -89,6 +89,26 @@ TEST_CASE("memory store: a removed block is read to its end, and its memory coun
   });
 }
 
+TEST_CASE("memory store: memory that a view keeps counts until the view is gone") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    memory_store s(ex, {});
+    auto layout = contract_layout();
+    auto written = co_await write_blocks(s, ns, 0, 2);
+    CHECK(!written);
+    auto reader = co_await s.async_open_read(ns, layout, contract_keys(0, 2));
+    auto views = co_await reader->async_view(0);
+    REQUIRE(views.size() == 2);
+    reader.reset();
+    co_await s.async_remove(ns, contract_keys(0, 1)[0]);
+    co_await s.async_remove(ns, contract_keys(1, 1)[0]);
+    CHECK(s.info().used_bytes == 2 * layout.bytes());
+    views.pop_back();
+    CHECK(s.info().used_bytes == layout.bytes());
+    views.clear();
+    CHECK(s.info().used_bytes == 0);
+  });
+}
+
 TEST_CASE("memory store: readers and writers may outlive it") {
   co_test([](asio::any_io_executor ex) -> awaitable<void> {
     auto s = std::make_unique<memory_store>(ex, memory_store_options());

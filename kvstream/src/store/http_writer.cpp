@@ -27,7 +27,7 @@ class http_writer final : public block_writer {
   };
 
   http_writer(asio::any_io_executor ex, std::shared_ptr<body> b) : block_writer(std::move(ex)), body_(std::move(b)) {}
-  ~http_writer() override { body_->lease.close(); }
+  ~http_writer() override { body_->busy ? body_->lease.close() : body_->fail(); }
 
   static awaitable<result<std::unique_ptr<block_writer>>> open(std::shared_ptr<http_remote> owner, stream_begin about) {
     co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());

@@ -1,6 +1,7 @@
 #include "cokv/kvstream/memory_store.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <unordered_map>
 
 #include "cokv/kvstream/digest.hpp"
@@ -15,7 +16,7 @@ namespace {
 
 // The bytes that blocks take, counted for as long as their memory is there: a removed block that is still being read
 // counts until it is not.
-using meter = std::shared_ptr<std::uint64_t>;
+using meter = std::shared_ptr<std::atomic<std::uint64_t>>;  // a view may be dropped on any thread
 
 struct block {
   block(meter m, std::shared_ptr<const block_layout> l)
@@ -38,6 +39,12 @@ struct block {
   std::vector<buffer> segments;
   std::vector<std::uint64_t> digests;
 };
+
+// A segment that keeps its block, so that its memory counts as long as anybody has it.
+buffer segment_of(const std::shared_ptr<block>& b, std::uint32_t layer) {
+  const auto& s = b->segments[layer];
+  return buffer::adopt(s.data(), s.size(), s.kind(), b);
+}
 
 }  // namespace
 
@@ -64,7 +71,7 @@ struct memory_store::state {
   }
 
   std::uint64_t limit = 0;
-  meter used = std::make_shared<std::uint64_t>(0);
+  meter used = std::make_shared<std::atomic<std::uint64_t>>(0);
   std::unordered_map<stored_id, std::shared_ptr<block>, detail::stored_id_hash> blocks;
   detail::s3_fifo order;
   store_info counters;
@@ -210,7 +217,7 @@ class memory_reader final : public block_reader {
     if (!ec) {
       next_ = layer + 1;
       for (std::size_t i = 0; i < good_; ++i) {
-        views.push_back({blocks_[i]->segments[layer], blocks_[i]->digests[layer]});
+        views.push_back({segment_of(blocks_[i], layer), blocks_[i]->digests[layer]});
         state_->counters.read_segments += 1;
         state_->counters.read_bytes += views.back().bytes.size();
       }
@@ -265,7 +272,7 @@ store_info memory_store::info() const {
 
 buffer memory_store::stored_segment(const namespace_id& ns, const block_key& key, std::uint32_t layer) const {
   auto b = state_->find({ns, key});
-  return b && layer < b->segments.size() ? b->segments[layer] : buffer();
+  return b && layer < b->segments.size() ? segment_of(b, layer) : buffer();
 }
 
 void memory_store::do_match(namespace_id ns, std::vector<block_key> keys, count_handler handler) {

@@ -17,6 +17,23 @@ TEST_CASE("http store: the contract, against a cache server") {
       {.run = {.seeds = 5}, .has_limit = false});
 }
 
+TEST_CASE("http store: a writer that is given up between its operations counts its blocks as not written") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        cache_server server(ex);
+        http_store s(ex, server.url());
+        {
+          auto writer = co_await s.async_open_write(cache_ns, contract_layout(), contract_keys(0, 3));
+          co_await writer->async_write(0, contract_segments(0, 3, 0));
+        }
+        CHECK(s.info().failed_writes == 3);
+        CHECK(!co_await write_blocks(s, cache_ns, 0, 3));
+        CHECK(s.info().failed_writes == 3);
+        CHECK(s.info().written_blocks == 3);
+      },
+      {.seeds = 5});
+}
+
 TEST_CASE("http store: a URL that is none is a config error that names it") {
   asio::io_context ctx(1);
   for (const char* url : {"127.0.0.1:80", "https://x", "http://x/y", ""}) {

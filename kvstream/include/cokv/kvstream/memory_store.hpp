@@ -10,7 +10,9 @@
 namespace cokv {
 
 struct memory_store_options {
-  std::uint64_t limit_bytes = std::uint64_t{1} << 30;  // of segments, those being written included
+  // Of segments: those being written and those that a reader or a view still has included. What is kept about a block
+  // comes on top, about half a KiB and 16 bytes a layer.
+  std::uint64_t limit_bytes = std::uint64_t{1} << 30;
 };
 
 // async_open_write reserves room for all its blocks: errc::too_large when they could never fit, errc::store_full when

@@ -3,7 +3,9 @@
 import os
 import signal
 import socket
+import subprocess
 import threading
+import time
 
 from checks import MODEL, ROOT, at_least, run, same
 from lib_servers import Server, complete, metric
@@ -27,6 +29,14 @@ def cached(answer):
 
 def warnings(path):
     return [line for line in open(path) if "warn" in line.lower()]
+
+
+def until(what, condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"did not come about: {what}")
+        time.sleep(0.01)
 
 
 def a_cache_that_is_not_there(binary, folder):
@@ -166,5 +176,54 @@ class relay:
             target.close()
 
 
+def a_disk_that_is_full(binary, folder):
+    if os.geteuid() != 0:
+        print("skipped: a small disk of its own takes root")
+        return
+    wanted = reference(binary)
+    disk, path = os.path.join(folder, "disk"), os.path.join(folder, "log")
+    os.mkdir(disk)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, text=True)
+    if mounted.returncode != 0:
+        print("skipped: no disk can be mounted here:", mounted.stderr.strip())
+        return
+    try:
+        with open(path, "w") as log, serve(binary, "--kv-dir", disk, "--kv-blocks", 200, log=log) as server:
+            for n in range(6):
+                complete(server.port, f"{n} " + PROMPT, 4)
+                until("saves end", lambda: metric(server.port, "cokv_kv_pending_blocks", tier="disk") == 0)
+            same("text", complete(server.port, PROMPT, 16)["text"], wanted["text"])
+            until("saves end", lambda: metric(server.port, "cokv_kv_pending_blocks", tier="disk") == 0)
+            at_least("blocks without room", metric(server.port, "cokv_kv_no_room_blocks_total", tier="disk"), 1)
+            at_least("blocks that fitted", metric(server.port, "cokv_kv_blocks", tier="disk", state="stored"), 1)
+            same("the tier is full", metric(server.port, "cokv_kv_tier_full", tier="disk"), 1)
+            same("the tier is bad", metric(server.port, "cokv_kv_tier_bad", tier="disk"), 0)
+            same("exit code", server.stop(), 0)
+        same(f"warnings in {open(path).read()}", len(warnings(path)), 1)
+        with serve(binary, "--kv-dir", disk) as server:  # what fitted can be read
+            again = complete(server.port, PROMPT, 16)
+            same("text after a restart", again["text"], wanted["text"])
+            at_least("cached tokens", cached(again), 16)
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+def a_folder_that_another_process_has(binary, folder):
+    kv = os.path.join(folder, "kv")
+    with Server(binary, "cache", "--dir", kv) as first:
+        for flag, command in (("--kv-dir", ["serve", "--model", MODEL, "--kv-dir", kv]), ("--dir", ["cache", "--dir", kv])):
+            second = subprocess.run([binary, *command, "--listen", "127.0.0.1:0"], capture_output=True, text=True, timeout=60)
+            same("exit code", second.returncode, 2)
+            lines = [line for line in second.stderr.splitlines() if "in use by another process" in line]
+            same(f"lines that say so in {second.stderr}", len(lines), 1)
+            if flag not in lines[0] or kv not in lines[0]:
+                raise AssertionError(f"no flag or folder in {lines[0]!r}")
+        first.process.kill()
+        first.process.wait()
+    with Server(binary, "cache", "--dir", kv) as again:
+        same("exit code", again.stop(), 0)
+
+
 run(a_cache_that_is_not_there, a_cache_that_accepts_and_says_nothing, a_cache_killed_while_it_works,
-    a_stopped_cache_does_not_stop_the_server, a_flipped_byte_on_disk_is_never_used, a_flipped_byte_on_the_wire_is_never_used)
+    a_stopped_cache_does_not_stop_the_server, a_flipped_byte_on_disk_is_never_used, a_flipped_byte_on_the_wire_is_never_used,
+    a_disk_that_is_full, a_folder_that_another_process_has)

@@ -221,6 +221,30 @@ TEST_CASE(
           {.real = false});
 }
 
+TEST_CASE("file store: a disk that has no room for the end of a write keeps as many blocks as it says") {
+  std::size_t some = 0;
+  co_test(
+      [&](asio::any_io_executor ex) -> awaitable<void> {
+        auto& disk = sim::disk::of(static_cast<sim_context&>(asio::query(ex, asio::execution::context)));
+        auto s = co_await file_store::async_open(ex, options());
+        auto writer = co_await s->async_open_write(ns, contract_layout(), contract_keys(0, 8));
+        for (std::uint32_t layer = 0; layer < contract_layout().layers(); ++layer)
+          co_await writer->async_write(layer, contract_segments(0, 8, layer));
+        disk.faults.no_space = 0.3;  // for the headers
+        auto [ec] = co_await writer->async_commit(as_tuple());
+        disk.faults.no_space = 0;
+        const auto kept = ec ? writer->kept() : 8;
+        CHECK((!ec || ec == errc::store_full));
+        CHECK(co_await read_blocks(*s, ns, 0, 8) == kept);
+        co_await s->async_settle();
+        CHECK(files_in_tmp(disk) == 0);
+        CHECK(s->info().used_bytes == used_by_blocks(disk));
+        some += kept > 0 && kept < 8;
+      },
+      {.real = false, .seeds = 50});
+  CHECK(some > 20);
+}
+
 TEST_CASE("file store: what can't be read just now is an error, stays, and is not called damaged") {
   co_test(
       [](asio::any_io_executor ex) -> awaitable<void> {

@@ -102,7 +102,7 @@ def flip(path, offset):
 
 
 def stored_files(folder):
-    return sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
+    return sorted(os.path.join(at, name) for at, _, names in os.walk(folder) for name in names if name != "lock")
 
 
 def a_flipped_byte_on_disk_is_never_used(binary, folder):

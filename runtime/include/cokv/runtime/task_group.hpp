@@ -207,7 +207,8 @@ class task_group {
   task_group& operator=(task_group&&) = default;
 
   // Runs a child until it ends or the scope is cancelled; it starts at once, before spawn() returns, where the
-  // executor permits. In a cancelled scope the task is destroyed without having run.
+  // executor permits. In a cancelled scope the task is destroyed without having run; where the scope was cancelled from
+  // outside, its verdict is then operation_aborted.
   template <detail::task_outcome R>
   void spawn(awaitable<R> task) {
     auto start = [task = std::move(task)]() mutable { return std::move(task); };

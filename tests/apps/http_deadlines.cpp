@@ -149,3 +149,25 @@ TEST_CASE("http deadlines: a client that does not read holds its handler back, a
       },
       5);
 }
+
+TEST_CASE("http deadlines: clients that stall hold no places that others wait for") {
+  on_sim_context(
+      [] {
+        auto o = tight();
+        o.limit.connections = 8;
+        return with_site(std::move(o), routes, [](site& s) -> awaitable<void> {
+          std::vector<raw_client> stalled;
+          for (int i = 0; i < 8; ++i) {
+            stalled.push_back(co_await s.connect());
+            co_await stalled.back().send("POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nxx");
+          }
+          co_await pause(20s);
+          CHECK(s.server.requests_running() == 8);  // nobody waits
+          const auto start = co_await now();
+          CHECK((co_await s.ask(get("/hello"))).body() == "hello");
+          CHECK(co_await took(start) < 5s);
+          CHECK((co_await stalled[0].read()).result_int() == 408);
+        });
+      },
+      5);
+}

@@ -153,7 +153,7 @@ awaitable<connection::next> connection::serve_one() {
     refused = check_head(parser, head);
   }
 
-  exchange x(wire_, server_->options.limit, parser, head, server_->last_answers, read && !refused);
+  exchange x(wire_, server_->options.limit, parser, head, server_->now, read && !refused);
   auto found = refused ? decltype(server_->routes)::match{} : server_->routes.find(head.method, head.path);
   const bool open = found.target && (*found.target)->options.open;
   if (!refused && !open) {

@@ -24,10 +24,11 @@ std::string date_text(wall_time now) {
 
 }  // namespace
 
-exchange::exchange(wire& w, const limits& limit, parser& p, request_head& head, const bool& last, bool may_keep_alive)
+exchange::exchange(wire& w, const limits& limit, parser& p, request_head& head, const pressure& others,
+                   bool may_keep_alive)
     : wire_(w),
       limits_(limit),
-      last_(last),
+      others_(others),
       parser_(p),
       head_(head),
       body_limit_(limit.body_bytes),
@@ -45,9 +46,9 @@ exchange::exchange(wire& w, const limits& limit, parser& p, request_head& head, 
 // A body that trickles makes progress for ever: beside a byte now and then it needs a rate.
 duration exchange::patience(const pace& body, duration idle) const {
   const auto at_rate = std::chrono::seconds(body.bytes / std::max<std::uint64_t>(1, limits_.least_rate));
-  duration left = std::min<duration>(limits_.stall - idle, limits_.stall + at_rate - body.waited - idle);
-  if (!others_wait_) return left;
-  if (others_wait_()) {
+  const auto stall = others_.place_wanted ? std::min(limits_.stall, limits_.contended_stall) : limits_.stall;
+  duration left = std::min<duration>(stall - idle, stall + at_rate - body.waited - idle);
+  if (others_wait_ && others_wait_()) {
     const double share = turn_bytes_ == 0 ? 1 : std::min(1.0, double(turn_.bytes) / double(turn_bytes_));
     const auto due = limits_.contended_stall +
                      duration(static_cast<duration::rep>(share * static_cast<double>(limits_.contended_turn.count())));
@@ -220,7 +221,7 @@ void exchange::set(std::string_view name, std::string value) {
 }
 
 std::string exchange::head_text(status code, std::string_view type, std::optional<std::uint64_t> length) {
-  if (last_) keep_alive_ = false;
+  if (others_.last_answers) keep_alive_ = false;
   const auto reason = beast::http::obsolete_reason(code);
   std::string out = "HTTP/1.1 " + std::to_string(static_cast<unsigned>(code)) + ' ';
   out.append(reason.data(), reason.size()).append("\r\n");

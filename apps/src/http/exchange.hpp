@@ -28,7 +28,7 @@ class exchange {
  public:
   using parser = beast::http::request_parser<beast::http::buffer_body>;
 
-  exchange(wire& w, const limits& limit, parser& p, request_head& head, const bool& last, bool may_keep_alive);
+  exchange(wire& w, const limits& limit, parser& p, request_head& head, const pressure& others, bool may_keep_alive);
   exchange(const exchange&) = delete;
 
   const request_head& request() const { return head_; }
@@ -97,7 +97,7 @@ class exchange {
   std::string head_text(status code, std::string_view type, std::optional<std::uint64_t> length);
   wire& wire_;
   const limits& limits_;
-  const bool& last_;  // the connection ends after this answer
+  const pressure& others_;
   parser& parser_;
   request_head& head_;
   std::optional<std::uint64_t> length_;

@@ -18,12 +18,18 @@ struct limits {
   duration header = std::chrono::seconds(10);  // from a request's first byte to its last header byte; beyond: 408
   duration stall = std::chrono::seconds(30);   // a body of which no byte moves, either way; beyond: 408
   std::uint64_t least_rate = 1024;             // bytes a second that a body makes on average, after `stall`
-  // What a request that holds something scarce has to keep up with while others wait for it: see exchange::contend().
+  // While others wait for what a request holds: a place among the connections, or what exchange::contend() tells of.
   duration contended_stall = std::chrono::seconds(3);  // instead of `stall`
   duration contended_turn = std::chrono::seconds(20);  // for what it holds to be filled or sent once, after that
   duration linger = std::chrono::seconds(2);  // how long a refused request is still read, so that its answer arrives
   std::uint64_t linger_bytes = 64 << 20;
   duration farewell = std::chrono::seconds(1);  // for telling clients, when a drain's grace is over
+};
+
+// What a server's exchanges have to know of the others.
+struct pressure {
+  bool last_answers = false;  // draining, or somebody waits for a place: connections end after their answers
+  bool place_wanted = false;  // somebody waits to be accepted
 };
 
 }  // namespace cokv::http

@@ -36,10 +36,10 @@ awaitable<void> changed_or(detail::server_state& s, time_point until) {
 
 awaitable<void> place_for_one(state_ptr s) {
   while (s->connections.size() >= s->options.limit.connections && !s->draining) {
-    s->last_answers = true;
+    s->now = {.last_answers = true, .place_wanted = true};
     co_await changed_or(*s, make_place(*s).value_or(time_point::max()));
   }
-  s->last_answers = s->draining;
+  s->now = {.last_answers = s->draining};
 }
 
 awaitable<void> accept(state_ptr s, task_group& group) {
@@ -98,7 +98,7 @@ awaitable<void> server::run() { return serve(state_); }
 
 void server::drain(duration grace) {
   state_->drain_until = clock::of(state_->ex).now() + grace;
-  state_->last_answers = true;
+  state_->now.last_answers = true;
   if (!std::exchange(state_->draining, true)) {
     state_->accepting.close();
     for (auto* c : state_->connections)

@@ -71,7 +71,7 @@ struct server_state {
   std::list<connection*> connections;
   std::size_t running = 0;
   bool draining = false;
-  bool last_answers = false;  // draining, or somebody waits for a place: connections end after their answers
+  pressure now;
   time_point drain_until{};
   channel<bool> changed;  // a connection has ended or become idle, or drain() was called
 };

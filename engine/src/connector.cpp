@@ -36,7 +36,7 @@ void connector_state::settle(tier_state& t, tier_try& attempt, error_code ec) {
 
 // Each tier is asked only for what the faster ones do not have.
 awaitable<std::vector<load_run>> connector_state::find(std::vector<block_key> keys, std::uint32_t first,
-                                                       std::uint32_t covered) {
+                                                       std::uint32_t covered, kv_lookup how) {
   auto self = shared_from_this();
   std::vector<load_run> runs;
   for (std::size_t i = 0; i < tiers.size(); ++i) {
@@ -45,7 +45,16 @@ awaitable<std::vector<load_run>> connector_state::find(std::vector<block_key> ke
     auto attempt = try_tier(t);
     if (!attempt) continue;
     std::vector<block_key> rest(keys.begin() + covered, keys.end());
-    auto n = co_await with_deadline(t.tier.blocks->async_match(ns, rest, asio::deferred), t.tier.lookup_budget);
+    std::shared_ptr<block_reader> reader;
+    result<std::size_t> n = std::size_t(0);
+    if (how == kv_lookup::open) {
+      auto opened = co_await with_deadline(t.tier.blocks->async_open_read(ns, layout, rest, asio::deferred),
+                                           t.tier.lookup_budget);
+      if (opened) reader = std::move(*opened);
+      n = opened ? result<std::size_t>(reader->found()) : opened.error();
+    } else {
+      n = co_await with_deadline(t.tier.blocks->async_match(ns, rest, asio::deferred), t.tier.lookup_budget);
+    }
     settle(t, attempt, n ? error_code() : n.error());
     ++t.count.lookups;
     if (!n) continue;
@@ -54,13 +63,14 @@ awaitable<std::vector<load_run>> connector_state::find(std::vector<block_key> ke
     t.count.hit_blocks += found;
     t.count.missed_blocks += rest.size() - found;
     if (found == 0) continue;
-    runs.push_back({i, first + covered, found});
+    runs.push_back({i, first + covered, found, std::move(reader)});
     covered += found;
   }
   co_return runs;
 }
 
-awaitable<result<kv_match>> connector_state::lookup(request_id id, std::size_t prompt_tokens) {
+awaitable<result<kv_match>> connector_state::lookup(request_id id, std::size_t prompt_tokens,
+                                                    kv_lookup how) {
   auto self = shared_from_this();
   kv_match m;
   m.tier_blocks.resize(tiers.size());
@@ -69,7 +79,7 @@ awaitable<result<kv_match>> connector_state::lookup(request_id id, std::size_t p
   auto keys = cache->keys(id);
   keys.resize(std::min(keys.size(), (prompt_tokens - 1) / block_tokens));
   m.blocks = m.device_blocks = static_cast<std::uint32_t>(cache->matching(keys));
-  auto runs = co_await find(std::move(keys), 0, m.device_blocks);
+  auto runs = co_await find(std::move(keys), 0, m.device_blocks, how);
   for (const auto& run : runs) {
     m.tier_blocks[run.tier] = run.count;
     m.blocks += run.count;
@@ -106,21 +116,27 @@ kv_connector::~kv_connector() {
 const asio::any_io_executor& kv_connector::get_executor() const noexcept { return state_->ex; }
 
 void kv_connector::lookup(std::shared_ptr<detail::connector_state> state, request_id id, std::vector<token_id> prompt,
-                          std::string salt, lookup_handler h) {
+                          std::string salt, kv_lookup how, lookup_handler h) {
   if (state->cache) state->cache->open(id, prompt, salt);
   state->plans[id].clear();
   auto ex = state->ex;
   // The coroutine starts later: it owns the state from now on, whatever becomes of the connector before.
   constexpr auto run = [](std::shared_ptr<detail::connector_state> s, request_id of,
-                          std::size_t tokens) -> awaitable<result<kv_match>> {
-    co_return co_await s->lookup(of, tokens);
+                          std::size_t tokens, kv_lookup how) -> awaitable<result<kv_match>> {
+    co_return co_await s->lookup(of, tokens, how);
   };
   const auto tokens = prompt.size();
-  detail::run_as_operation(ex, run(std::move(state), id, tokens), std::move(h));
+  detail::run_as_operation(ex, run(std::move(state), id, tokens, how), std::move(h));
 }
 
 kv_load kv_connector::load(request_id id, std::uint32_t first, std::span<const block_index> blocks) {
   return kv_load(state_->load(id, first, blocks));
+}
+
+void kv_connector::release(request_id id) {
+  auto plan = state_->plans.find(id);
+  if (plan == state_->plans.end()) return;
+  for (auto& run : plan->second) run.reader.reset();
 }
 
 kv_step kv_connector::begin_step(std::span<const kv_step_item> items) {

@@ -50,10 +50,12 @@ std::shared_ptr<load_state> connector_state::load(request_id id, std::uint32_t f
   std::vector<block_key> wanted(keys.begin() + first, keys.begin() + first + blocks.size());
   std::vector<block_hold> held;
   for (auto b : blocks) held.push_back(cache->hold(b));
-  auto plan = plans.find(id);
-  auto tiers_of = plan == plans.end() ? std::vector<load_run>() : plan->second;
-  tasks.spawn(
-      run_load(load_end(l), shared_from_this(), std::move(wanted), std::move(tiers_of), first, std::move(held)));
+  std::vector<load_run> runs;
+  if (auto plan = plans.find(id); plan != plans.end()) {
+    runs = plan->second;
+    for (auto& run : plan->second) run.reader.reset();  // they are for one load
+  }
+  tasks.spawn(run_load(load_end(l), shared_from_this(), std::move(wanted), std::move(runs), first, std::move(held)));
   return l;
 }
 
@@ -68,10 +70,12 @@ awaitable<void> connector_state::run_load(load_end end, std::shared_ptr<connecto
   for (const auto& r : plan) {
     const auto begin = std::max(r.first, first + covered), end = std::min(r.first + r.count, first + count);
     if (begin != first + covered || begin >= end) continue;
-    runs.push_back({r.tier, begin, end - begin});
+    const bool whole = begin == r.first && end == r.first + r.count;
+    runs.push_back({r.tier, begin, end - begin, whole ? r.reader : nullptr});
     covered += end - begin;
   }
-  if (covered == 0 && count > 0 && !l->cancelled) runs = co_await self->find(keys, first, 0);
+  plan.clear();
+  if (covered == 0 && count > 0 && !l->cancelled) runs = co_await self->find(keys, first, 0, kv_lookup::open);
   for (const auto& r : runs) l->runs.push_back({r, r.count, 0, false});
 
   std::vector<named_block> named;
@@ -128,10 +132,14 @@ awaitable<void> connector_state::run_part(std::shared_ptr<connector_state> self,
     }
   } always{*l, part};
 
-  auto reader = co_await with_deadline(
-      t.tier.blocks->async_open_read(self->ns, self->layout, std::move(keys), asio::deferred), t.tier.load_budget);
-  self->settle(t, reader ? error_code() : reader.error());
-  if (!reader) co_return;
+  auto reader = std::exchange(l->runs[part].run.reader, nullptr);
+  if (!reader) {
+    auto opened = co_await with_deadline(t.tier.blocks->async_open_read(self->ns, self->layout, std::move(keys), asio::deferred),
+                                         t.tier.load_budget);
+    self->settle(t, opened ? error_code() : opened.error());
+    if (!opened) co_return;
+    reader = std::move(*opened);
+  }
   for (std::uint32_t layer = 0; layer < l->layers; ++layer) {
     if (!self->cache) co_return;
     std::vector<buffer> into;
@@ -139,7 +147,7 @@ awaitable<void> connector_state::run_part(std::shared_ptr<connector_state> self,
     auto span = trace::of(self->ex).scope("KV from " + t.tier.name, "load " + std::to_string(layer));
     span.arg("layer", std::int64_t{layer});
     span.arg("bytes", static_cast<std::int64_t>(into.size() * self->layout.segments[layer]));
-    auto n = co_await with_deadline((*reader)->async_read(layer, std::move(into), asio::deferred), t.tier.load_budget);
+    auto n = co_await with_deadline(reader->async_read(layer, std::move(into), asio::deferred), t.tier.load_budget);
     if (!n) self->settle(t, n.error());
     if (!n) co_return;
     auto& p = l->runs[part];

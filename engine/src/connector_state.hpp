@@ -54,11 +54,12 @@ struct tier_state {
   kv_tier_counters count;
 };
 
-// Where the blocks [first, first + count) of a sequence come from.
+// Where the blocks [first, first + count) of a sequence come from; `reader`, if it is open already, is for them alone.
 struct load_run {
   std::size_t tier = 0;
   std::uint32_t first = 0;
   std::uint32_t count = 0;
+  std::shared_ptr<block_reader> reader = nullptr;
 };
 
 // A block of a sequence with its name.
@@ -130,8 +131,9 @@ class connector_state : public std::enable_shared_from_this<connector_state> {
   void settle(tier_state& t, error_code ec);
   void settle(tier_state& t, tier_try& attempt, error_code ec);
 
-  awaitable<result<kv_match>> lookup(request_id id, std::size_t prompt_tokens);
-  awaitable<std::vector<load_run>> find(std::vector<block_key> keys, std::uint32_t first, std::uint32_t covered);
+  awaitable<result<kv_match>> lookup(request_id id, std::size_t prompt_tokens, kv_lookup how);
+  awaitable<std::vector<load_run>> find(std::vector<block_key> keys, std::uint32_t first, std::uint32_t covered,
+                                        kv_lookup how);
   std::shared_ptr<load_state> load(request_id id, std::uint32_t first, std::span<const block_index> blocks);
 
   // Begins saving to one tier what it has not and may have.

@@ -110,7 +110,9 @@ result<std::shared_ptr<generation_state>> engine_state::submit(generation_reques
                                .max_tokens = q.max_tokens});
   live_.emplace(g->id, g);
   ++counters_.submitted;
-  connector.async_lookup(g->id, q.prompt, q.salt, [weak = weak_from_this(), g](error_code ec, kv_match found) {
+  const auto how = begins_at_once(*g) ? kv_lookup::open : kv_lookup::ask;
+  if (how == kv_lookup::open) opening_.insert(g->id);
+  connector.async_lookup(g->id, q.prompt, q.salt, how, [weak = weak_from_this(), g](error_code ec, kv_match found) {
     if (auto self = weak.lock()) self->admit(g, ec, std::move(found));
   });
   return g;
@@ -164,6 +166,7 @@ void engine_state::finish(const std::shared_ptr<generation_state>& g, error_code
     ++(why == asio::error::operation_aborted ? counters_.cancelled : counters_.failed);
   if (g->load) g->load->cancel();
   g->load.reset();
+  opening_.erase(g->id);
   scheduler_.cancel(g->id);
   connector.finish(g->id);
   live_.erase(g->id);

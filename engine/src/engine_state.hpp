@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 
 #include "cokv/runtime/trace.hpp"
 #include "generation_state.hpp"
@@ -17,6 +18,14 @@ struct step_samples {
     result<token_id> token = error_code();
   };
   std::vector<one> all;
+};
+
+// A run of the model: what it computes, on which stream, and what holds the blocks that it writes.
+struct model_step {
+  std::shared_ptr<batch> what;
+  stream where;
+  std::shared_ptr<step_samples> samples = std::make_shared<step_samples>();
+  kv_step kv = {};
 };
 
 class engine_state : public std::enable_shared_from_this<engine_state> {
@@ -47,13 +56,20 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void wake();
   static awaitable<void> loop(std::shared_ptr<engine_state> self);
   awaitable<void> run_step(const schedule& plan);
+  bool begins_at_once(const generation_state& g) const;
+  void release_unused();
   void begin_load(const schedule_load& l);
   void loaded(const schedule_load& l, std::uint32_t good_blocks);
-  void note_admitted(request_id id);
-  error_code enqueue(kv_step& kv, const std::shared_ptr<step_samples>& samples);
+  void note_loaded(const schedule_load& l, std::uint32_t good_blocks);
+  static awaitable<void> load_and_compute(std::shared_ptr<engine_state> self, schedule_load l, kv_load load);
+  void note_admitted(generation_state& g, std::uint32_t cached_tokens);
+  void begin(model_step& step, std::span<const schedule_item> items);
+  error_code enqueue_layer(model_step& step, std::uint32_t layer);
+  error_code enqueue_end(model_step& step);
   void postprocess(const schedule& plan, const step_samples& samples);
   void fail_step(const schedule& plan, error_code why);
-  void deliver(generation_state& g, const sampled_token& t);
+  void replace_stream();
+  void deliver(const sampled_token& t);
 
   clock& time_;
   device device_;
@@ -68,7 +84,9 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
 
  private:
   scheduler scheduler_;
+  static constexpr std::size_t most_opening = 4;
   std::map<request_id, std::shared_ptr<generation_state>> live_;
+  std::set<request_id> opening_;  // their lookups may hold what they found
   std::shared_ptr<batch> batch_ = std::make_shared<batch>();
   request_id next_id_ = 1;
   bool looping_ = false, woken_ = false, draining_ = false;

@@ -21,6 +21,7 @@ struct scheduler::entry {
   std::uint32_t loadable = 0;   // leading tokens that a slower tier holds
   std::uint32_t computed = 0;   // leading tokens whose KV is in blocks
   std::uint32_t loading = 0;    // tokens of the load in flight
+  std::uint32_t along = 0;      // tokens that are computed along with it
   std::uint32_t scheduled = 0;  // tokens of the step in flight
   std::uint32_t cached = 0;
 
@@ -151,7 +152,9 @@ void scheduler::admit() {
     if (loadable > e.computed) {
       e.where = state::loading;
       e.loading = loadable - e.computed;
-      plan_.loads.push_back({e.id, e.computed, e.loading});
+      e.along = std::min(options_.max_batched_tokens - along_, known - loadable);
+      along_ += e.along;
+      plan_.loads.push_back({e.id, e.computed, e.loading, e.along, e.along == known - loadable});
       continue;
     }
     e.admitted_before = true;
@@ -180,23 +183,45 @@ std::vector<sampled_token> scheduler::done(std::span<const token_id> tokens) {
     auto& e = *found->second;
     e.computed += e.scheduled;
     e.scheduled = 0;
-    if (!item.sample) continue;
-    e.tokens.push_back(sampled);
-    bool last = e.tokens.size() >= e.limit;
-    out.push_back({e.id, sampled, last});
-    if (last) cancel(e.id);
+    if (item.sample) out.push_back(append(e, sampled));
   }
   return out;
 }
 
+sampled_token scheduler::append(entry& e, token_id token) {
+  e.tokens.push_back(token);
+  const sampled_token out{e.id, token, e.tokens.size() >= e.limit};
+  if (out.last) cancel(e.id);
+  return out;
+}
+
 void scheduler::loaded(request_id id, std::uint32_t good_tokens) {
+  if (auto* e = loading(id)) end_load(*e, good_tokens);
+}
+
+std::optional<sampled_token> scheduler::loaded_and_computed(request_id id, token_id token) {
+  auto* e = loading(id);
+  if (!e) return std::nullopt;
+  if (e->along == 0) throw std::logic_error("scheduler::loaded_and_computed: nothing was to be computed");
+  const auto computed = e->along;
+  end_load(*e, e->loading);
+  const bool sample = e->remaining() == computed;
+  e->computed += computed;
+  if (!sample) return std::nullopt;
+  return append(*e, token);
+}
+
+scheduler::entry* scheduler::loading(request_id id) {
   auto found = requests_.find(id);
-  if (found == requests_.end() || found->second->where != state::loading) return;
-  auto& e = *found->second;
+  return found == requests_.end() || found->second->where != state::loading ? nullptr : found->second.get();
+}
+
+void scheduler::end_load(entry& e, std::uint32_t good_tokens) {
   e.computed += std::min(good_tokens, e.loading) / options_.block_tokens * options_.block_tokens;
   // What did not come is not asked for again after a preemption.
   if (good_tokens < e.loading) e.loadable = e.computed;
   e.loading = 0;
+  along_ -= std::exchange(e.along, 0);
   if (!e.admitted_before) e.cached = e.computed;
   e.admitted_before = true;
   e.where = state::running;
@@ -206,6 +231,7 @@ bool scheduler::cancel(request_id id) {
   auto found = requests_.find(id);
   if (found == requests_.end()) return false;
   auto* e = found->second.get();
+  along_ -= e->along;
   release(*e);
   std::erase(running_, e);
   std::erase(waiting_, e);

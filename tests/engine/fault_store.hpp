@@ -92,7 +92,10 @@ class fault_store final : public store {
   class reader final : public block_reader {
    public:
     reader(fault_store& s, std::vector<block_key> keys)
-        : block_reader(s.get_executor()), from_(s), keys_(std::move(keys)), good_(keys_.size()) {}
+        : block_reader(s.get_executor()), from_(s), keys_(std::move(keys)), good_(keys_.size()) {
+      while (found_ < keys_.size() && s.kept.contains(keys_[found_])) ++found_;
+    }
+    std::size_t found() const noexcept override { return found_; }
 
    private:
     void do_read(std::uint32_t layer, std::vector<buffer> into, count_handler h) override {
@@ -101,6 +104,7 @@ class fault_store final : public store {
     awaitable<result<std::size_t>> read(std::uint32_t layer, std::vector<buffer> into) {
       for (auto& b : into) std::ranges::fill(b.bytes(), std::byte{0xee});
       if (auto ec = co_await from_.trouble()) co_return ec;
+      good_ = std::min(good_, into.size());
       for (std::size_t i = 0; i < good_; ++i) {
         auto it = from_.kept.find(keys_[i]);
         if (it == from_.kept.end() || from_.chance(from_.fault.lost)) {
@@ -118,6 +122,7 @@ class fault_store final : public store {
     fault_store& from_;
     std::vector<block_key> keys_;
     std::size_t good_;
+    std::size_t found_ = 0;
   };
 
   void do_match(namespace_id, std::vector<block_key> keys, count_handler h) override {

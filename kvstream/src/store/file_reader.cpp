@@ -22,6 +22,7 @@ struct read_job {
   std::shared_ptr<file_store::state> store;
   block_layout layout;
   std::size_t keys;
+  std::size_t found = 0;
   std::vector<slot> slots;
   file_pins pins;
   std::size_t good = 0;
@@ -95,7 +96,7 @@ struct read_job {
   awaitable<std::tuple<error_code, std::size_t>> read(std::uint32_t layer, std::vector<buffer> into) {
     auto result = [](error_code ec, std::size_t n) { return std::tuple(ec, n); };
     if (failed) co_return result(failed, 0);
-    if (auto ec = check_buffers(layout, keys, layer, into)) co_return result(ec, 0);
+    if (auto ec = check_buffers(layout, keys, found, layer, into)) co_return result(ec, 0);
     if (layer < next) co_return result(errc::invalid_argument, 0);
     next = layer + 1;
     failed = asio::error::operation_aborted;  // unless this comes to its end
@@ -113,6 +114,7 @@ awaitable<std::tuple<error_code, std::size_t>> run_read(std::shared_ptr<read_job
 class file_reader final : public block_reader {
  public:
   explicit file_reader(std::shared_ptr<read_job> job) : block_reader(job->store->ex), job_(std::move(job)) {}
+  std::size_t found() const noexcept override { return job_->found; }
 
  private:
   void do_read(std::uint32_t layer, std::vector<buffer> into, count_handler handler) override {
@@ -141,6 +143,7 @@ awaitable<std::tuple<error_code, std::unique_ptr<block_reader>>> open_file_reade
   auto ec = co_await for_each_index(job->slots.size(), s->options.max_operations,
                                     [&](std::size_t i) { return job->read_head(i); });
   if (ec) co_return fail(ec);
+  job->found = job->good;
   s->counters.hits += job->good;
   s->counters.misses += keys.size() - job->good;
   std::unique_ptr<block_reader> reader = std::make_unique<file_reader>(std::move(job));

@@ -18,7 +18,8 @@ class http_reader final : public block_reader {
     http_lease lease;
     bool keep_alive = false;
     std::uint64_t left = 0;           // bytes of the answer that are to come
-    std::size_t coming = 0;           // blocks of which segments come
+    std::size_t found = 0;            // blocks of which segments were to come
+    std::size_t coming = 0;           // and of which they still do
     bool foreseen = true;             // frames come where they are expected
     std::vector<std::byte> unparsed;  // once they do not: what was read ahead
     std::uint32_t next = 0;
@@ -33,6 +34,7 @@ class http_reader final : public block_reader {
 
   http_reader(asio::any_io_executor ex, std::shared_ptr<body> b) : block_reader(std::move(ex)), body_(std::move(b)) {}
   ~http_reader() override { body_->lease.close(); }
+  std::size_t found() const noexcept override { return body_->found; }
 
   static awaitable<result<std::unique_ptr<block_reader>>> open(std::shared_ptr<http_remote> owner, stream_begin about) {
     co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
@@ -56,6 +58,7 @@ class http_reader final : public block_reader {
       if (ec == errc::digest_mismatch) ++b->owner->counters.digest_failures;
       co_return ec;
     }
+    b->found = b->coming;
     b->owner->counters.hits += b->coming;
     b->owner->counters.misses += b->about.keys.size() - b->coming;
     co_return std::make_unique<http_reader>(ex, std::move(b));
@@ -114,7 +117,7 @@ class http_reader final : public block_reader {
     if (b->failed) co_return errc::closed;
     if (layer >= b->about.layout.layers()) co_return errc::out_of_range;
     const auto bytes = b->about.layout.segments[layer];
-    if (b->busy || layer < b->next || !fit(into, b->about.keys.size(), bytes)) co_return errc::invalid_argument;
+    if (b->busy || layer < b->next || !fit(into, into.size() == b->found ? b->found : b->about.keys.size(), bytes)) co_return errc::invalid_argument;
     operation_guard guard(*b);
     while (b->lease && b->next <= layer) {
       auto ec = b->next == layer ? co_await receive(*b, into) : co_await skip(*b);

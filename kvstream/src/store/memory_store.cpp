@@ -201,9 +201,11 @@ class memory_reader final : public block_reader {
     state_->counters.misses += keys_.size() - good_;
   }
 
+  std::size_t found() const noexcept override { return blocks_.size(); }
+
  private:
   void do_read(std::uint32_t layer, std::vector<buffer> into, count_handler handler) override {
-    auto ec = detail::check_buffers(layout_, keys_.size(), layer, into);
+    auto ec = detail::check_buffers(layout_, keys_.size(), found(), layer, into);
     if (!ec && layer < next_) ec = errc::invalid_argument;
     if (!ec) read(layer, into);
     finish(std::move(handler), get_executor(), ec, ec ? 0 : good_);

@@ -56,6 +56,12 @@ inline error_code check_buffers(const block_layout& layout, std::size_t keys, st
   return {};
 }
 
+// The same for a reader, which takes buffers for all its keys or for those it found.
+inline error_code check_buffers(const block_layout& layout, std::size_t keys, std::size_t found, std::uint32_t layer,
+                                const std::vector<buffer>& buffers) {
+  return check_buffers(layout, buffers.size() == found ? found : keys, layer, buffers);
+}
+
 // Completes an erased handler by post, with what is known already.
 template <class... T>
 void finish(asio::any_completion_handler<void(error_code, T...)> handler, const asio::any_io_executor& ex,

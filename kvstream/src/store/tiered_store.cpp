@@ -17,7 +17,7 @@ struct tiered_store::run {
   std::size_t first;
   std::size_t count;
   std::unique_ptr<block_reader> reader = nullptr;
-  std::size_t opened = 0;  // blocks the reader was opened for
+  std::size_t opened = 0;  // blocks that the reader found
 };
 
 tiered_store::tiered_store(std::unique_ptr<store> fast, std::unique_ptr<store> lasting)
@@ -106,11 +106,21 @@ class tiered_store::reader final : public block_reader {
     std::shared_ptr<tiers> keep;
     block_layout layout;
     std::size_t keys = 0;
+    std::size_t found = 0;
     std::vector<run> runs;
     std::uint32_t next = 0;
   };
 
   reader(asio::any_io_executor ex, std::shared_ptr<body> b) : block_reader(std::move(ex)), body_(std::move(b)) {}
+  std::size_t found() const noexcept override { return body_->found; }
+
+  // What a run gave less than it was asked for ends the prefix, for all layers to come.
+  static bool ends(body& b, std::size_t i, std::size_t good) {
+    if (good == b.runs[i].count) return false;
+    b.runs[i].count = good;
+    b.runs.resize(i + 1);
+    return true;
+  }
 
  protected:
   void do_read(std::uint32_t layer, std::vector<buffer> into, count_handler handler) override {
@@ -121,17 +131,9 @@ class tiered_store::reader final : public block_reader {
   }
 
  private:
-  // What a run gave less than it was asked for ends the prefix, for all layers to come.
-  static bool ends(body& b, std::size_t i, std::size_t good) {
-    if (good == b.runs[i].count) return false;
-    b.runs[i].count = good;
-    b.runs.resize(i + 1);
-    return true;
-  }
-
   static awaitable<result<std::size_t>> read(std::shared_ptr<body> b, std::uint32_t layer, std::vector<buffer> into) {
     co_await total();
-    if (auto ec = detail::check_buffers(b->layout, b->keys, layer, into)) co_return ec;
+    if (auto ec = detail::check_buffers(b->layout, b->keys, b->found, layer, into)) co_return ec;
     if (layer < b->next) co_return errc::invalid_argument;
     b->next = layer + 1;
     std::size_t good = 0;
@@ -139,7 +141,6 @@ class tiered_store::reader final : public block_reader {
       auto& r = b->runs[i];
       if (r.count == 0) break;
       const auto first = into.begin() + static_cast<std::ptrdiff_t>(r.first);
-      // The reader was opened for as many blocks as the run had at first.
       auto part = std::vector(first, first + static_cast<std::ptrdiff_t>(r.opened));
       auto n = co_await r.reader->async_read(layer, std::move(part), as_result);
       if (!n) co_return n.error();
@@ -216,18 +217,21 @@ void tiered_store::do_open_read(namespace_id ns, block_layout layout, std::vecto
     if (auto ec = detail::check_request(layout, keys)) co_return ec;
     auto runs = co_await plan(t, ns, keys);
     if (!runs) co_return runs.error();
-    for (auto& r : *runs) {
+    auto b = std::make_shared<reader::body>();
+    b->runs = std::move(*runs);
+    for (std::size_t i = 0; i < b->runs.size(); ++i) {
+      auto& r = b->runs[i];
       const auto first = keys.begin() + static_cast<std::ptrdiff_t>(r.first);
       auto opened = co_await r.from->async_open_read(
           ns, layout, std::vector(first, first + static_cast<std::ptrdiff_t>(r.count)), as_result);
       if (!opened) co_return opened.error();
       r.reader = std::move(*opened);
-      r.opened = r.count;
+      r.opened = r.reader->found();
+      b->found += r.opened;
+      if (reader::ends(*b, i, r.opened)) break;
     }
-    auto b = std::make_shared<reader::body>();
     b->layout = std::move(layout);
     b->keys = keys.size();
-    b->runs = std::move(*runs);
     const auto ex = t->lasting->get_executor();
     b->keep = std::move(t);
     co_return std::make_unique<reader>(ex, std::move(b));

@@ -92,6 +92,10 @@ struct kv_match {
   std::uint32_t tokens = 0;                // the same in tokens, for schedule_request::loadable_tokens
 };
 
+// What a lookup does with blocks that a tier has. `ask` counts them. `open` begins to read them, so that a load that
+// follows at once need not ask again; they are leased until it ends, and what no load wants is given up by release().
+enum class kv_lookup { ask, open };
+
 namespace detail {
 class connector_state;
 class load_state;
@@ -172,13 +176,16 @@ class kv_connector {
 
   // void(error_code, kv_match). Opens the request: its keys are known from here on, until finish().
   template <class Token = asio::deferred_t>
-  auto async_lookup(request_id id, std::vector<token_id> prompt, std::string salt, Token&& token = Token()) {
+  auto async_lookup(request_id id, std::vector<token_id> prompt, std::string salt, kv_lookup how = kv_lookup::ask,
+                    Token&& token = Token()) {
     return detail::initiate_erased<void(error_code, kv_match)>(
         std::forward<Token>(token), get_executor(),
-        [state = state_, id, prompt = std::move(prompt), salt = std::move(salt)](lookup_handler h) mutable {
-          lookup(std::move(state), id, std::move(prompt), std::move(salt), std::move(h));
+        [state = state_, id, prompt = std::move(prompt), salt = std::move(salt), how](lookup_handler h) mutable {
+          lookup(std::move(state), id, std::move(prompt), std::move(salt), how, std::move(h));
         });
   }
+  // Gives up what an opening lookup of this request holds and no load has taken over.
+  void release(request_id id);
 
   // Fills blocks `first`, `first + 1`, ... of the request's sequence. Good ones are shared from then on.
   kv_load load(request_id id, std::uint32_t first, std::span<const block_index> blocks);
@@ -200,7 +207,7 @@ class kv_connector {
   using lookup_handler = asio::any_completion_handler<void(error_code, kv_match)>;
   using close_handler = asio::any_completion_handler<void(error_code)>;
   static void lookup(std::shared_ptr<detail::connector_state> state, request_id id, std::vector<token_id> prompt,
-                     std::string salt, lookup_handler h);
+                     std::string salt, kv_lookup how, lookup_handler h);
   static void close(std::shared_ptr<detail::connector_state> state, close_handler h);
 
   std::shared_ptr<detail::connector_state> state_;

@@ -15,6 +15,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -64,11 +65,16 @@ struct schedule_item {
   bool sample = false;  // the last of them is the end of the known sequence: sample a token from its logits
 };
 
-// Bring KV of tokens [start, start + count), whole blocks, from the tier that promised it; then call loaded().
+// Bring KV of tokens [start, start + count), whole blocks, from the tier that promised it; then call loaded(). Tokens
+// [start + count, start + count + compute) may be computed meanwhile, each layer as soon as its KV is there: then call
+// loaded_and_computed() instead. What is computed that way does not count in the steps' budget; in all loads in flight
+// together it has the same bound.
 struct schedule_load {
   request_id id = 0;
   std::uint32_t start = 0;
   std::uint32_t count = 0;
+  std::uint32_t compute = 0;
+  bool sample = false;  // the last of them is the end of the known sequence
 };
 
 struct schedule {
@@ -111,6 +117,10 @@ class scheduler {
   // A load ended; the first good_tokens of its count arrived and were verified (0: none did, all is computed).
   void loaded(request_id id, std::uint32_t good_tokens);
 
+  // A load ended with all it was for, and what it let be computed is computed. `token`: what was sampled, if it was to
+  // be. Returns what was appended, as done() does.
+  std::optional<sampled_token> loaded_and_computed(request_id id, token_id token);
+
   // Ends a request in any state, also while its step or load is in flight, and releases its blocks. False: no such one.
   bool cancel(request_id id);
 
@@ -134,6 +144,9 @@ class scheduler {
   bool make_room(entry& e);
   void admit();
   void preempt(entry& e);
+  entry* loading(request_id id);
+  void end_load(entry& e, std::uint32_t good_tokens);
+  sampled_token append(entry& e, token_id token);
 
   scheduler_options options_;
   block_source* source_;
@@ -141,6 +154,7 @@ class scheduler {
   std::deque<entry*> waiting_;   // by arrival
   std::vector<entry*> running_;  // by arrival; loading ones included
   schedule plan_;
+  std::uint32_t along_ = 0;  // tokens computed along with loads in flight
   std::uint64_t arrivals_ = 0;
   bool in_flight_ = false;
 };

@@ -129,8 +129,12 @@ class block_reader {
 
   const asio::any_io_executor& get_executor() const noexcept { return executor_; }
 
-  // One buffer for each key, each of the layer's segment size. Gives how many leading blocks arrived and verified, in
-  // this layer and all before it; it never grows. What lies in buffers from there on is undefined.
+  // How many of the keys, from the first, were there when it was opened: what a reader can give at most.
+  virtual std::size_t found() const noexcept = 0;
+
+  // One buffer for each key, or for each that was found, each of the layer's segment size. Gives how many leading
+  // blocks arrived and verified, in this layer and all before it; it never grows. What lies in buffers from there on is
+  // undefined.
   template <asio::completion_token_for<void(error_code, std::size_t)> Token = asio::deferred_t>
   auto async_read(std::uint32_t layer, std::vector<buffer> into, Token&& token = Token()) {
     return detail::initiate_erased<void(error_code, std::size_t)>(

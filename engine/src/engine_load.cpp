@@ -1,0 +1,120 @@
+// KV that a slower tier has, on its way to the device, and what is computed while it comes.
+#include <algorithm>
+
+#include "engine_state.hpp"
+
+namespace cokv::detail {
+namespace {
+
+// So many operations may be enqueued by requests whose KV comes up, lest the steps find no room.
+constexpr std::size_t most_enqueued = 256;
+
+}  // namespace
+
+// Whether what a lookup finds for it will be asked for as soon as it is found. A wrong guess costs a connection or a
+// lease held for a step, so there are few of them at a time.
+bool engine_state::begins_at_once(const generation_state& g) const {
+  const auto blocks = (g.request.prompt.size() + options.block_tokens - 1) / options.block_tokens;
+  return opening_.size() < most_opening && scheduler_.waiting() == 0 &&
+         cache.available() >= blocks + scheduler_.running();
+}
+
+// Whoever was looked up and has not been admitted after all waits without holding anything.
+void engine_state::release_unused() {
+  std::erase_if(opening_, [&](request_id id) {
+    if (!scheduler_.contains(id)) return false;  // still looked up
+    connector.release(id);
+    return true;
+  });
+}
+
+void engine_state::begin_load(const schedule_load& l) {
+  auto& g = *live_.at(l.id);
+  g.report.queued = time_.now() - g.submitted;
+  const auto first = l.start / options.block_tokens, count = l.count / options.block_tokens;
+  g.load = connector.load(l.id, first, scheduler_.blocks(l.id).subspan(first, count));
+  if (l.compute > 0) {
+    asio::co_spawn(ex, load_and_compute(shared_from_this(), l, *g.load), asio::detached);
+  } else {
+    g.load->async_done([weak = weak_from_this(), l](error_code ec, std::uint32_t good) {
+      if (auto self = weak.lock()) self->loaded(l, ec ? 0 : good);
+    });
+  }
+}
+
+// Tokens behind the load's go through each layer as soon as its KV is there, beside the steps of other requests. A load
+// that brings less than it promised leaves what was computed to be computed again, in a step.
+awaitable<void> engine_state::load_and_compute(std::shared_ptr<engine_state> self, schedule_load l, kv_load load) {
+  auto& s = *self;
+  auto span = trace::of(s.ex).scope("engine", "step behind a load");
+  span.arg("tokens", std::int64_t{l.compute});
+  const auto wanted = l.count / s.options.block_tokens;
+  const auto layers = s.runs->config().layers;
+  model_step step{std::make_shared<batch>(), s.compute_};
+  error_code ec;
+  for (std::uint32_t layer = 0; !ec && layer < layers; ++layer) {
+    auto [cut, good] = co_await load.async_layer(layer, asio::as_tuple(asio::deferred));
+    if (!s.live_.contains(l.id)) co_return;
+    if (cut || good < wanted) {
+      if (!cut) std::tie(cut, good) = co_await load.async_done(asio::as_tuple(asio::deferred));
+      co_return s.loaded(l, cut ? 0 : good);
+    }
+    if (step.where.in_flight() >= most_enqueued) {
+      co_await step.where.async_drain(asio::as_tuple(asio::deferred));
+      if (!s.live_.contains(l.id)) co_return;
+    }
+    if (layer == 0) {
+      const schedule_item behind{l.id, l.start + l.count, l.compute, l.sample};
+      s.begin(step, {&behind, 1});
+    }
+    ec = s.enqueue_layer(step, layer);
+  }
+  if (!ec) ec = s.enqueue_end(step);
+  auto [status] = co_await step.where.record().async_wait(asio::as_tuple(asio::deferred));
+  auto found = s.live_.find(l.id);
+  if (found == s.live_.end()) co_return;
+  const auto g = found->second;
+  result<token_id> token = token_id(0);
+  if (!ec) ec = status;
+  if (!ec && l.sample) {
+    token = step.samples->all.front().token;
+    if (!token) ec = errc::device_failed;
+  }
+  if (ec) {
+    s.finish(g, ec);
+    if (step.where.status() && s.compute_.status()) s.replace_stream();
+    co_return;
+  }
+  s.note_loaded(l, wanted);
+  s.note_admitted(*g, l.start + l.count);
+  if (auto appended = s.scheduler_.loaded_and_computed(l.id, *token)) s.deliver(*appended);
+  s.wake();
+}
+
+void engine_state::loaded(const schedule_load& l, std::uint32_t good) {
+  scheduler_.loaded(l.id, good * options.block_tokens);
+  note_loaded(l, good);
+  wake();
+}
+
+void engine_state::note_loaded(const schedule_load& l, std::uint32_t good) {
+  auto found = live_.find(l.id);
+  if (found == live_.end()) return;
+  auto& g = *found->second;
+  g.load.reset();
+  if (g.admitted) return;
+  // Whose blocks those were: a tier's begin where those of all faster ones end.
+  auto& r = g.report;
+  r.cached_device_tokens = l.start;
+  std::uint64_t at = l.start / options.block_tokens, end = at + good, tier_end = g.found.device_blocks;
+  for (std::size_t t = 0; t < r.cached_tier_tokens.size() && t < g.found.tier_blocks.size(); ++t) {
+    tier_end += g.found.tier_blocks[t];
+    const auto mine = std::min(end, tier_end);
+    if (mine > at) {
+      r.cached_tier_tokens[t] = static_cast<std::uint32_t>(mine - at) * options.block_tokens;
+      at = mine;
+    }
+  }
+}
+
+}  // namespace cokv::detail

@@ -128,6 +128,40 @@ json::array steps(asio::io_context& io, device d, const std::string& dir) {
   return out;
 }
 
+// What a hit costs after its load: a prompt's last tokens, those behind its last whole block, over the context before.
+json::array last_tokens(asio::io_context& io, device d, const std::string& dir) {
+  constexpr std::uint32_t context = 1008;
+  json::array out;
+  std::puts("\n| type | tokens after 1,008 | step ms |\n|---|---|---|");
+  for (auto type : {dtype::bf16, dtype::f32}) {
+    const auto m = load_model(dir, {.compute = type});
+    kv_pool pool(m->kv_geometry(16), 80);
+    auto compute = d.make_stream({.name = "compute"}).value();
+    for (std::uint32_t tokens : {1, 2, 4, 8, 15, 32, 64}) {
+      auto step = std::make_shared<batch>();
+      auto& s = step->sequences.emplace_back();
+      for (block_index b = 0; b < 70; ++b) s.blocks.push_back(b);
+      s.start = context;
+      for (std::uint32_t t = 0; t < tokens; ++t) s.tokens.push_back(static_cast<token_id>(t * 7919 % m->config().vocab));
+      s.sample = true;
+      std::vector<double> ms;
+      for (int i = 0; i < 64; ++i) {
+        const auto from = std::chrono::steady_clock::now();
+        for (std::uint32_t l = 0; l < m->config().layers; ++l) m->forward(l, step, pool, compute);
+        m->finish(step, compute);
+        compute.record().async_wait([](error_code) {});
+        io.restart();
+        io.run();
+        ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - from).count());
+      }
+      std::ranges::nth_element(ms, ms.begin() + 32);
+      std::printf("| %s | %u | %.3f |\n", to_string(type).data(), tokens, ms[32]);
+      out.push_back({{"type", to_string(type)}, {"tokens", tokens}, {"step_ms", ms[32]}});
+    }
+  }
+  return out;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -152,6 +186,7 @@ int main(int argc, char** argv) {
   auto s = d.make_stream().value();
   std::printf("%s, %d threads, %s\n\n", model.c_str(), d.concurrency(), kernel::to_string(kernel::best_isa()).data());
   json::object all{{"threads", d.concurrency()}, {"isa", kernel::to_string(kernel::best_isa())}};
+  all["last_tokens"] = last_tokens(io, d, model);
   all["products"] = products(io, s);
   all["steps"] = steps(io, d, model);
   if (as_json) std::cout << json::serialize(all) << '\n';

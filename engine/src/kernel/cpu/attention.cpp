@@ -12,24 +12,24 @@
 namespace cokv::kernel {
 namespace {
 
-constexpr std::uint32_t key_tile = 16, tiles_a_job = 4;
+// Keys lie in lanes, so a query costs the same whether it comes alone or with others.
+constexpr std::uint32_t key_tile = lanes, queries_a_job = 64;
 constexpr float none = -std::numeric_limits<float>::infinity();
 
-// Sixteen queries side by side, one a lane: (token, query head) pairs that share a KV head.
-struct query_tile {
-  std::array<std::uint32_t, lanes> row, head;
-  std::array<float, lanes> position;
-  std::uint32_t used, first, last;  // lowest and highest position
-};
-
+// Queries of one KV head: (token, query head) pairs of a sequence, tokens outermost.
 struct job {
   const sequence_rows* sequence;
   std::uint32_t kv_head;
-  std::uint32_t first, count;  // of the sequence's (token, head) pairs, tokens outermost
+  std::uint32_t first, count;
 };
 
+// What a job keeps between its tiles, a query at a time: the query, scaled; its results so far, relative to the highest
+// score so far; the sum of weights, a lane's each; and where it stands.
 struct scratch {
-  std::vector<float> keys, values, queries, results, sums;
+  std::vector<float> queries, results, sums;
+  std::array<float, queries_a_job> top, position;
+  std::vector<float> keys;    // a tile, [dim][key]
+  std::vector<float> values;  // a tile, [key][dim]
 };
 
 struct work {
@@ -37,183 +37,211 @@ struct work {
   std::size_t q_stride;
   void* out;
   dtype out_type;
-  std::uint32_t heads, dim, padded;
+  std::uint32_t heads, dim, padded;  // padded: a multiple of lanes
   const layer_kv* kv;
 };
 
+// Rows become columns: four times, the upper half of the rows is dealt between the lower one's.
+COKV_INLINE void transpose(vf (&rows)[lanes]) {
+  for (int round = 0; round < 4; ++round) {
+    vf dealt[lanes];
+    for (int i = 0; i < lanes / 2; ++i) {
+      const vf &a = rows[i], &b = rows[i + lanes / 2];
+      dealt[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+      dealt[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    }
+    for (int i = 0; i < lanes; ++i) rows[i] = dealt[i];
+  }
+}
+
+COKV_INLINE float highest(const vf& v) {
+  vf a = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+  vf m = v < a ? a : v;
+  a = __builtin_shufflevector(m, m, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11);
+  m = m < a ? a : m;
+  a = __builtin_shufflevector(m, m, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13);
+  m = m < a ? a : m;
+  a = __builtin_shufflevector(m, m, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14);
+  m = m < a ? a : m;
+  return m[0];
+}
+
+// Sixteen dimensions of a row from `d` on, as floats; zeros behind the last.
 template <class T>
-COKV_INLINE void stage(float* to, const T* from, std::uint32_t dim, std::uint32_t padded) {
-  std::uint32_t d = 0;
-  for (; d + lanes <= dim; d += lanes) {
-    vf v;
-    load(v, from + d);
-    store(to + d, v);
-  }
-  for (; d < dim; ++d) to[d] = to_float(from[d]);
-  for (; d < padded; ++d) to[d] = 0;
+COKV_INLINE void load_row(vf& v, const T* row, std::uint32_t d, std::uint32_t dim) {
+  if (d + lanes <= dim) return load(v, row + d);
+  float part[lanes] = {};
+  for (std::uint32_t i = d; i < dim; ++i) part[i - d] = to_float(row[i]);
+  load(v, part);
 }
 
-// One tile of queries against one tile of keys. K keys and C dimensions at a time are what fits in registers.
-template <int K, int C>
-COKV_INLINE void one_tile(const float* q, const float* keys, const float* values, float* results, float* sums,
-                          std::uint32_t dim, const float* positions, std::uint32_t key, bool masked) {
-  vf scores[key_tile];
-  for (std::uint32_t t = 0; t < key_tile; t += K) {
-    vf acc[K] = {};
-    const float* k = keys + t * dim;
-    for (std::uint32_t d = 0; d < dim; ++d) {
-      vf query;
-      load(query, q + d * lanes);
-      for (int i = 0; i < K; ++i) acc[i] += k[i * dim + d] * query;
-    }
-    for (int i = 0; i < K; ++i) scores[t + i] = acc[i];
-  }
-  if (masked) {
-    vf limit;
-    load(limit, positions);
-    for (std::uint32_t t = 0; t < key_tile; ++t)
-      scores[t] = limit < static_cast<float>(key + t) ? vf{} + none : scores[t];
-  }
-  vf old, total, top, scale;
-  load(old, sums), load(total, sums + lanes);
-  top = old;
-  for (auto& s : scores) top = top < s ? s : top;
-  vf down = old - top;
-  exp(scale, down);
-  total *= scale;
-  float weights[key_tile * lanes];
-  for (std::uint32_t t = 0; t < key_tile; ++t) {
-    vf x = scores[t] - top, p;
-    exp(p, x);
-    total += p;
-    store(weights + t * lanes, p);
-  }
-  store(sums, top), store(sums + lanes, total);
-  for (std::uint32_t d = 0; d < dim; d += C) {
-    vf acc[C];
-    for (int c = 0; c < C; ++c) {
-      load(acc[c], results + (d + c) * lanes);
-      acc[c] *= scale;
-    }
-    for (std::uint32_t t = 0; t < key_tile; ++t) {
-      vf p;
-      load(p, weights + t * lanes);
-      for (int c = 0; c < C; ++c) acc[c] += values[t * dim + d + c] * p;
-    }
-    for (int c = 0; c < C; ++c) store(results + (d + c) * lanes, acc[c]);
-  }
-}
-
-template <class T, int K, int C>
-COKV_INLINE void run(const work& w, const job& j, scratch& s, const query_tile* tiles, std::uint32_t count) {
+// The tile of keys and values that begins at position `key`. Behind `last` there are zeros, never what the pool happens
+// to hold there: zero times NaN is NaN.
+template <class T>
+COKV_INLINE void stage(const work& w, const job& j, scratch& s, std::uint32_t key, std::uint32_t last) {
   auto& kv = *w.kv;
-  const std::size_t tile_floats = std::size_t{w.padded} * lanes;
-  std::uint32_t last = 0;
-  for (std::uint32_t i = 0; i < count; ++i) last = std::max(last, tiles[i].last);
-  for (std::uint32_t key = 0; key <= last; key += key_tile) {
+  const T *k[key_tile], *v[key_tile];
+  const auto there = std::min(key_tile, last + 1 - key);
+  for (std::uint32_t t = 0; t < there; ++t) {
+    const bool next = t > 0 && (key + t) % kv.block_tokens != 0;  // in the same block as the one before
+    k[t] = next ? k[t - 1] + w.dim : reinterpret_cast<const T*>(kv.at(j.sequence->blocks, key + t, j.kv_head, 0));
+    v[t] = next ? v[t - 1] + w.dim : reinterpret_cast<const T*>(kv.at(j.sequence->blocks, key + t, j.kv_head, 1));
+  }
+  for (std::uint32_t d = 0; d < w.padded; d += lanes) {
+    vf rows[lanes];
     for (std::uint32_t t = 0; t < key_tile; ++t) {
-      float *k = s.keys.data() + t * w.padded, *v = s.values.data() + t * w.padded;
-      if (key + t <= last) {
-        stage(k, reinterpret_cast<const T*>(kv.at(j.sequence->blocks, key + t, j.kv_head, 0)), w.dim, w.padded);
-        stage(v, reinterpret_cast<const T*>(kv.at(j.sequence->blocks, key + t, j.kv_head, 1)), w.dim, w.padded);
-      } else {  // never what the pool happens to hold there: zero times NaN is NaN
-        std::fill_n(k, w.padded, 0.0f), std::fill_n(v, w.padded, 0.0f);
-      }
+      vf value = {};
+      rows[t] = vf{};
+      if (t < there) load_row(rows[t], k[t], d, w.dim), load_row(value, v[t], d, w.dim);
+      store(s.values.data() + std::size_t{t} * w.padded + d, value);
     }
-    for (std::uint32_t i = 0; i < count; ++i)
-      if (key <= tiles[i].last)
-        one_tile<K, C>(s.queries.data() + i * tile_floats, s.keys.data(), s.values.data(),
-                       s.results.data() + i * tile_floats, s.sums.data() + i * 2 * lanes, w.padded,
-                       tiles[i].position.data(), key, key + key_tile - 1 > tiles[i].first);
+    transpose(rows);
+    for (int i = 0; i < lanes; ++i) store(s.keys.data() + (d + static_cast<std::uint32_t>(i)) * lanes, rows[i]);
+  }
+}
+
+// Q queries, from `first` on, against the tile.
+template <int Q>
+COKV_INLINE void attend(const work& w, scratch& s, std::uint32_t first, std::uint32_t key) {
+  vf scores[Q] = {};
+  const float* q = s.queries.data() + std::size_t{first} * w.padded;
+  for (std::uint32_t d = 0; d < w.dim; ++d) {
+    vf k;
+    load(k, s.keys.data() + d * lanes);
+    for (int i = 0; i < Q; ++i) scores[i] += q[static_cast<std::size_t>(i) * w.padded + d] * k;
+  }
+  const vf at = vf{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15} + static_cast<float>(key);
+  float down[lanes] = {}, weights[Q * lanes];
+  for (int i = 0; i < Q; ++i) {
+    const auto n = first + static_cast<std::uint32_t>(i);
+    scores[i] = at <= s.position[n] ? scores[i] : vf{} + none;
+    const float top = std::max(s.top[n], highest(scores[i]));
+    down[i] = s.top[n] - top;
+    s.top[n] = top;
+  }
+  vf scale;
+  load(scale, down);
+  exp(scale, scale);
+  store(down, scale);
+  for (int i = 0; i < Q; ++i) {
+    const auto n = first + static_cast<std::uint32_t>(i);
+    vf x = scores[i] - s.top[n], p, total;
+    exp(p, x);
+    store(weights + i * lanes, p);
+    load(total, s.sums.data() + std::size_t{n} * lanes);
+    total = total * down[i] + p;
+    store(s.sums.data() + std::size_t{n} * lanes, total);
+  }
+  float* results = s.results.data() + std::size_t{first} * w.padded;
+  for (std::uint32_t d = 0; d < w.padded; d += lanes) {
+    vf acc[Q];
+    for (int i = 0; i < Q; ++i) {
+      load(acc[i], results + static_cast<std::size_t>(i) * w.padded + d);
+      acc[i] *= down[i];
+    }
+    for (std::uint32_t t = 0; t < key_tile; ++t) {
+      vf v;
+      load(v, s.values.data() + std::size_t{t} * w.padded + d);
+      for (int i = 0; i < Q; ++i) acc[i] += weights[static_cast<std::uint32_t>(i) * lanes + t] * v;
+    }
+    for (int i = 0; i < Q; ++i) store(results + static_cast<std::size_t>(i) * w.padded + d, acc[i]);
+  }
+}
+
+// Q at a time is what fits in registers.
+template <class T, int Q>
+COKV_INLINE void run(const work& w, const job& j, scratch& s) {
+  const auto last = static_cast<std::uint32_t>(s.position[j.count - 1]);
+  for (std::uint32_t key = 0; key <= last; key += key_tile) {
+    stage<T>(w, j, s, key, last);
+    // Positions rise: who stands before the tile comes first.
+    std::uint32_t i = 0;
+    while (s.position[i] < static_cast<float>(key)) ++i;
+    for (; i + Q <= j.count; i += Q) attend<Q>(w, s, i, key);
+    if constexpr (Q > 4)
+      for (; i + 4 <= j.count; i += 4) attend<4>(w, s, i, key);
+    for (; i + 2 <= j.count; i += 2) attend<2>(w, s, i, key);
+    for (; i < j.count; ++i) attend<1>(w, s, i, key);
   }
 }
 
 template <class T>
-void run_plain(const work& w, const job& j, scratch& s, const query_tile* tiles, std::uint32_t count) {
-  run<T, 2, 2>(w, j, s, tiles, count);
+void run_plain(const work& w, const job& j, scratch& s) {
+  run<T, 2>(w, j, s);
 }
 template <class T>
-COKV_AVX2 void run_avx2(const work& w, const job& j, scratch& s, const query_tile* tiles, std::uint32_t count) {
-  run<T, 4, 4>(w, j, s, tiles, count);
+COKV_AVX2 void run_avx2(const work& w, const job& j, scratch& s) {
+  run<T, 4>(w, j, s);
 }
 template <class T>
-COKV_AVX512 void run_avx512(const work& w, const job& j, scratch& s, const query_tile* tiles, std::uint32_t count) {
-  run<T, 16, 8>(w, j, s, tiles, count);
+COKV_AVX512 void run_avx512(const work& w, const job& j, scratch& s) {
+  run<T, 8>(w, j, s);
 }
 
 template <class T>
-void run_best(const work& w, const job& j, scratch& s, const query_tile* tiles, std::uint32_t count) {
+void run_best(const work& w, const job& j, scratch& s) {
   switch (best_isa()) {
     case isa::plain:
-      return run_plain<T>(w, j, s, tiles, count);
+      return run_plain<T>(w, j, s);
     case isa::avx2:
-      return run_avx2<T>(w, j, s, tiles, count);
+      return run_avx2<T>(w, j, s);
     default:
-      return run_avx512<T>(w, j, s, tiles, count);
+      return run_avx512<T>(w, j, s);
   }
 }
 
 void run_job(const work& w, const job& j) {
   thread_local scratch s;
-  const std::size_t tile_floats = std::size_t{w.padded} * lanes;
   const auto group = w.heads / w.kv->heads;
-  const auto count = (j.count + lanes - 1) / lanes;
   s.keys.resize(key_tile * w.padded), s.values.resize(key_tile * w.padded);
-  s.queries.assign(count * tile_floats, 0.0f), s.results.assign(count * tile_floats, 0.0f);
-  s.sums.assign(count * 2 * lanes, 0.0f);
-  std::array<query_tile, tiles_a_job> tiles;
+  s.queries.resize(std::size_t{j.count} * w.padded);
+  s.results.assign(std::size_t{j.count} * w.padded, 0.0f);
+  s.sums.assign(std::size_t{j.count} * lanes, 0.0f);
   const float scale = 1.0f / std::sqrt(static_cast<float>(w.dim));
-  for (std::uint32_t i = 0; i < count; ++i) {
-    auto& t = tiles[i];
-    auto first = j.first + i * lanes;
-    t.used = std::min<std::uint32_t>(lanes, j.first + j.count - first);
-    t.first = j.sequence->start + first / group;
-    t.last = j.sequence->start + (first + t.used - 1) / group;
-    std::fill_n(s.sums.data() + i * 2 * lanes, lanes, none);
-    for (std::uint32_t lane = 0; lane < lanes; ++lane) {
-      auto pair = first + std::min(lane, t.used - 1);
-      t.row[lane] = j.sequence->row + pair / group;
-      t.head[lane] = j.kv_head * group + pair % group;
-      t.position[lane] = static_cast<float>(j.sequence->start + pair / group);
-      const float* from = w.q + t.row[lane] * w.q_stride + std::size_t{t.head[lane]} * w.dim;
-      float* to = s.queries.data() + i * tile_floats + lane;
-      for (std::uint32_t d = 0; d < w.dim; ++d) to[d * lanes] = from[d] * scale;
-    }
+  const auto row = [&](std::uint32_t i) { return std::size_t{j.sequence->row} + (j.first + i) / group; };
+  const auto head = [&](std::uint32_t i) { return std::size_t{j.kv_head} * group + (j.first + i) % group; };
+  for (std::uint32_t i = 0; i < j.count; ++i) {
+    s.top[i] = none;
+    s.position[i] = static_cast<float>(j.sequence->start + (j.first + i) / group);
+    const float* from = w.q + row(i) * w.q_stride + head(i) * w.dim;
+    float* to = s.queries.data() + std::size_t{i} * w.padded;
+    for (std::uint32_t d = 0; d < w.dim; ++d) to[d] = from[d] * scale;
   }
   if (w.kv->type == dtype::bf16)
-    run_best<bf16>(w, j, s, tiles.data(), count);
+    run_best<bf16>(w, j, s);
   else
-    run_best<float>(w, j, s, tiles.data(), count);
-  for (std::uint32_t i = 0; i < count; ++i)
-    for (std::uint32_t lane = 0; lane < tiles[i].used; ++lane) {
-      auto at = (std::size_t{tiles[i].row[lane]} * w.heads + tiles[i].head[lane]) * w.dim;
-      const float* from = s.results.data() + i * tile_floats + lane;
-      const float share = 1.0f / s.sums[i * 2 * lanes + lanes + lane];
-      for (std::uint32_t d = 0; d < w.dim; ++d) {
-        if (w.out_type == dtype::bf16)
-          static_cast<bf16*>(w.out)[at + d] = to_bf16(from[d * lanes] * share);
-        else
-          static_cast<float*>(w.out)[at + d] = from[d * lanes] * share;
-      }
+    run_best<float>(w, j, s);
+  for (std::uint32_t i = 0; i < j.count; ++i) {
+    vf parts;
+    load(parts, s.sums.data() + std::size_t{i} * lanes);
+    const float share = 1.0f / sum(parts);
+    const float* from = s.results.data() + std::size_t{i} * w.padded;
+    const auto at = (row(i) * w.heads + head(i)) * w.dim;
+    for (std::uint32_t d = 0; d < w.dim; ++d) {
+      if (w.out_type == dtype::bf16)
+        static_cast<bf16*>(w.out)[at + d] = to_bf16(from[d] * share);
+      else
+        static_cast<float*>(w.out)[at + d] = from[d] * share;
     }
+  }
 }
 
 }  // namespace
 
 void attention(const float* q, std::size_t q_stride, void* out, dtype out_type, std::uint32_t heads, const layer_kv& kv,
                std::span<const sequence_rows> sequences) {
-  work w{q, q_stride, out, out_type, heads, kv.dim, (kv.dim + 7) / 8 * 8, &kv};
+  work w{q, q_stride, out, out_type, heads, kv.dim, (kv.dim + lanes - 1) / lanes * lanes, &kv};
   const auto group = heads / kv.heads;
   std::vector<job> jobs;
   double cycles = 0;
   for (auto& s : sequences) {
-    const auto pairs = s.count * group;
+    const auto queries = s.count * group;
     for (std::uint32_t head = 0; head < kv.heads; ++head)
       // The longest pieces first: what is left at the end is short.
-      for (std::uint32_t i = (pairs + lanes * tiles_a_job - 1) / (lanes * tiles_a_job); i-- > 0;) {
-        auto first = i * lanes * tiles_a_job;
-        jobs.push_back({&s, head, first, std::min(lanes * tiles_a_job, pairs - first)});
-        cycles += 2.5 * w.dim * (s.start + double(first) / group + 1) * ((jobs.back().count + lanes - 1) / lanes);
+      for (std::uint32_t i = (queries + queries_a_job - 1) / queries_a_job; i-- > 0;) {
+        const auto first = i * queries_a_job, count = std::min(queries_a_job, queries - first);
+        jobs.push_back({&s, head, first, count});
+        cycles += (s.start + double(first) / group + 1) * w.dim * (0.15 * count + 0.5);
       }
   }
   parallel(jobs.size(), jobs.empty() ? 0 : cycles / 3.0 / double(jobs.size()),

@@ -20,8 +20,9 @@ block_key root_key(std::string_view salt) {
   return {hash.finish()};
 }
 
-block_key chain(const block_key& parent, std::span<const std::int32_t> tokens) {
-  sha256 hash;
+namespace {
+
+block_key chain(sha256& hash, const block_key& parent, std::span<const std::int32_t> tokens) {
   hash.update("cokv.block.1");
   hash.update(parent.bytes);
   hash.update_u32(static_cast<std::uint32_t>(tokens.size()));
@@ -30,6 +31,13 @@ block_key chain(const block_key& parent, std::span<const std::int32_t> tokens) {
   else
     for (auto t : tokens) hash.update_u32(static_cast<std::uint32_t>(t));
   return {hash.finish()};
+}
+
+}  // namespace
+
+block_key chain(const block_key& parent, std::span<const std::int32_t> tokens) {
+  sha256 hash;
+  return chain(hash, parent, tokens);
 }
 
 std::vector<block_key> chain_keys(std::span<const std::int32_t> tokens, std::uint32_t block_tokens,
@@ -45,12 +53,16 @@ key_chain::key_chain(std::uint32_t block_tokens, std::string_view salt)
 }
 
 void key_chain::append(std::span<const std::int32_t> tokens) {
-  auto add = [this](std::span<const std::int32_t> block) { keys_.push_back(last_ = chain(last_, block)); };
+  if (rest_.size() + tokens.size() < block_tokens_) {
+    rest_.insert(rest_.end(), tokens.begin(), tokens.end());
+    return;
+  }
+  sha256 hash;
+  auto add = [&](std::span<const std::int32_t> block) { keys_.push_back(last_ = chain(hash, last_, block)); };
   if (!rest_.empty()) {
     auto take = std::min<std::size_t>(block_tokens_ - rest_.size(), tokens.size());
     rest_.insert(rest_.end(), tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(take));
     tokens = tokens.subspan(take);
-    if (rest_.size() < block_tokens_) return;
     add(rest_);
     rest_.clear();
   }

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <new>
+#include <stdexcept>
 
 namespace cokv {
 namespace {
@@ -53,6 +54,17 @@ std::size_t id256_hash::operator()(const id256& id) const noexcept {
   return mixed;
 }
 
+namespace {
+
+// Found once: OpenSSL otherwise looks the algorithm up at every start, which costs more than hashing a block's tokens.
+const EVP_MD* algorithm() {
+  static const EVP_MD* const found = EVP_MD_fetch(nullptr, "SHA256", nullptr);
+  if (!found) throw std::runtime_error("OpenSSL has no SHA-256");
+  return found;
+}
+
+}  // namespace
+
 struct sha256::state {
   EVP_MD_CTX* context = EVP_MD_CTX_new();
   state() {
@@ -64,7 +76,7 @@ struct sha256::state {
 };
 
 sha256::sha256() : state_(std::make_unique<state>()) {
-  require(EVP_DigestInit_ex(state_->context, EVP_sha256(), nullptr));
+  require(EVP_DigestInit_ex2(state_->context, algorithm(), nullptr));
 }
 sha256::sha256(sha256&&) noexcept = default;
 sha256& sha256::operator=(sha256&&) noexcept = default;
@@ -83,7 +95,7 @@ void sha256::update_u32(std::uint32_t value) {
 id256 sha256::finish() {
   id256 out;
   require(EVP_DigestFinal_ex(state_->context, reinterpret_cast<unsigned char*>(out.bytes.data()), nullptr));
-  require(EVP_DigestInit_ex(state_->context, EVP_sha256(), nullptr));
+  require(EVP_DigestInit_ex2(state_->context, nullptr, nullptr));
   return out;
 }
 

@@ -25,7 +25,7 @@ void plain_routes(http::server& s) {
           },
           {.body_bytes = 100});
   s.route(verb::get, "/stream", [](exchange& x) -> awaitable<void> {
-    co_await x.start(status::ok, "text/plain");
+    x.start(status::ok, "text/plain");
     for (int i = 0; i < 5; ++i)
       if (co_await x.write(std::to_string(i) + ",")) co_return;
     co_await x.finish();
@@ -40,7 +40,7 @@ void plain_routes(http::server& s) {
   });
   s.route(verb::get, "/silent", [](exchange&) -> awaitable<void> { co_return; });
   s.route(verb::get, "/breaks", [](exchange& x) -> awaitable<void> {
-    co_await x.start(status::ok, "text/plain");
+    x.start(status::ok, "text/plain");
     co_await x.write("half");
     throw std::runtime_error("on purpose");
   });

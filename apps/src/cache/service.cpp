@@ -300,27 +300,25 @@ awaitable<void> service::get(exchange& x) {
   if (!layout) co_return co_await refuse(x, problem_of(layout.error(), transfer::reading));
   stream_begin about{.ns = *ns, .layout = std::move(*layout), .keys = {*key}};
   if (x.request().method != verb::head) co_return co_await send(x, std::move(about));
-  if (!co_await x.start(status::ok, frames_type, stream_bytes(about.layout, 1))) co_await x.finish();
+  x.start(status::ok, frames_type, stream_bytes(about.layout, 1));
+  co_await x.finish();
 }
 
 awaitable<void> service::send(exchange& x, stream_begin about) {
-  auto matched = co_await store_.async_match(about.ns, about.keys, as_result);
-  if (!matched) co_return co_await refuse(x, problem_of(matched.error(), transfer::reading));
+  auto opened = co_await store_.async_open_read(about.ns, about.layout, about.keys, as_result);
+  if (!opened) co_return co_await refuse(x, problem_of(opened.error(), transfer::reading));
+  auto reader = std::move(*opened);
+  const auto found = static_cast<std::uint32_t>(reader->found());
   held_room held;
-  std::unique_ptr<block_reader> reader;
-  if (*matched != 0) {
-    auto room = co_await hold(x, layer_memory::needed(about.layout, *matched));
+  if (found != 0) {
+    auto room = co_await hold(x, layer_memory::needed(about.layout, found));
     if (!room) co_return co_await refuse(x, room.error());
     held = std::move(*room);
-    std::vector<block_key> keys(about.keys.begin(), about.keys.begin() + static_cast<std::ptrdiff_t>(*matched));
-    auto opened = co_await store_.async_open_read(about.ns, about.layout, std::move(keys), as_result);
-    if (!opened) co_return co_await refuse(x, problem_of(opened.error(), transfer::reading));
-    reader = std::move(*opened);
   }
   const auto ns = about.ns;
-  block_sender sender(std::move(about), static_cast<std::uint32_t>(*matched));
-  if (co_await x.start(status::ok, frames_type, sender.length())) co_return;
-  co_await sender.run(x, reader.get());
+  block_sender sender(std::move(about), found);
+  x.start(status::ok, frames_type, sender.length());
+  co_await sender.run(x, *reader);
   if (!sender.damaged()) co_return;
   // It is of no use to anybody, and in the way of a good one.
   ++damaged_stored_;

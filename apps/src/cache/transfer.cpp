@@ -10,7 +10,7 @@ namespace cokv::cache {
 namespace {
 
 constexpr std::uint64_t frame = frame_header_bytes + frame_trailer_bytes;
-constexpr std::size_t batch = 21;  // frames of three buffers each: what one system call takes
+constexpr std::size_t batch = 21;  // frames of three buffers each, and what stands before: what one system call takes
 
 asio::const_buffer as_buffer(std::span<const std::byte> bytes) { return {bytes.data(), bytes.size()}; }
 
@@ -59,10 +59,15 @@ awaitable<block_sender::segments> block_sender::next_layer(block_reader& reader,
   co_return out;
 }
 
-awaitable<void> block_sender::run(http::exchange& x, block_reader* reader) {
+awaitable<void> block_sender::run(http::exchange& x, block_reader& reader) {
   error_code failed;
-  for (std::uint32_t layer = 0; reader && layer < out_.about().layout.layers() && out_.good() != 0; ++layer) {
-    auto [views, error] = co_await next_layer(*reader, layer);
+  if (out_.good() != 0) {  // the reader makes ready for what comes while the first of it is looked for
+    const auto begin = std::exchange(pending_, {});
+    const std::array first{as_buffer(begin)};
+    if (co_await x.write(first)) co_return;
+  }
+  for (std::uint32_t layer = 0; layer < out_.about().layout.layers() && out_.good() != 0; ++layer) {
+    auto [views, error] = co_await next_layer(reader, layer);
     failed = error;
     if (failed) break;
     if (views.size() < out_.good()) take_back(static_cast<std::uint32_t>(views.size()));

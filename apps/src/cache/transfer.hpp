@@ -30,8 +30,8 @@ class block_sender {
   block_sender(stream_begin about, std::uint32_t blocks);
 
   std::uint64_t length() const noexcept { return length_; }
-  // After start(). `reader` gives the blocks that are sent; it may be null when there are none.
-  awaitable<void> run(http::exchange& x, block_reader* reader);
+  // After start(). `reader` gives the blocks that are sent.
+  awaitable<void> run(http::exchange& x, block_reader& reader);
   // A block that the store gave and that is not what was written.
   const std::optional<block_key>& damaged() const noexcept { return damaged_; }
 

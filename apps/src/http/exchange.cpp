@@ -261,7 +261,7 @@ awaitable<error_code> exchange::refuse(problem p) {
   co_return co_await respond(p.code, "application/json", body);
 }
 
-awaitable<error_code> exchange::start(status code, std::string_view type, std::optional<std::uint64_t> length) {
+void exchange::start(status code, std::string_view type, std::optional<std::uint64_t> length) {
   if (started()) throw std::logic_error("a request is answered once");
   if (!body_done_ && (!length_ || *length_ - received_ > skippable || body_error_)) keep_alive_ = false;
   response_ = phase::body;
@@ -269,10 +269,7 @@ awaitable<error_code> exchange::start(status code, std::string_view type, std::o
   promised_ = length;
   chunked_ = !length && head_.version >= 11;
   if (!length && !chunked_) keep_alive_ = false;  // HTTP/1.0: the end of the connection is the end of the body
-  const std::string head = head_text(code, type, length);
-  const std::array buffers{as_buffer(head)};
-  write_error_ = co_await put(buffers);
-  co_return write_error_;
+  head_out_ = head_text(code, type, length);
 }
 
 awaitable<error_code> exchange::write(std::string_view bytes) {
@@ -289,13 +286,19 @@ awaitable<error_code> exchange::write(std::span<const asio::const_buffer> buffer
   if (promised_ && sent_ + total > *promised_) throw std::logic_error("more than the length that start() announced");
   sent_ += total;
   if (head_.method == verb::head) co_return error_code();
-  if (!chunked_) co_return write_error_ = co_await put(buffers);
+  const std::string head = std::exchange(head_out_, {});
+  if (!chunked_ && head.empty()) co_return write_error_ = co_await put(buffers);
+  std::vector<asio::const_buffer> all;
+  all.reserve(buffers.size() + 3);
+  if (!head.empty()) all.push_back(as_buffer(head));
+  if (!chunked_) {
+    all.insert(all.end(), buffers.begin(), buffers.end());
+    co_return write_error_ = co_await put(all);
+  }
   char size[20];
   auto end = std::to_chars(size, size + 16, total, 16).ptr;
   *end++ = '\r';
   *end++ = '\n';
-  std::vector<asio::const_buffer> all;
-  all.reserve(buffers.size() + 2);
   all.emplace_back(size, static_cast<std::size_t>(end - size));
   all.insert(all.end(), buffers.begin(), buffers.end());
   all.push_back(as_buffer("\r\n"));
@@ -307,8 +310,10 @@ awaitable<error_code> exchange::finish() {
   if (write_error_) co_return write_error_;
   if (promised_ && sent_ != *promised_ && head_.method != verb::head)
     throw std::logic_error("less than the length that start() announced");
-  if (chunked_ && head_.method != verb::head) {
-    const std::array buffers{as_buffer("0\r\n\r\n")};
+  const std::string_view end = chunked_ && head_.method != verb::head ? "0\r\n\r\n" : "";
+  if (!head_out_.empty() || !end.empty()) {
+    const std::string head = std::exchange(head_out_, {});
+    const std::array buffers{as_buffer(head), as_buffer(end)};
     write_error_ = co_await put(buffers);
   }
   if (!write_error_) response_ = phase::done;

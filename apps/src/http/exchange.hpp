@@ -8,7 +8,7 @@
 //       co_await x.respond(status::ok, "text/plain", *body);
 //     });
 //
-//     co_await x.start(status::ok, "text/event-stream");        // streaming
+//     x.start(status::ok, "text/event-stream");                 // streaming
 //     while (auto token = next()) if (co_await x.write("data: " + *token + "\n\n")) co_return;
 //     co_await x.finish();
 #pragma once
@@ -56,8 +56,9 @@ class exchange {
   void close_after() { keep_alive_ = false; }
   awaitable<error_code> respond(status code, std::string_view type, std::string_view body);
   awaitable<error_code> refuse(problem p);  // respond() with an error object
-  // Then write() and finish(). With a length exactly that many bytes are to be written; without, chunks.
-  awaitable<error_code> start(status code, std::string_view type, std::optional<std::uint64_t> length = {});
+  // Then write() and finish(). With a length exactly that many bytes are to be written; without, chunks. The head goes
+  // out with the first of them, in one system call.
+  void start(status code, std::string_view type, std::optional<std::uint64_t> length = {});
   awaitable<error_code> write(std::string_view bytes);
   awaitable<error_code> write(std::span<const asio::const_buffer> buffers);  // in one system call where possible
   awaitable<error_code> finish();
@@ -121,6 +122,7 @@ class exchange {
   bool writing_ = false;  // stays so when a write was cut short: nothing can follow it
   std::string last_words_;
   std::string fields_;
+  std::string head_out_;  // until it is sent
 };
 
 }  // namespace cokv::http

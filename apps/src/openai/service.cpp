@@ -223,7 +223,7 @@ awaitable<void> service::answer_stream(exchange& x, work& w) {
     if (first) {
       x.set(http::field::cache_control, "no-cache");
       x.last_words(event(http::error_body(problem_of(errc::closed, "the answer was not completed"))));
-      if (co_await x.start(status::ok, "text/event-stream")) co_return;
+      x.start(status::ok, "text/event-stream");
       if (const auto opening = w.form.first(); !opening.empty()) out += event(opening);
     }
     if (!piece) break;

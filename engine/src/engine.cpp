@@ -130,7 +130,9 @@ void engine_state::admit(const std::shared_ptr<generation_state>& g, error_code 
   looping_ = true;
   asio::co_spawn(ex, loop(shared_from_this()), [weak = weak_from_this()](std::exception_ptr thrown) {
     auto self = weak.lock();
-    if (thrown && self) self->broke(thrown);
+    if (!thrown || !self) return;
+    self->looping_ = false;
+    self->broke(thrown);
   });
 }
 
@@ -150,9 +152,8 @@ void engine_state::broke(std::exception_ptr thrown) {
     what = e.what();
   } catch (...) {
   }
-  looping_ = false;
   while (!live_.empty()) finish(std::shared_ptr(live_.begin()->second), broken_);
-  drains_.complete_all({});
+  if (!looping_) drains_.complete_all({});
   if (options.on_broken) options.on_broken(broken_, what);
 }
 

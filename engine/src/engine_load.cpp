@@ -34,7 +34,11 @@ void engine_state::begin_load(const schedule_load& l) {
   const auto first = l.start / options.block_tokens, count = l.count / options.block_tokens;
   g.load = connector.load(l.id, first, scheduler_.blocks(l.id).subspan(first, count));
   if (l.compute > 0) {
-    asio::co_spawn(ex, load_and_compute(shared_from_this(), l, *g.load), asio::detached);
+    asio::co_spawn(ex, load_and_compute(shared_from_this(), l, *g.load),
+                   [weak = weak_from_this()](std::exception_ptr thrown) {
+                     auto self = weak.lock();
+                     if (thrown && self) self->broke(thrown);
+                   });
   } else {
     g.load->async_done([weak = weak_from_this(), l](error_code ec, std::uint32_t good) {
       if (auto self = weak.lock()) self->loaded(l, ec ? 0 : good);

@@ -80,7 +80,7 @@ struct machine {
   awaitable<outcome> serve(request_id id, std::vector<token_id> prompt, std::string salt = {},
                            bool layer_by_layer = true, bool fail_step = false, duration give_up = 0ns) {
     outcome out;
-    auto found = co_await connector->async_lookup(id, prompt, salt);
+    auto found = co_await connector->async_lookup(id, prompt, salt, how);
     const auto whole = static_cast<std::uint32_t>(prompt.size() / block_tokens);
     const auto all = static_cast<std::uint32_t>((prompt.size() + block_tokens - 1) / block_tokens);
     auto blocks = cache.match(id, std::span(prompt).first((prompt.size() - 1) / block_tokens * block_tokens));
@@ -148,6 +148,7 @@ struct machine {
   std::shared_ptr<detail::timeline_core> compute;
   std::uint64_t enqueued = 0;
   std::string log;
+  kv_lookup how = kv_lookup::ask;
 };
 
 std::shared_ptr<fault_store> make_store(asio::any_io_executor ex, std::uint64_t seed = 1, faults f = {}) {
@@ -317,6 +318,55 @@ TEST_CASE("a tier that dies in the middle of a load costs a recomputation") {
       {.real = false});
 }
 
+TEST_CASE("a lookup that opens costs the load no second question, and gives up what no load wants") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        auto remote = make_store(ex);
+        {
+          machine m(ex, 16, {{"remote", remote}});
+          co_await m.serve(1, tokens(17));
+          co_await m.connector->async_close();
+        }
+        machine m(ex, 32, {{"remote", remote}});
+        m.how = kv_lookup::open;
+        remote->calls = 0;
+        CHECK((co_await m.serve(2, tokens(17))).loaded == 4);
+        CHECK(remote->calls == 1 + layers);
+        CHECK(remote->readers == 0);
+
+        machine asked(ex, 32, {{"remote", remote}});
+        remote->calls = 0;
+        CHECK((co_await asked.serve(2, tokens(17))).loaded == 4);
+        CHECK(remote->calls == 2 + layers);
+
+        // Never loaded: held until it is released, or its request is over.
+        machine idle(ex, 32, {{"remote", remote}});
+        CHECK((co_await idle.connector->async_lookup(1, tokens(17), "", kv_lookup::open)).blocks == 4);
+        CHECK((co_await idle.connector->async_lookup(2, tokens(17), "", kv_lookup::open)).blocks == 4);
+        CHECK(remote->readers == 2);
+        idle.connector->release(1);
+        CHECK(remote->readers == 1);
+        idle.connector->finish(2);
+        CHECK(remote->readers == 0);
+        idle.connector->release(2);  // of nobody: nothing
+
+        // The device has got some of them meanwhile: what was opened does not fit any more, so the rest is asked for.
+        CHECK((co_await idle.connector->async_lookup(3, tokens(17), "", kv_lookup::open)).blocks == 4);
+        std::vector<block_index> blocks;
+        CHECK(idle.cache.allocate(2, blocks));
+        const auto keys = idle.cache.keys(3);
+        auto load = idle.connector->load(3, 2, blocks);
+        CHECK(co_await load.async_done() == 2);
+        CHECK(idle.right(keys[2], blocks[0]));
+        CHECK(idle.right(keys[3], blocks[1]));
+        idle.cache.release(blocks);
+        idle.connector->finish(3);
+        co_await asio::post(asio::deferred);
+        CHECK(remote->readers == 0);
+      },
+      {.real = false});
+}
+
 TEST_CASE("saves are bounded: what does not fit is dropped and counted, and the engine never waits") {
   co_test(
       [](asio::any_io_executor ex) -> awaitable<void> {
@@ -395,7 +445,7 @@ TEST_CASE("a lookup that is cancelled leaves it to the next one to try a bad tie
         asio::cancellation_signal stop;
         std::optional<error_code> ended;
         m.connector->async_lookup(
-            2, tokens(20), "", asio::bind_cancellation_slot(stop.slot(), [&](error_code ec, kv_match) { ended = ec; }));
+            2, tokens(20), "", kv_lookup::ask, asio::bind_cancellation_slot(stop.slot(), [&](error_code ec, kv_match) { ended = ec; }));
         co_await sleep_for(10us);
         stop.emit(asio::cancellation_type::terminal);
         co_await sleep_for(10us);
@@ -561,6 +611,7 @@ TEST_CASE("any fault in any tier: right bytes or a recomputation") {
           machine m(ex, 20, {{"host", host}, {"disk", disk}, {"remote", remote}}, options);
           for (int i = 0; i < 8; ++i) {
             const auto n = 1 + ctx.below(40);
+            m.how = ctx.chance(0.5) ? kv_lookup::open : kv_lookup::ask;
             co_await m.serve(++id, tokens(n, static_cast<token_id>(ctx.below(3)) * 1000), ctx.chance(0.1) ? "salt" : "",
                              ctx.chance(0.7), false, ctx.chance(0.2) ? ctx.between(1ns, 200us) : 0ns);
             if (ctx.chance(0.3)) co_await sleep_for(5ms);
@@ -589,6 +640,7 @@ TEST_CASE("a connector can be cancelled and destroyed at every step") {
     }
     host->kept.clear();
     machine m(ex, 16, {{"host", host}, {"remote", remote}});
+    m.how = kv_lookup::open;
     co_await m.serve(2, tokens(9));
     co_await m.connector->async_close();
   };

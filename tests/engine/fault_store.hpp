@@ -37,6 +37,7 @@ class fault_store final : public store {
   std::uint64_t digest_failures = 0;
   int calls = 0;
   int at_once = 0, most_at_once = 0;
+  int readers = 0;  // that there are
 
   bool chance(double p) { return p > 0 && std::uniform_real_distribution<>(0, 1)(random_) < p; }
 
@@ -93,8 +94,10 @@ class fault_store final : public store {
    public:
     reader(fault_store& s, std::vector<block_key> keys)
         : block_reader(s.get_executor()), from_(s), keys_(std::move(keys)), good_(keys_.size()) {
+      ++s.readers;
       while (found_ < keys_.size() && s.kept.contains(keys_[found_])) ++found_;
     }
+    ~reader() override { --from_.readers; }
     std::size_t found() const noexcept override { return found_; }
 
    private:

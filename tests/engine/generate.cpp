@@ -7,6 +7,7 @@
 
 #include "cokv/kvstream/memory_store.hpp"
 #include "engine/expected.hpp"
+#include "engine/fault_store.hpp"
 
 using namespace cokv;
 using namespace cokv::test;
@@ -172,6 +173,85 @@ TEST_CASE("generate: the same tokens when the KV of a prompt comes from a tier b
       CHECK(a.report.cached_tier_tokens == std::vector<std::uint32_t>{start ? whole : 0});
       CHECK(e.kv_counters().tiers[0].digest_failures == 0);
     }
+  }
+}
+
+namespace {
+
+// Serves prompts, some of which begin alike, from a tier that has what an engine before has left there.
+std::vector<std::vector<token_id>> alike() {
+  auto longer = psalm(), other = psalm();
+  longer.resize(40);
+  longer.insert(longer.end(), {5, 6, 7, 8, 9});
+  other.insert(other.begin(), 300);
+  return {psalm(), longer, other};
+}
+
+}  // namespace
+
+TEST_CASE("generate: a tier that fails in the middle of a load changes no token, whatever was computed behind it") {
+  std::vector<std::vector<token_id>> want;
+  for (auto& p : alike()) want.push_back(fixture(dtype::bf16).one(greedy(p, 8)).tokens);
+  asio::io_context io{1};
+  auto d = open_device(io.get_executor(), "cpu").value();
+  std::uint64_t cached = 0, failures = 0;
+  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    auto remote = std::make_shared<fault_store>(io.get_executor(), seed);
+    for (bool filled : {false, true}) {
+      if (filled) remote->fault = {.error = 0.02, .damaged = 0.01, .lost = 0.01};
+      // The budget makes pieces of what is computed; the pool has no room for all at once.
+      engine e(io.get_executor(), d, tiny_model(dtype::bf16), words(),
+               {.kv_blocks = seed % 3 ? 60u : 14u,
+                .max_batched_tokens = seed % 2 ? 8u : 1024u,
+                .max_sequence = 128,
+                .tiers = {{.name = "remote", .blocks = remote}}});
+      std::vector<answer> got(3);
+      for (std::size_t i = 0; i < got.size(); ++i)
+        asio::co_spawn(io, collect(e.submit(greedy(alike()[i], 8)).value(), got[i]), asio::detached);
+      io.restart();
+      io.run();
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        CHECK(got[i].tokens == want[i]);
+        cached += got[i].report.cached_tokens;
+      }
+      CHECK(e.counters().blocks_in_use == 0);
+      failures += e.kv_counters().tiers[0].load_failures;
+    }
+    CHECK(remote->readers == 0);
+  }
+  CHECK(cached > 1000);
+  CHECK(failures > 50);
+}
+
+TEST_CASE("generate: cancelled or destroyed at any moment of a load, blocks are free and nothing is left behind") {
+  asio::io_context io{1};
+  auto d = open_device(io.get_executor(), "cpu").value();
+  auto remote = std::make_shared<fault_store>(io.get_executor(), 1, faults{.slowest = {}});
+  const auto run = [&](std::size_t turns, bool destroyed) {
+    std::optional<engine> e;
+    e.emplace(io.get_executor(), d, tiny_model(dtype::bf16), words(),
+              engine_options{.tiers = {{.name = "remote", .blocks = remote}}});
+    std::optional<generation> mine = e->submit(greedy(psalm(), 4)).value();
+    io.restart();
+    std::size_t n = 0;
+    while (n < turns && io.run_one() != 0) ++n;
+    if (destroyed)
+      e.reset();
+    else
+      mine->cancel();
+    io.restart();
+    io.run();
+    if (e) CHECK(e->counters().blocks_in_use == 0);
+    e.reset();
+    CHECK(remote->readers == 0);
+    return n == turns;
+  };
+  run(~std::size_t{0}, false);  // fills the tier
+  for (bool destroyed : {false, true}) {
+    std::size_t turns = 0;
+    while (run(turns, destroyed)) ++turns;
+    CHECK(turns > 50);
   }
 }
 

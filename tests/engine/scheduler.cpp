@@ -214,6 +214,65 @@ TEST_CASE("a request waits for its load while others run, and computes what did 
   CHECK(blocks.available() == 20);
 }
 
+TEST_CASE("what a load lets be computed along with it is not computed again") {
+  counted_blocks blocks(20);
+  scheduler s({.block_tokens = 16, .max_batched_tokens = 100}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(60), .max_tokens = 3, .loadable_tokens = 60}));
+  REQUIRE(!s.add({.id = 2, .prompt = prompt(5), .max_tokens = 2}));
+  auto step = s.next();
+  REQUIRE(step.loads.size() == 1);
+  CHECK(step.loads[0].count == 48);
+  CHECK(step.loads[0].compute == 12);
+  CHECK(step.loads[0].sample);
+  CHECK(step.tokens == 5);  // the step's budget is its own
+  // The load may end while the step is still running.
+  auto token = s.loaded_and_computed(1, 77);
+  REQUIRE(token);
+  CHECK(token->token == 77);
+  CHECK(!token->last);
+  CHECK(s.computed_tokens(1) == 60);
+  CHECK(s.cached_tokens(1) == 48);
+  CHECK(s.tokens(1).back() == 77);
+  s.done(answer(step));
+  step = s.next();
+  CHECK(ids(step) == std::vector<request_id>{1, 2});
+  CHECK(step.items[0].start == 60);
+  CHECK(step.items[0].count == 1);
+}
+
+TEST_CASE("computed along with a load: as much as one step's budget in all loads together, the rest later") {
+  counted_blocks blocks(40);
+  scheduler s({.block_tokens = 16, .max_batched_tokens = 20}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(40), .max_tokens = 1, .loadable_tokens = 32}));
+  REQUIRE(!s.add({.id = 2, .prompt = prompt(64), .max_tokens = 1, .loadable_tokens = 32}));
+  REQUIRE(!s.add({.id = 3, .prompt = prompt(40), .max_tokens = 1, .loadable_tokens = 32}));
+  auto step = s.next();
+  REQUIRE(step.loads.size() == 3);
+  CHECK(step.loads[0].compute == 8);
+  CHECK(step.loads[0].sample);
+  CHECK(step.loads[1].compute == 12);
+  CHECK(!step.loads[1].sample);
+  CHECK(step.loads[2].compute == 0);
+  CHECK_THROWS_AS(s.loaded_and_computed(3, 1), std::logic_error);
+  CHECK(!s.loaded_and_computed(2, 1));  // a piece of the prompt: nothing is sampled
+  CHECK(s.computed_tokens(2) == 44);
+  s.loaded(1, 16);  // less came than was promised: what was computed behind it counts for nothing
+  CHECK(s.computed_tokens(1) == 16);
+  s.loaded(3, 32);
+  step = s.next();
+  CHECK(ids(step) == std::vector<request_id>{1});
+  CHECK(step.items[0].start == 16);
+  s.done(answer(step));
+  // All of it is given back: to the next load, also by one that is cancelled.
+  for (request_id id = 4; id < 7; ++id) {
+    REQUIRE(!s.add({.id = id, .prompt = prompt(48), .max_tokens = 1, .loadable_tokens = 32}));
+    while (s.next().loads.empty()) s.done(answer(s.next()));
+    CHECK(s.next().loads.empty());
+    CHECK(s.cancel(id));
+  }
+  CHECK(!s.loaded_and_computed(6, 1));
+}
+
 TEST_CASE("a load that brings nothing leaves everything to be computed") {
   counted_blocks blocks(20);
   scheduler s({.max_batched_tokens = 100}, blocks);
@@ -321,11 +380,24 @@ tally simulate(std::uint64_t seed) {
     std::uint64_t arrival = 0;
   };
   std::map<request_id, life> alive;
-  std::set<request_id> loading;
+  std::map<request_id, std::uint32_t> loading;  // and what is computed along
   std::uint64_t arrivals = 0;
   {
     scheduler s(options, blocks);
     request_id next_id = 1;
+    auto appended = [&](const sampled_token& t) {
+      auto& l = alive.at(t.id);
+      ++out.generated;
+      ++l.seen;
+      bool full = l.seen == l.max_tokens || l.prompt + l.seen == options.max_sequence ||
+                  l.prompt + l.seen == capacity * block_tokens;
+      CHECK(t.last == full);
+      CHECK(t.last == !s.contains(t.id));
+      if (t.last) {
+        alive.erase(t.id);
+        ++out.finished;
+      }
+    };
     for (std::size_t to_come = 25; to_come > 0 || s.has_work();) {
       REQUIRE(++out.steps < 20'000);  // everyone finishes
       while (to_come > 0 && below(3) == 0) {
@@ -371,9 +443,13 @@ tally simulate(std::uint64_t seed) {
         CHECK(load.start % block_tokens == 0);
         CHECK(load.count % block_tokens == 0);
         CHECK(load.start + load.count < s.tokens(load.id).size());
-        CHECK(s.blocks(load.id).size() * block_tokens >= load.start + load.count);
-        loading.insert(load.id);
+        CHECK(s.blocks(load.id).size() * block_tokens >= load.start + load.count + load.compute);
+        CHECK(load.sample == (load.compute > 0 && load.start + load.count + load.compute == s.tokens(load.id).size()));
+        loading[load.id] = load.compute;
       }
+      std::uint32_t along = 0;
+      for (auto& [id, n] : loading) along += n;
+      CHECK(along <= budget);
       // A preempted request is newer than all that are served.
       for (auto gone : step.preempted)
         for (auto& i : step.items) CHECK(alive[i.id].arrival < alive[gone].arrival);
@@ -385,23 +461,14 @@ tally simulate(std::uint64_t seed) {
         ++out.cancelled;
       }
       if (!step.items.empty()) {
-        for (auto& t : s.done(answer(step))) {
-          auto& l = alive.at(t.id);
-          ++out.generated;
-          ++l.seen;
-          bool full = l.seen == l.max_tokens || l.prompt + l.seen == options.max_sequence ||
-                      l.prompt + l.seen == capacity * block_tokens;
-          CHECK(t.last == full);
-          CHECK(t.last == !s.contains(t.id));
-          if (t.last) {
-            alive.erase(t.id);
-            ++out.finished;
-          }
-        }
+        for (auto& t : s.done(answer(step))) appended(t);
       }
       for (auto it = loading.begin(); it != loading.end();) {
         if (below(3) == 0) {
-          s.loaded(*it, below(60));
+          if (it->second == 0 || below(3) == 0)
+            s.loaded(it->first, below(60));
+          else if (auto t = s.loaded_and_computed(it->first, 9))
+            appended(*t);
           it = loading.erase(it);
         } else {
           ++it;

@@ -6,6 +6,7 @@
 #include <boost/asio/experimental/use_promise.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_future.hpp>
+#include <set>
 
 #include "cokv/runtime/error.hpp"
 #include "support/counting_allocator.hpp"
@@ -322,4 +323,26 @@ TEST_CASE("run_as_operation: a coroutine's result, its error and its cancellatio
   CHECK(early == asio::error::operation_aborted);
   CHECK(bad == errc::invalid_argument);
   CHECK(cancelled == asio::error::operation_aborted);
+}
+
+TEST_CASE("run_as_operation: a cancellation from outside run() finds the coroutine at every step, or nothing") {
+  static constexpr auto steps = [](asio::any_io_executor ex) -> awaitable<error_code> {
+    for (int i = 0; i < 3; ++i) co_await asio::post(ex, asio::deferred);
+    co_return error_code();
+  };
+  std::set<error_code> seen;
+  for (int before = 0; before < 12; ++before) {
+    asio::io_context ctx(1);
+    asio::cancellation_signal signal;
+    int completed = 0;
+    detail::run_as_operation(ctx.get_executor(), steps(ctx.get_executor()),
+                             asio::any_completion_handler<void(error_code)>(asio::bind_cancellation_slot(
+                                 signal.slot(), [&](error_code ec) { ++completed, seen.insert(ec); })));
+    for (int i = 0; i < before; ++i) ctx.run_one();
+    signal.emit(asio::cancellation_type::terminal);
+    ctx.restart();
+    ctx.run();
+    CHECK(completed == 1);
+  }
+  CHECK(seen == std::set<error_code>{error_code(), asio::error::operation_aborted});
 }

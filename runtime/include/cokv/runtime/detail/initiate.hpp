@@ -476,6 +476,22 @@ awaitable<R> guarded_body(std::shared_ptr<body_cancellation> cancellation, await
   co_return std::move(*r);
 }
 
+// A handler of co_spawn that names its slot itself. Bound with bind_cancellation_slot it would count as one with an
+// executor of its own; co_spawn then posts a cancellation that comes from outside run(), and by the time that is done
+// the coroutine may be gone.
+template <class F>
+struct with_slot {
+  asio::cancellation_slot slot;
+  F finish;
+
+  using cancellation_slot_type = asio::cancellation_slot;
+  cancellation_slot_type get_cancellation_slot() const noexcept { return slot; }
+  template <class R>
+  void operator()(std::exception_ptr error, R r) {
+    finish(std::move(error), std::move(r));
+  }
+};
+
 // Runs a coroutine as the body of an operation: it returns error_code, result<T> or tuple<error_code, T...>. A
 // cancellation of the handler reaches the coroutine, whatever its kind and however early; a system_error that escapes
 // becomes its code, any other exception is a bug and leaves the context's run().
@@ -510,7 +526,7 @@ void run_as_operation(const Executor& ex, awaitable<R> body,
     });
   };
   asio::co_spawn(ex, guarded_body(cancellation, std::move(body)),
-                 asio::bind_cancellation_slot(cancellation->signal.slot(), std::move(finish)));
+                 with_slot<decltype(finish)>{cancellation->signal.slot(), std::move(finish)});
 }
 
 }  // namespace cokv::detail

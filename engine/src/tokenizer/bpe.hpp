@@ -41,11 +41,13 @@ class merge_table {
   static std::uint64_t make_key(token_id left, token_id right) noexcept {
     return std::uint64_t{static_cast<std::uint32_t>(left)} << 32 | static_cast<std::uint32_t>(right);
   }
+  // The product's upper bits: the lower ones know nothing of the left token.
   std::size_t hash(std::uint64_t key) const noexcept {
-    return static_cast<std::size_t>(key * 0x9e3779b97f4a7c15u >> 20) & mask_;
+    return static_cast<std::size_t>(key * 0x9e3779b97f4a7c15u >> shift_);
   }
   std::vector<slot> slots_;
   std::size_t mask_;
+  int shift_;
 };
 
 class bpe_merger {

@@ -3,9 +3,10 @@
 // each tier while later layers still compute. A tier that is down, slow or damaged costs a recomputation, never a
 // wrong byte and never a request.
 //
-//     auto found = co_await connector.async_lookup(id, prompt, salt);      // then scheduler.add(.loadable_tokens =
-//     ...) kv_load load = connector.load(id, first_block, blocks);              // for each schedule_load auto good =
-//     co_await load.async_done();                              // leading blocks that arrived and verified
+//     auto found = co_await connector.async_lookup(id, prompt, salt);      // found.tokens: schedule_request's loadable
+//
+//     kv_load load = connector.load(id, first_block, blocks);              // for each schedule_load
+//     auto good = co_await load.async_done();                              // leading blocks that arrived and verified
 //     scheduler.loaded(id, good * block_tokens);
 //
 //     kv_step step = connector.begin_step(items);                          // for each step that the model runs
@@ -13,12 +14,15 @@
 //     step.finish(compute.record());
 //     connector.finish(id);                                                // the request is over
 //
-// | operation    | cancellation | buffers | completes with |
-// |---|---|---|---|
-// | async_lookup | every kind: nothing happened | none | what was found; tiers that fail count as empty |
-// | async_layer, async_done | every kind: the wait ends, the load goes on | held by the load | good blocks |
-// | kv_load::cancel | the load ends early | free when async_done completes | good blocks so far |
-// | async_close  | terminal, total: transfers are cancelled, then it completes | all free | success |
+// | operation       | cancellation                                        | buffers                      | completes with      |
+// |-----------------|-----------------------------------------------------|------------------------------|---------------------|
+// | async_lookup    | every kind: nothing happened                        | none                         | what was found [1]  |
+// | async_layer,    | every kind: the wait ends, the load goes on         | held by the load             | good blocks         |
+// | async_done      |                                                     |                              |                     |
+// | kv_load::cancel | the load ends early                                 | free when async_done is over | good blocks so far  |
+// | async_close     | terminal, total: cancels transfers, then completes  | all free                     | success             |
+//
+// [1] tiers that fail count as empty.
 //
 // async_close waits for what a store does behind a deferred save too, at most the tier's save_budget.
 #pragma once

@@ -11,10 +11,10 @@
 //     }
 //     use(answer.report());
 //
-// | operation | cancellation | completes with |
-// |---|---|---|
-// | generation::async_next | every kind: takes nothing, the generation goes on | the next token; then eof, or its error
-// | | engine::async_drain | every kind: the wait ends, the draining goes on | success when nothing is left to do |
+// | operation              | cancellation                                      | completes with                       |
+// |------------------------|---------------------------------------------------|--------------------------------------|
+// | generation::async_next | every kind: takes nothing, the generation goes on | the next token; then eof, or why not |
+// | engine::async_drain    | every kind: the wait ends, the draining goes on   | success when nothing is left to do   |
 //
 // Errors of a generation: operation_aborted (cancelled), device_failed or the device's own (the model could not run),
 // closed (the engine is gone). Everything belongs to one context and is used from its thread; nothing here blocks.

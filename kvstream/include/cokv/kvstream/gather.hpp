@@ -4,16 +4,16 @@
 //
 //     packing through{staging, pack_stream};
 //     transferred sent = co_await async_gather(view, slice(g, {0, 4}, table), to, 0, {.through = &through});
-//     co_await async_scatter(from, 0, view, slice(g, {0, 4}, other_table), {.through = &through, .digest =
-//     sent.digest});
+//     co_await async_scatter(from, 0, view, slice(g, {0, 4}, other_table),
+//                            {.through = &through, .digest = sent.digest});
 //
-// | | async_gather, async_scatter |
-// |---|---|
-// | cancellation | piece by piece: as async_flush. Packed: every kind drains what has begun, the rest is left out |
-// | memory | the pool's blocks and staging are referenced until their last reader or writer is done |
-// | completes | as async_flush; transferred.digest is of all bytes in slice order, when packed |
-// | errors | as async_flush; stale_reference, out_of_range (kv_view); digest_mismatch: what the slice covers is
-// undefined |
+// |              | async_gather, async_scatter                                                               |
+// |--------------|-------------------------------------------------------------------------------------------|
+// | cancellation | piece by piece: as async_flush. Packed: every kind drains what has begun, no more begins  |
+// | memory       | the pool's blocks and staging are referenced until their last reader or writer is done    |
+// | completes    | as async_flush; transferred.digest is of all bytes in slice order, when packed            |
+// | errors       | as async_flush; stale_reference, out_of_range (kv_view); digest_mismatch: what the slice  |
+// |              | covers is undefined                                                                       |
 #pragma once
 
 #include <optional>

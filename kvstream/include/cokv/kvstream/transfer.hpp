@@ -5,14 +5,16 @@
 //     co_await async_flush(chunk, to, 0, after(computed));              // the copy engine waits, the host does not
 //     co_await async_fetch(from, 0, chunk);
 //
-// | | async_flush, async_fetch |
-// |---|---|
-// | cancellation | before it has begun (waiting for room): every kind, nothing happened. Begun: total and partial let
-// it | | | drain and give its own result; terminal alone completes at once as operation_aborted while it runs on | |
-// the chunk | referenced until its last reader or writer is done, also after terminal | | completes | local: the chunk
-// may be reused. visible (the default): the other side has it, verified where bytes left | | | the process. durable: it
-// survives the other side's restart | | errors | out_of_range; unsupported (a level the sink does not reach); the
-// event's, stream's or store's own |
+// |              | async_flush, async_fetch                                                                     |
+// |--------------|----------------------------------------------------------------------------------------------|
+// | cancellation | before it has begun (waiting for room): every kind, nothing happened. Begun: total and       |
+// |              | partial let it drain and give its own result; terminal alone completes at once as            |
+// |              | operation_aborted while it runs on                                                           |
+// | the chunk    | referenced until its last reader or writer is done, also after terminal                      |
+// | completes    | local: the chunk may be reused. visible (the default): the other side has it, verified where |
+// |              | bytes left the process. durable: it survives the other side's restart                        |
+// | errors       | out_of_range; unsupported (a level the sink does not reach); the event's, stream's or        |
+// |              | store's own                                                                                  |
 #pragma once
 
 #include <cstdint>

@@ -5,10 +5,11 @@
 //     co_await chunks.async_send(std::move(c));                       // waits while 16 are buffered
 //     while (result<chunk> c = co_await chunks.async_receive(as_result)) consume(*c);   // ends with errc::closed
 //
-// | operation | completes with | cancellation | the value |
-// |---|---|---|---|
-// | async_send    | success when buffered or handed over; errc::closed | every kind: leaves the queue | dropped on
-// error | | async_receive | the oldest value; errc::closed once drained | every kind: takes nothing | T() on error |
+// | operation     | completes with                                      | cancellation                 | the value        |
+// |---------------|-----------------------------------------------------|------------------------------|------------------|
+// | async_send    | success when buffered or handed over; errc::closed  | every kind: leaves the queue | dropped on error |
+// | async_receive | the oldest value; errc::closed once drained         | every kind: takes nothing    | T() on error     |
+//
 // Destroying the channel completes what waits as operation_aborted. Used from its context's thread only.
 #pragma once
 

@@ -6,10 +6,11 @@
 //     auto digest = co_await on(threads, [&] { return hash(bytes); });
 //     co_await on(device, [&] { register_memory(bytes); });       // what can block stays off the loop
 //
-// | on | |
-// |---|---|
-// | cancellation | not begun: never runs, system_error(operation_aborted); begun: drains, fn may use the caller's
-// memory | | errors | the exception of fn; system_error(errc::closed) when the context is gone |
+// |              | on                                                                                    |
+// |--------------|---------------------------------------------------------------------------------------|
+// | cancellation | not begun: never runs, system_error(operation_aborted); begun: drains, so fn may use  |
+// |              | the caller's memory                                                                   |
+// | errors       | the exception of fn; system_error(errc::closed) when the context is gone              |
 //
 // fn and what it returns live in the operation until the caller resumes. A context that is destroyed waits for what has
 // begun; the rest never runs.

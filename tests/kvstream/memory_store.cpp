@@ -42,6 +42,25 @@ TEST_CASE("memory store: a flipped bit is found, counted, and never used") {
   });
 }
 
+TEST_CASE("memory store: a block that is written again is looked at, and replaced if it is damaged") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    for (std::uint32_t layer = 0; layer < contract_layout().layers(); ++layer) {
+      memory_store s(ex, {});
+      CHECK(!co_await write_blocks(s, ns, 0, 4));
+      CHECK(!co_await write_blocks(s, ns, 0, 4));
+      CHECK(s.info().digest_failures == 0);
+      CHECK(s.info().written_blocks == 4);
+      auto bytes = s.stored_segment(ns, contract_keys(2, 1)[0], layer);
+      bytes.data()[0] ^= std::byte{1};
+      CHECK(!co_await write_blocks(s, ns, 0, 4));
+      CHECK(s.info().digest_failures == 1);
+      CHECK(s.info().written_blocks == 5);
+      CHECK(s.info().blocks == 4);
+      CHECK(co_await read_blocks(s, ns, 0, 4) == 4);
+    }
+  });
+}
+
 TEST_CASE("memory store: counts what it did") {
   co_test([](asio::any_io_executor ex) -> awaitable<void> {
     memory_store s(ex, {.limit_bytes = 1 << 20});

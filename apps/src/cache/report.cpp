@@ -42,8 +42,6 @@ void service::report(http::scrape& page) const {
   }
   page.counter("cokv_cache_digest_failures_total", "Damage that was found and never used",
                static_cast<double>(damaged_), {{"where", "wire"}});
-  page.counter("cokv_cache_digest_failures_total", "Damage that was found and never used",
-               static_cast<double>(damaged_stored_), {{"where", "sending"}});
   page.counter("cokv_cache_body_bytes_total", "Bytes of request and answer bodies", static_cast<double>(bytes_in_),
                {{"direction", "in"}});
   page.counter("cokv_cache_body_bytes_total", "Bytes of request and answer bodies", static_cast<double>(bytes_out_),

@@ -315,15 +315,9 @@ awaitable<void> service::send(exchange& x, stream_begin about) {
     if (!room) co_return co_await refuse(x, room.error());
     held = std::move(*room);
   }
-  const auto ns = about.ns;
   block_sender sender(std::move(about), found);
   x.start(status::ok, frames_type, sender.length());
   co_await sender.run(x, *reader);
-  if (!sender.damaged()) co_return;
-  // It is of no use to anybody, and in the way of a good one.
-  ++damaged_stored_;
-  reader.reset();
-  (void)co_await store_.async_remove(ns, *sender.damaged(), as_result);
 }
 
 }  // namespace cokv::cache

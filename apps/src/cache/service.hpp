@@ -87,7 +87,6 @@ class service {
   semaphore room_;                    // in KiB
   std::size_t waiting_ = 0;           // for room
   std::uint64_t damaged_ = 0;         // uploads with a digest that does not match
-  std::uint64_t damaged_stored_ = 0;  // blocks that were not what had been stored, found on the way out
   std::uint64_t bytes_in_ = 0, bytes_out_ = 0;
   http::metrics page_;
 };

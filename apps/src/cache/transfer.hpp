@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "cokv/kvstream/frame_stream.hpp"
@@ -32,8 +31,6 @@ class block_sender {
   std::uint64_t length() const noexcept { return length_; }
   // After start(). `reader` gives the blocks that are sent.
   awaitable<void> run(http::exchange& x, block_reader& reader);
-  // A block that the store gave and that is not what was written.
-  const std::optional<block_key>& damaged() const noexcept { return damaged_; }
 
  private:
   struct segments {
@@ -49,7 +46,6 @@ class block_sender {
   std::uint32_t blocks_;
   std::uint64_t length_;
   std::vector<std::byte> pending_;  // frames without segments, which go out with the next that have some
-  std::optional<block_key> damaged_;
   bool copies_ = false;  // the store does not show its memory
   layer_memory memory_;
 };

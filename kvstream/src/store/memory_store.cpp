@@ -40,6 +40,12 @@ struct block {
   std::vector<std::uint64_t> digests;
 };
 
+bool intact(const block& b) {
+  for (std::uint32_t layer = 0; layer < b.layout->layers(); ++layer)
+    if (digest_of(b.segments[layer].bytes()) != b.digests[layer]) return false;
+  return true;
+}
+
 // A segment that keeps its block, so that its memory counts as long as anybody has it.
 buffer segment_of(const std::shared_ptr<block>& b, std::uint32_t layer) {
   const auto& s = b->segments[layer];
@@ -117,6 +123,12 @@ class memory_writer final : public block_writer {
     for (auto& k : keys_) {
       auto there = state_->find({ns_, k});
       if (there && *there->layout != *layout_) return errc::namespace_mismatch;
+      // Views are given out unread. Who writes a block again may have found that what is here is not what it was.
+      if (there && !intact(*there)) {
+        ++state_->counters.digest_failures;
+        state_->drop({ns_, k});
+        there.reset();
+      }
       if (there)
         present_.add({ns_, k});
       else

@@ -1,5 +1,6 @@
 // Blocks in host memory, up to a limit. What was not used for long is given up for what is new, never what is being
-// read or written. Every segment's digest is made when it is written and compared when it is read.
+// read or written. Every segment's digest is made when it is written, and compared when it is read or its block is
+// written again; a view comes with it and is compared by who gets it.
 //
 //     cokv::memory_store store(ex, {.limit_bytes = 4ull << 30});
 //     auto n = co_await store.async_match(ns, keys);

@@ -46,15 +46,17 @@ awaitable<std::vector<load_run>> connector_state::find(std::vector<block_key> ke
     if (!attempt) continue;
     std::vector<block_key> rest(keys.begin() + covered, keys.end());
     std::shared_ptr<block_reader> reader;
-    result<std::size_t> n = std::size_t(0);
-    if (how == kv_lookup::open) {
+    result<std::size_t> n = make_error_code(errc::deadline);
+    if (how == kv_lookup::open && now() >= t.open_from) {
       auto opened = co_await with_deadline(t.tier.blocks->async_open_read(ns, layout, rest, asio::deferred),
                                            t.tier.lookup_budget);
       if (opened) reader = std::move(*opened);
       n = opened ? result<std::size_t>(reader->found()) : opened.error();
-    } else {
-      n = co_await with_deadline(t.tier.blocks->async_match(ns, rest, asio::deferred), t.tier.lookup_budget);
+      // Opening may have to wait (for a disk, for the server's room) where looking does not: that is no failure.
+      if (n.error() == errc::deadline) t.open_from = now() + options.most_backoff;
     }
+    if (n.error() == errc::deadline)
+      n = co_await with_deadline(t.tier.blocks->async_match(ns, rest, asio::deferred), t.tier.lookup_budget);
     settle(t, attempt, n ? error_code() : n.error());
     ++t.count.lookups;
     if (!n) continue;
@@ -146,6 +148,8 @@ kv_step kv_connector::begin_step(std::span<const kv_step_item> items) {
   for (const auto& item : items) {
     const auto& keys = cache.extend(item.id, item.tokens);
     const std::uint32_t end = item.start + item.count;
+    if (item.hold_context)
+      for (std::uint32_t b = 0; b < item.start / block_tokens; ++b) step->held.push_back(cache.hold(item.blocks[b]));
     for (auto b = item.start / block_tokens; std::uint64_t{b} * block_tokens < end; ++b) {
       step->held.push_back(cache.hold(item.blocks[b]));
       if (std::uint64_t{b + 1} * block_tokens <= end && b < keys.size())

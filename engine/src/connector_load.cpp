@@ -76,7 +76,7 @@ awaitable<void> connector_state::run_load(load_end end, std::shared_ptr<connecto
   }
   plan.clear();
   if (covered == 0 && count > 0 && !l->cancelled) runs = co_await self->find(keys, first, 0, kv_lookup::open);
-  for (const auto& r : runs) l->runs.push_back({r, r.count, 0, false});
+  for (auto& r : runs) l->runs.push_back({{r.tier, r.first, r.count, std::move(r.reader)}, r.count, 0, false});
 
   std::vector<named_block> named;
   for (std::size_t i = 0; i < keys.size(); ++i) named.push_back({keys[i], blocks[i].block()});
@@ -133,14 +133,15 @@ awaitable<void> connector_state::run_part(std::shared_ptr<connector_state> self,
   } always{*l, part};
 
   auto reader = std::exchange(l->runs[part].run.reader, nullptr);
-  if (!reader) {
-    auto opened = co_await with_deadline(t.tier.blocks->async_open_read(self->ns, self->layout, std::move(keys), asio::deferred),
-                                         t.tier.load_budget);
-    self->settle(t, opened ? error_code() : opened.error());
-    if (!opened) co_return;
-    reader = std::move(*opened);
-  }
+  bool waited = reader != nullptr;  // since the lookup, unread
   for (std::uint32_t layer = 0; layer < l->layers; ++layer) {
+    if (!reader) {
+      auto opened = co_await with_deadline(t.tier.blocks->async_open_read(self->ns, self->layout, keys, asio::deferred),
+                                           t.tier.load_budget);
+      self->settle(t, opened ? error_code() : opened.error());
+      if (!opened) co_return;
+      reader = std::move(*opened);
+    }
     if (!self->cache) co_return;
     std::vector<buffer> into;
     for (auto b : blocks) into.push_back(self->cache->segment(layer, b));
@@ -148,6 +149,12 @@ awaitable<void> connector_state::run_part(std::shared_ptr<connector_state> self,
     span.arg("layer", std::int64_t{layer});
     span.arg("bytes", static_cast<std::int64_t>(into.size() * self->layout.segments[layer]));
     auto n = co_await with_deadline(reader->async_read(layer, std::move(into), asio::deferred), t.tier.load_budget);
+    if (!n && std::exchange(waited, false) && n.error() != asio::error::operation_aborted) {
+      reader.reset();  // a server may cut what nobody reads, and be well: asked once more
+      --layer;
+      continue;
+    }
+    waited = false;
     if (!n) self->settle(t, n.error());
     if (!n) co_return;
     auto& p = l->runs[part];

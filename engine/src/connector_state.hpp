@@ -52,6 +52,7 @@ struct tier_state {
   key_set pending;  // of saves that wait or are on their way
   known_keys known;
   kv_tier_counters count;
+  time_point open_from{};  // lookups only ask until then: it was slow to open
 };
 
 // Where the blocks [first, first + count) of a sequence come from; `reader`, if it is open already, is for them alone.

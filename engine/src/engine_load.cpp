@@ -11,11 +11,11 @@ constexpr std::size_t most_enqueued = 256;
 
 }  // namespace
 
-// Whether what a lookup finds for it will be asked for as soon as it is found. A wrong guess costs a connection or a
-// lease held for a step, so there are few of them at a time.
+// Whether what a lookup finds for it will be asked for as soon as it is found: nothing runs, and there is room. A wrong
+// guess costs a connection, a lease or a server's room held for a step, so there are few of them at a time.
 bool engine_state::begins_at_once(const generation_state& g) const {
   const auto blocks = (g.request.prompt.size() + options.block_tokens - 1) / options.block_tokens;
-  return opening_.size() < most_opening && scheduler_.waiting() == 0 &&
+  return !stepping_ && opening_.size() < most_opening && scheduler_.waiting() == 0 &&
          cache.available() >= blocks + scheduler_.running();
 }
 
@@ -61,6 +61,8 @@ awaitable<void> engine_state::load_and_compute(std::shared_ptr<engine_state> sel
     if (!s.live_.contains(l.id)) co_return;
     if (cut || good < wanted) {
       if (!cut) std::tie(cut, good) = co_await load.async_done(asio::as_tuple(asio::deferred));
+      // What was enqueued writes blocks that will be computed again, perhaps on another stream.
+      co_await step.where.record().async_wait(asio::as_tuple(asio::deferred));
       co_return s.loaded(l, cut ? 0 : good);
     }
     if (step.where.in_flight() >= most_enqueued) {
@@ -69,7 +71,7 @@ awaitable<void> engine_state::load_and_compute(std::shared_ptr<engine_state> sel
     }
     if (layer == 0) {
       const schedule_item behind{l.id, l.start + l.count, l.compute, l.sample};
-      s.begin(step, {&behind, 1});
+      s.begin(step, {&behind, 1}, true);
     }
     ec = s.enqueue_layer(step, layer);
   }

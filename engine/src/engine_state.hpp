@@ -63,7 +63,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void note_loaded(const schedule_load& l, std::uint32_t good_blocks);
   static awaitable<void> load_and_compute(std::shared_ptr<engine_state> self, schedule_load l, kv_load load);
   void note_admitted(generation_state& g, std::uint32_t cached_tokens);
-  void begin(model_step& step, std::span<const schedule_item> items);
+  void begin(model_step& step, std::span<const schedule_item> items, bool hold_context);
   error_code enqueue_layer(model_step& step, std::uint32_t layer);
   error_code enqueue_end(model_step& step);
   void postprocess(const schedule& plan, const step_samples& samples);
@@ -89,7 +89,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   std::set<request_id> opening_;  // their lookups may hold what they found
   std::shared_ptr<batch> batch_ = std::make_shared<batch>();
   request_id next_id_ = 1;
-  bool looping_ = false, woken_ = false, draining_ = false;
+  bool stepping_ = false, looping_ = false, woken_ = false, draining_ = false;
   error_code broken_;
   operation_list<waiter> wakers_, drains_;
   engine_counters counters_;

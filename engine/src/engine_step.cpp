@@ -45,19 +45,21 @@ awaitable<void> engine_state::run_step(const schedule& plan) {
   auto span = trace::of(ex).scope("engine", "step");
   span.arg("tokens", std::int64_t{plan.tokens});
   if (batch_.use_count() > 1) batch_ = std::make_shared<batch>();  // a kernel of the step before still holds it
+  stepping_ = true;
   for (auto& item : plan.items) note_admitted(*live_.at(item.id), scheduler_.cached_tokens(item.id));
   model_step step{batch_, compute_};
-  begin(step, plan.items);
+  begin(step, plan.items, false);
   error_code ec;
   for (std::uint32_t l = 0; !ec && l < runs->config().layers; ++l) ec = enqueue_layer(step, l);
   if (!ec) ec = enqueue_end(step);
   auto [status] = co_await compute_.record().async_wait(asio::as_tuple(asio::deferred));
+  stepping_ = false;
   if (!ec) ec = status;
   if (ec) co_return fail_step(plan, ec);
   postprocess(plan, *step.samples);
 }
 
-void engine_state::begin(model_step& step, std::span<const schedule_item> items) {
+void engine_state::begin(model_step& step, std::span<const schedule_item> items, bool hold_context) {
   ++counters_.steps;
   std::vector<kv_step_item> kv_items;
   step.what->sequences.resize(items.size());
@@ -70,7 +72,7 @@ void engine_state::begin(model_step& step, std::span<const schedule_item> items)
     to.start = item.start;
     to.tokens.assign(tokens.begin() + item.start, tokens.begin() + item.start + item.count);
     to.sample = item.sample;
-    kv_items.push_back({item.id, item.start, item.count, tokens, blocks});
+    kv_items.push_back({item.id, item.start, item.count, tokens, blocks, hold_context});
     if (item.sample) step.samples->all.push_back({item.id, live_.at(item.id)->request.sampling, tokens.size()});
   }
   step.kv = connector.begin_step(kv_items);

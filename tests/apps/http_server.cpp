@@ -88,6 +88,35 @@ TEST_CASE("http server: pipelined requests are answered in order") {
   });
 }
 
+TEST_CASE("http server: the head goes out with the first write, even of nothing") {
+  on_sim_context([] {
+    const auto routes = [](http::server& s) {
+      s.route(verb::get, "/early", [](exchange& x) -> awaitable<void> {
+        x.start(status::ok, "text/plain");
+        if (co_await x.write("")) co_return;
+        co_await pause(1h);
+        if (!co_await x.write("late")) co_await x.finish();
+      });
+    };
+    return with_site({}, routes, [](site& s) -> awaitable<void> {
+      auto& time = clock::of(co_await asio::this_coro::executor);
+      auto c = co_await s.connect();
+      const auto asked = time.now();
+      co_await c.send(get("/early"));
+      CHECK(code_of(co_await c.read(true)) == 200);
+      CHECK(time.now() - asked < 1min);
+      std::string body(static_cast<const char*>(c.ahead.data().data()), c.ahead.size());
+      while (!body.ends_with("0\r\n\r\n")) {
+        char bytes[64];
+        auto [ec, n] = co_await c.stream.async_read_some(asio::buffer(bytes), asio::as_tuple(asio::deferred));
+        REQUIRE(!ec);
+        body.append(bytes, n);
+      }
+      CHECK(body == "4\r\nlate\r\n0\r\n\r\n");
+    });
+  });
+}
+
 TEST_CASE("http server: unknown routes, wrong methods and malformed requests are told apart") {
   on_both_contexts([] {
     return with_site({}, plain_routes, [](site& s) -> awaitable<void> {

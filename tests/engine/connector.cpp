@@ -46,6 +46,7 @@ awaitable<void> sleep_for(duration d) {
 struct tier_spec {
   std::string name;
   std::shared_ptr<store> blocks;
+  duration load_budget = 2ms;
 };
 
 // An engine that only keeps the books: what it "computes" is the truth of each block.
@@ -55,7 +56,7 @@ struct machine {
     std::vector<kv_tier> tiers;
     for (auto& s : specs)
       tiers.push_back(
-          {.name = s.name, .blocks = s.blocks, .lookup_budget = 2ms, .load_budget = 2ms, .save_budget = 2ms});
+          {.name = s.name, .blocks = s.blocks, .lookup_budget = 2ms, .load_budget = s.load_budget, .save_budget = 2ms});
     o.on_tier_bad = [this](std::string_view t, error_code) { log += "-" + std::string(t); };
     o.on_tier_good = [this](std::string_view t) { log += "+" + std::string(t); };
     o.on_tier_full = [this](std::string_view t, error_code) { log += "=" + std::string(t); };
@@ -363,6 +364,57 @@ TEST_CASE("a lookup that opens costs the load no second question, and gives up w
         idle.connector->finish(3);
         co_await asio::post(asio::deferred);
         CHECK(remote->readers == 0);
+      },
+      {.real = false});
+}
+
+TEST_CASE("a tier that is slow to open is asked instead, and is not called bad") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        auto remote = make_store(ex);
+        {
+          machine m(ex, 16, {{"remote", remote}});
+          co_await m.serve(1, tokens(17));
+          co_await m.connector->async_close();
+        }
+        remote->fault.open_takes = 10ms;
+        machine m(ex, 32, {{"remote", remote, 50ms}});
+        m.how = kv_lookup::open;
+        CHECK((co_await m.serve(2, tokens(17))).loaded == 4);
+        CHECK(m.log.empty());
+        CHECK(remote->readers == 0);
+        // From now on it is only asked, for a while.
+        remote->calls = 0;
+        CHECK((co_await m.connector->async_lookup(3, tokens(18, 7), "", kv_lookup::open)).blocks == 0);
+        CHECK(remote->calls == 1);
+        m.connector->finish(3);
+      },
+      {.real = false});
+}
+
+TEST_CASE("what a lookup opened and a server cut because nobody read it is asked for once more") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        auto remote = make_store(ex);
+        {
+          machine m(ex, 16, {{"remote", remote}});
+          co_await m.serve(1, tokens(17));
+          co_await m.connector->async_close();
+        }
+        remote->fault.patience = 1ms;
+        for (bool dead : {false, true}) {
+          machine m(ex, 32, {{"remote", remote}});
+          CHECK((co_await m.connector->async_lookup(2, tokens(17), "", kv_lookup::open)).blocks == 4);
+          co_await sleep_for(5ms);
+          if (dead) remote->fault.error = 1;  // not only cut off
+          std::vector<block_index> blocks;
+          CHECK(m.cache.allocate(4, blocks));
+          auto load = m.connector->load(2, 0, blocks);
+          CHECK(co_await load.async_done() == (dead ? 0 : 4));
+          CHECK(m.log == (dead ? "-remote" : ""));
+          m.cache.release(blocks);
+          m.connector->finish(2);
+        }
       },
       {.real = false});
 }

@@ -17,6 +17,8 @@ struct faults {
   double damaged = 0;  // a block of a read does not verify
   double lost = 0;     // a block that matched is gone when it is read
   duration slowest = std::chrono::microseconds(100);
+  duration open_takes{};                 // opening a read, on top
+  duration patience = duration::max();  // a reader left unread for longer is cut off
 };
 
 class fault_store final : public store {
@@ -95,6 +97,7 @@ class fault_store final : public store {
     reader(fault_store& s, std::vector<block_key> keys)
         : block_reader(s.get_executor()), from_(s), keys_(std::move(keys)), good_(keys_.size()) {
       ++s.readers;
+      opened_ = clock::of(s.get_executor()).now();
       while (found_ < keys_.size() && s.kept.contains(keys_[found_])) ++found_;
     }
     ~reader() override { --from_.readers; }
@@ -107,6 +110,8 @@ class fault_store final : public store {
     awaitable<result<std::size_t>> read(std::uint32_t layer, std::vector<buffer> into) {
       for (auto& b : into) std::ranges::fill(b.bytes(), std::byte{0xee});
       if (auto ec = co_await from_.trouble()) co_return ec;
+      if (!std::exchange(begun_, true) && clock::of(get_executor()).now() - opened_ > from_.fault.patience)
+        co_return errc::unavailable;
       good_ = std::min(good_, into.size());
       for (std::size_t i = 0; i < good_; ++i) {
         auto it = from_.kept.find(keys_[i]);
@@ -123,6 +128,8 @@ class fault_store final : public store {
     }
 
     fault_store& from_;
+    time_point opened_{};
+    bool begun_ = false;
     std::vector<block_key> keys_;
     std::size_t good_;
     std::size_t found_ = 0;
@@ -150,6 +157,8 @@ class fault_store final : public store {
   }
   awaitable<result<std::unique_ptr<block_reader>>> open_read(std::vector<block_key> keys) {
     if (auto ec = co_await trouble()) co_return ec;
+    if (fault.open_takes.count() > 0)
+      co_await clock::of(get_executor()).async_wait_for(fault.open_takes, asio::deferred);
     co_return std::make_unique<reader>(*this, std::move(keys));
   }
   void do_remove(namespace_id, block_key key, done_handler h) override {

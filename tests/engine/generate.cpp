@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 
+#include "cokv/kvstream/block_key.hpp"
 #include "cokv/kvstream/memory_store.hpp"
 #include "engine/expected.hpp"
 #include "engine/fault_store.hpp"
@@ -222,6 +224,69 @@ TEST_CASE("generate: a tier that fails in the middle of a load changes no token,
   }
   CHECK(cached > 1000);
   CHECK(failures > 50);
+}
+
+TEST_CASE("generate: what a cancelled request's step still reads is not given to others, and what it computed is right") {
+  const auto text = [](unsigned seed, std::size_t n) {
+    std::vector<token_id> t;
+    for (std::size_t i = 0; i < n; ++i) t.push_back(20 + static_cast<token_id>((seed = seed * 1664525u + 1013904223u) >> 8) % 900);
+    return t;
+  };
+  const auto mine = text(1, 373), other = text(2, 324);
+  asio::io_context io{1};
+  auto d = open_device(io.get_executor(), "cpu", {.threads = 1}).value();
+  const auto make = [&](std::shared_ptr<store> tier, engine_options o = {}) {
+    o.tiers = {{.name = "host", .blocks = std::move(tier)}};
+    return engine(io.get_executor(), d, tiny_model(dtype::f32), words(), std::move(o));
+  };
+  const auto ask = [&](engine& e, std::vector<token_id> prompt) {
+    answer a;
+    asio::co_spawn(io, collect(e.submit(greedy(std::move(prompt), 2)).value(), a), asio::detached);
+    e.async_drain([](error_code) {});
+    io.restart();
+    io.run();
+    return a;
+  };
+  const auto memory = [&] {
+    return std::make_shared<memory_store>(io.get_executor(), memory_store_options{.limit_bytes = 64 << 20});
+  };
+  auto host = memory(), alone = memory();
+  for (auto& prompt : {std::vector(mine.begin(), mine.begin() + 321), other}) {
+    auto e = make(host);
+    ask(e, prompt);
+  }
+  auto quiet = make(alone);
+  ask(quiet, mine);
+
+  auto e = make(host, {.kv_blocks = 26, .max_sequence = 416});
+  std::atomic<bool> go = false;
+  auto busy = d.make_stream({.name = "busy"}).value();
+  CHECK(!busy.launch("wait", [&] { go.wait(false); }));
+  {
+    auto g = e.submit(greedy(mine, 4)).value();
+    io.restart();
+    io.poll();  // its KV is there, its step is enqueued behind the other stream's kernel
+    REQUIRE(e.counters().steps == 1);
+    REQUIRE(e.kv_counters().tiers[0].loaded_blocks == 20);
+  }
+  answer b;  // has room only where the other's prefix is
+  asio::co_spawn(io, collect(e.submit(greedy(other, 2)).value(), b), asio::detached);
+  io.poll();
+  CHECK(e.kv_counters().tiers[0].loaded_blocks == 20);
+  go = true;
+  go.notify_all();
+  e.async_drain([](error_code) {});
+  io.restart();
+  io.run();
+  CHECK(b.tokens.size() == 2);
+  const auto keys = chain_keys(mine, 16);
+  for (std::size_t k = 0; k < keys.size(); ++k)
+    for (std::uint32_t layer = 0; layer < 8; ++layer) {
+      const auto got = host->stored_segment(e.kv_namespace(), keys[k], layer),
+                 want = alone->stored_segment(e.kv_namespace(), keys[k], layer);
+      REQUIRE(!want.empty());
+      CHECK(std::ranges::equal(got.bytes(), want.bytes()));
+    }
 }
 
 TEST_CASE("generate: cancelled or destroyed at any moment of a load, blocks are free and nothing is left behind") {

@@ -286,15 +286,14 @@ TEST_CASE("file store: a node that is killed frees its folder") {
   sim_context context(3);
   sim::node host(context, "host");
   std::vector<std::unique_ptr<file_store>> stores;
+  static constexpr auto open_twice = [](asio::any_io_executor ex,
+                                        std::vector<std::unique_ptr<file_store>>& opened) -> awaitable<void> {
+    opened.push_back(co_await file_store::async_open(ex, options()));
+    auto [ec, other] = co_await file_store::async_open(ex, options(), as_tuple());
+    CHECK(ec == errc::in_use);
+  };
   for (int life = 0; life < 2; ++life) {
-    asio::co_spawn(
-        host.get_executor(),
-        [&](asio::any_io_executor ex) -> awaitable<void> {
-          stores.push_back(co_await file_store::async_open(ex, options()));
-          auto [ec, other] = co_await file_store::async_open(ex, options(), as_tuple());
-          CHECK(ec == errc::in_use);
-        }(host.get_executor()),
-        asio::detached);
+    asio::co_spawn(host.get_executor(), open_twice(host.get_executor(), stores), asio::detached);
     context.run();
     CHECK(stores.size() == static_cast<std::size_t>(life + 1));
     host.kill();

@@ -402,14 +402,13 @@ TEST_CASE("device: a CUDA device that isn't there says so in one line") {
 }
 
 TEST_CASE("stream: a context that ends under a kernel: what was dropped is closed, the kernel's event waits for it") {
-  std::latch entered{1};
+  std::latch entered{1}, told{1};
   std::atomic<bool> early{true};
   event running, dropped;
   {
     asio::io_context ctx{1};
     auto dev = open_device(ctx.get_executor(), "cpu", {.threads = 1}).value();
     auto s = dev.make_stream({.name = "s"}).value();
-    std::latch told{1};
     s.launch("runs", [&] {
       entered.count_down();
       told.wait();

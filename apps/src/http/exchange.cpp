@@ -282,7 +282,7 @@ awaitable<error_code> exchange::write(std::span<const asio::const_buffer> buffer
   if (write_error_) co_return write_error_;
   std::size_t total = 0;
   for (const auto& b : buffers) total += b.size();
-  if (total == 0) co_return error_code();
+  if (total == 0 && head_out_.empty()) co_return error_code();
   if (promised_ && sent_ + total > *promised_) throw std::logic_error("more than the length that start() announced");
   sent_ += total;
   if (head_.method == verb::head) co_return error_code();
@@ -291,7 +291,7 @@ awaitable<error_code> exchange::write(std::span<const asio::const_buffer> buffer
   std::vector<asio::const_buffer> all;
   all.reserve(buffers.size() + 3);
   if (!head.empty()) all.push_back(as_buffer(head));
-  if (!chunked_) {
+  if (!chunked_ || total == 0) {
     all.insert(all.end(), buffers.begin(), buffers.end());
     co_return write_error_ = co_await put(all);
   }

@@ -57,7 +57,7 @@ class exchange {
   awaitable<error_code> respond(status code, std::string_view type, std::string_view body);
   awaitable<error_code> refuse(problem p);  // respond() with an error object
   // Then write() and finish(). With a length exactly that many bytes are to be written; without, chunks. The head goes
-  // out with the first of them, in one system call.
+  // out with the first write, in one system call, be it of nothing.
   void start(status code, std::string_view type, std::optional<std::uint64_t> length = {});
   awaitable<error_code> write(std::string_view bytes);
   awaitable<error_code> write(std::span<const asio::const_buffer> buffers);  // in one system call where possible

@@ -144,6 +144,9 @@ struct kv_step_item {
   std::uint32_t count = 0;
   std::span<const token_id> tokens;     // the whole sequence, at least start + count
   std::span<const block_index> blocks;  // its block table
+  // Also what it only reads stays where it is until the step is over. For a step beside which blocks are handed out and
+  // filled: if its request ends, others' KV could come to lie where its context is still being read.
+  bool hold_context = false;
 };
 
 // A step in flight. It holds the step's blocks until it is over, so that a request may be cancelled under it.

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The cache is down, slow, killed or lying: requests are served by computing, with one warning and a metric."""
+import contextlib
 import os
 import signal
 import socket
@@ -176,18 +177,32 @@ class relay:
             target.close()
 
 
-def a_disk_that_is_full(binary, folder):
+@contextlib.contextmanager
+def small_disk(folder):
+    """A disk of 1 MiB; None, with a message, where there can't be one."""
+    disk = os.path.join(folder, "disk")
+    os.mkdir(disk)
     if os.geteuid() != 0:
         print("skipped: a small disk of its own takes root")
+        yield None
         return
-    wanted = reference(binary)
-    disk, path = os.path.join(folder, "disk"), os.path.join(folder, "log")
-    os.mkdir(disk)
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, text=True)
     if mounted.returncode != 0:
         print("skipped: no disk can be mounted here:", mounted.stderr.strip())
+        yield None
         return
     try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+def a_disk_that_is_full(binary, folder):
+    wanted = reference(binary)
+    path = os.path.join(folder, "log")
+    with small_disk(folder) as disk:
+        if not disk:
+            return
         with open(path, "w") as log, serve(binary, "--kv-dir", disk, "--kv-blocks", 200, log=log) as server:
             for n in range(6):
                 complete(server.port, f"{n} " + PROMPT, 4)
@@ -204,8 +219,24 @@ def a_disk_that_is_full(binary, folder):
             again = complete(server.port, PROMPT, 16)
             same("text after a restart", again["text"], wanted["text"])
             at_least("cached tokens", cached(again), 16)
-    finally:
-        subprocess.run(["umount", "-l", disk], check=True)
+
+
+def a_cache_whose_disk_is_full(binary, folder):
+    wanted = reference(binary)
+    path = os.path.join(folder, "log")
+    with small_disk(folder) as disk:
+        if not disk:
+            return
+        with open(path, "w") as log, Server(binary, "cache", "--dir", disk, log=log) as cache, \
+                serve(binary, "--kv-remote", cache.url, "--kv-blocks", 200) as server:
+            for n in range(6):
+                complete(server.port, f"{n} " + PROMPT, 4)
+                until("saves end", lambda: metric(server.port, "cokv_kv_pending_blocks", tier="remote") == 0)
+            same("text", complete(server.port, PROMPT, 16)["text"], wanted["text"])
+            same("the tier is bad", metric(server.port, "cokv_kv_tier_bad", tier="remote"), 0)
+            same("exit code", cache.stop(), 0)
+        told = [line for line in warnings(path) if "no room for more KV" in line]
+        same(f"warnings in {open(path).read()}", len(told), 1)
 
 
 def a_folder_that_another_process_has(binary, folder):
@@ -226,4 +257,4 @@ def a_folder_that_another_process_has(binary, folder):
 
 run(a_cache_that_is_not_there, a_cache_that_accepts_and_says_nothing, a_cache_killed_while_it_works,
     a_stopped_cache_does_not_stop_the_server, a_flipped_byte_on_disk_is_never_used, a_flipped_byte_on_the_wire_is_never_used,
-    a_disk_that_is_full, a_folder_that_another_process_has)
+    a_disk_that_is_full, a_cache_whose_disk_is_full, a_folder_that_another_process_has)

@@ -1,5 +1,7 @@
 #include "cache/service.hpp"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 
 #include "cache/key_list.hpp"
@@ -242,6 +244,9 @@ awaitable<std::optional<http::problem>> service::store_stream(exchange& x, strea
 awaitable<service::upload> service::receive(exchange& x, namespace_id ns, bool deferred, const block_key* only) {
   stream_parser parser(options_.frames);
   auto refused = co_await store_stream(x, parser, ns, deferred, only);
+  const bool full = refused && refused->code == status::insufficient_storage;
+  if (full && !std::exchange(full_, true)) spdlog::warn("no room for more KV: writes are refused until there is");
+  if (!refused && std::exchange(full_, false)) spdlog::info("there is room for KV again");
   co_return upload{parser.about(), std::move(refused)};
 }
 

@@ -134,7 +134,7 @@ awaitable<void> connector_state::run_part(std::shared_ptr<connector_state> self,
 
   auto reader = std::exchange(l->runs[part].run.reader, nullptr);
   bool waited = reader != nullptr;  // since the lookup, unread
-  for (std::uint32_t layer = 0; layer < l->layers; ++layer) {
+  for (std::uint32_t layer = 0; layer < l->layers;) {
     if (!reader) {
       auto opened = co_await with_deadline(t.tier.blocks->async_open_read(self->ns, self->layout, keys, asio::deferred),
                                            t.tier.load_budget);
@@ -151,7 +151,6 @@ awaitable<void> connector_state::run_part(std::shared_ptr<connector_state> self,
     auto n = co_await with_deadline(reader->async_read(layer, std::move(into), asio::deferred), t.tier.load_budget);
     if (!n && std::exchange(waited, false) && n.error() != asio::error::operation_aborted) {
       reader.reset();  // a server may cut what nobody reads, and be well: asked once more
-      --layer;
       continue;
     }
     waited = false;
@@ -159,7 +158,7 @@ awaitable<void> connector_state::run_part(std::shared_ptr<connector_state> self,
     if (!n) co_return;
     auto& p = l->runs[part];
     p.good = std::min(p.good, static_cast<std::uint32_t>(*n));
-    p.layers = layer + 1;
+    p.layers = ++layer;
     if (p.good == 0) co_return;
     l->advance();
   }

@@ -15,7 +15,7 @@ constexpr std::size_t most_enqueued = 256;
 // guess costs a connection, a lease or a server's room held for a step, so there are few of them at a time.
 bool engine_state::begins_at_once(const generation_state& g) const {
   const auto blocks = (g.request.prompt.size() + options.block_tokens - 1) / options.block_tokens;
-  return !stepping_ && opening_.size() < most_opening && scheduler_.waiting() == 0 &&
+  return !scheduler_.stepping() && opening_.size() < most_opening && scheduler_.waiting() == 0 &&
          cache.available() >= blocks + scheduler_.running();
 }
 
@@ -70,6 +70,7 @@ awaitable<void> engine_state::load_and_compute(std::shared_ptr<engine_state> sel
       if (!s.live_.contains(l.id)) co_return;
     }
     if (layer == 0) {
+      step.where = s.compute_;  // it may have been replaced since
       const schedule_item behind{l.id, l.start + l.count, l.compute, l.sample};
       s.begin(step, {&behind, 1}, true);
     }

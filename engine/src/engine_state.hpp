@@ -89,7 +89,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   std::set<request_id> opening_;  // their lookups may hold what they found
   std::shared_ptr<batch> batch_ = std::make_shared<batch>();
   request_id next_id_ = 1;
-  bool stepping_ = false, looping_ = false, woken_ = false, draining_ = false;
+  bool looping_ = false, woken_ = false, draining_ = false;
   error_code broken_;
   operation_list<waiter> wakers_, drains_;
   engine_counters counters_;

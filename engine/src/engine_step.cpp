@@ -45,7 +45,6 @@ awaitable<void> engine_state::run_step(const schedule& plan) {
   auto span = trace::of(ex).scope("engine", "step");
   span.arg("tokens", std::int64_t{plan.tokens});
   if (batch_.use_count() > 1) batch_ = std::make_shared<batch>();  // a kernel of the step before still holds it
-  stepping_ = true;
   for (auto& item : plan.items) note_admitted(*live_.at(item.id), scheduler_.cached_tokens(item.id));
   model_step step{batch_, compute_};
   begin(step, plan.items, false);
@@ -53,7 +52,6 @@ awaitable<void> engine_state::run_step(const schedule& plan) {
   for (std::uint32_t l = 0; !ec && l < runs->config().layers; ++l) ec = enqueue_layer(step, l);
   if (!ec) ec = enqueue_end(step);
   auto [status] = co_await compute_.record().async_wait(asio::as_tuple(asio::deferred));
-  stepping_ = false;
   if (!ec) ec = status;
   if (ec) co_return fail_step(plan, ec);
   postprocess(plan, *step.samples);

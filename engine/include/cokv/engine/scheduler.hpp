@@ -125,6 +125,7 @@ class scheduler {
   bool cancel(request_id id);
 
   bool has_work() const noexcept { return !requests_.empty(); }
+  bool stepping() const noexcept { return in_flight_; }  // next() planned a step, done() has not been called
   std::size_t waiting() const noexcept { return waiting_.size(); }
   std::size_t running() const noexcept { return running_.size(); }
   bool contains(request_id id) const { return requests_.contains(id); }

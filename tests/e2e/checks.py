@@ -2,6 +2,7 @@
 import os
 import sys
 import tempfile
+import time
 import traceback
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -39,3 +40,11 @@ def same(what, got, wanted):
 def at_least(what, got, wanted):
     if got < wanted:
         raise AssertionError(f"{what}: got {got!r}, wanted at least {wanted!r}")
+
+
+def until(what, condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError(f"did not come about: {what}")
+        time.sleep(0.01)

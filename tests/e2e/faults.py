@@ -6,9 +6,8 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 
-from checks import MODEL, ROOT, at_least, run, same
+from checks import MODEL, ROOT, at_least, run, same, until
 from lib_servers import Server, complete, metric
 
 VERSES = open(os.path.join(ROOT, "models/text/genesis.txt")).read().strip().split("\n")
@@ -30,14 +29,6 @@ def cached(answer):
 
 def warnings(path):
     return [line for line in open(path) if "warn" in line.lower()]
-
-
-def until(what, condition, seconds=30):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"did not come about: {what}")
-        time.sleep(0.01)
 
 
 def a_cache_that_is_not_there(binary, folder):

@@ -7,9 +7,8 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 
-from checks import MODEL, at_least, run, same
+from checks import MODEL, at_least, run, same, until
 from lib_servers import Server, complete, fetch, metric, request_bytes
 
 CASES = json.load(open(os.path.join(MODEL, "expected.json")))["cases"]
@@ -45,14 +44,6 @@ def parse(got):
 def ask(port, path, body, method="POST"):
     status, headers, answer = send(port, request_bytes(port, method, path, body))
     return status, json.loads(answer)
-
-
-def until(what, condition, seconds=30):
-    end = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError(f"did not come about: {what}")
-        time.sleep(0.01)
 
 
 def the_committed_continuations_streamed_and_whole(binary, folder):

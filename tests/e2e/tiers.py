@@ -2,7 +2,6 @@
 """The same tokens wherever the KV comes from, and however the prompt is split."""
 import os
 import random
-import time
 
 from checks import MODEL, ROOT, at_least, run, same
 from lib_servers import Server, complete, metric

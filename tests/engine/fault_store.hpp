@@ -17,7 +17,7 @@ struct faults {
   double damaged = 0;  // a block of a read does not verify
   double lost = 0;     // a block that matched is gone when it is read
   duration slowest = std::chrono::microseconds(100);
-  duration open_takes{};                 // opening a read, on top
+  duration open_takes{};                // opening a read, on top
   duration patience = duration::max();  // a reader left unread for longer is cut off
 };
 

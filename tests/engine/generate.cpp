@@ -226,10 +226,12 @@ TEST_CASE("generate: a tier that fails in the middle of a load changes no token,
   CHECK(failures > 50);
 }
 
-TEST_CASE("generate: what a cancelled request's step still reads is not given to others, and what it computed is right") {
+TEST_CASE(
+    "generate: what a cancelled request's step still reads is not given to others, and what it computed is right") {
   const auto text = [](unsigned seed, std::size_t n) {
     std::vector<token_id> t;
-    for (std::size_t i = 0; i < n; ++i) t.push_back(20 + static_cast<token_id>((seed = seed * 1664525u + 1013904223u) >> 8) % 900);
+    for (std::size_t i = 0; i < n; ++i)
+      t.push_back(20 + static_cast<token_id>((seed = seed * 1664525u + 1013904223u) >> 8) % 900);
     return t;
   };
   const auto mine = text(1, 373), other = text(2, 324);

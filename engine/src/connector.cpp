@@ -71,8 +71,7 @@ awaitable<std::vector<load_run>> connector_state::find(std::vector<block_key> ke
   co_return runs;
 }
 
-awaitable<result<kv_match>> connector_state::lookup(request_id id, std::size_t prompt_tokens,
-                                                    kv_lookup how) {
+awaitable<result<kv_match>> connector_state::lookup(request_id id, std::size_t prompt_tokens, kv_lookup how) {
   auto self = shared_from_this();
   kv_match m;
   m.tier_blocks.resize(tiers.size());
@@ -123,8 +122,8 @@ void kv_connector::lookup(std::shared_ptr<detail::connector_state> state, reques
   state->plans[id].clear();
   auto ex = state->ex;
   // The coroutine starts later: it owns the state from now on, whatever becomes of the connector before.
-  constexpr auto run = [](std::shared_ptr<detail::connector_state> s, request_id of,
-                          std::size_t tokens, kv_lookup how) -> awaitable<result<kv_match>> {
+  constexpr auto run = [](std::shared_ptr<detail::connector_state> s, request_id of, std::size_t tokens,
+                          kv_lookup how) -> awaitable<result<kv_match>> {
     co_return co_await s->lookup(of, tokens, how);
   };
   const auto tokens = prompt.size();

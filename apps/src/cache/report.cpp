@@ -11,7 +11,7 @@ struct column {
   const char* name;
   const char* help;
   bool gauge;
-  std::uint64_t store_info::*value;
+  std::uint64_t store_info::* value;
 };
 
 constexpr column columns[] = {

@@ -57,8 +57,7 @@ service::service(store& s, std::vector<tier> tiers, service_options options)
 void service::add_routes(http::server& server) {
   const auto on = [&](verb method, std::string_view pattern, awaitable<void> (service::*handler)(exchange&),
                       http::route_options options = {}) {
-    server.route(
-        method, pattern, [this, handler](exchange& x) { return (this->*handler)(x); }, std::move(options));
+    server.route(method, pattern, [this, handler](exchange& x) { return (this->*handler)(x); }, std::move(options));
   };
   const std::uint64_t key_lists = 4096 + options_.frames.max_blocks * std::uint64_t{80};
   const auto begins = options_.frames.payload(frame_type::begin) + frame_header_bytes + frame_trailer_bytes;

@@ -84,10 +84,10 @@ class service {
   store& store_;
   std::vector<tier> tiers_;
   service_options options_;
-  semaphore room_;                    // in KiB
-  std::size_t waiting_ = 0;           // for room
-  bool full_ = false;                 // the last write found no room
-  std::uint64_t damaged_ = 0;         // uploads with a digest that does not match
+  semaphore room_;             // in KiB
+  std::size_t waiting_ = 0;    // for room
+  bool full_ = false;          // the last write found no room
+  std::uint64_t damaged_ = 0;  // uploads with a digest that does not match
   std::uint64_t bytes_in_ = 0, bytes_out_ = 0;
   http::metrics page_;
 };

@@ -46,7 +46,7 @@ class block_sender {
   std::uint32_t blocks_;
   std::uint64_t length_;
   std::vector<std::byte> pending_;  // frames without segments, which go out with the next that have some
-  bool copies_ = false;  // the store does not show its memory
+  bool copies_ = false;             // the store does not show its memory
   layer_memory memory_;
 };
 

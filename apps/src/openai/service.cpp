@@ -77,10 +77,8 @@ service::service(backend& b, service_options options, http::metrics& page)
 
 void service::route(http::server& s) {
   const http::route_options large{.body_bytes = options_.body_bytes, .body_types = {"application/json"}};
-  s.route(
-      verb::post, "/v1/completions", [this](exchange& x) { return completion(x); }, large);
-  s.route(
-      verb::post, "/v1/chat/completions", [this](exchange& x) { return chat(x); }, large);
+  s.route(verb::post, "/v1/completions", [this](exchange& x) { return completion(x); }, large);
+  s.route(verb::post, "/v1/chat/completions", [this](exchange& x) { return chat(x); }, large);
   s.route(verb::get, "/v1/models", [this](exchange& x) -> awaitable<void> {
     co_await x.respond(status::ok, "application/json",
                        model_list({{options_.id, options_.created, backend_.context()}}));

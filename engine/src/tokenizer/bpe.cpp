@@ -13,7 +13,9 @@ constexpr token_id joined = -1;  // a symbol that its left neighbour took in
 }  // namespace
 
 merge_table::merge_table(std::size_t count)
-    : slots_(std::bit_ceil(std::max<std::size_t>(16, count * 2 + 2))), mask_(slots_.size() - 1), shift_(64 - std::countr_zero(slots_.size())) {}
+    : slots_(std::bit_ceil(std::max<std::size_t>(16, count * 2 + 2))),
+      mask_(slots_.size() - 1),
+      shift_(64 - std::countr_zero(slots_.size())) {}
 
 void merge_table::insert(token_id left, token_id right, std::uint32_t rank, token_id merged) {
   auto key = make_key(left, right);

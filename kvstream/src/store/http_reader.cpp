@@ -117,7 +117,8 @@ class http_reader final : public block_reader {
     if (b->failed) co_return errc::closed;
     if (layer >= b->about.layout.layers()) co_return errc::out_of_range;
     const auto bytes = b->about.layout.segments[layer];
-    if (b->busy || layer < b->next || !fit(into, into.size() == b->found ? b->found : b->about.keys.size(), bytes)) co_return errc::invalid_argument;
+    if (b->busy || layer < b->next || !fit(into, into.size() == b->found ? b->found : b->about.keys.size(), bytes))
+      co_return errc::invalid_argument;
     operation_guard guard(*b);
     while (b->lease && b->next <= layer) {
       auto ec = b->next == layer ? co_await receive(*b, into) : co_await skip(*b);

@@ -2,6 +2,7 @@
 
 #include <boost/assert.hpp>
 
+#include "cokv/runtime/detail/run_as_operation.hpp"
 #include "connector_state.hpp"
 
 namespace cokv {

@@ -1,5 +1,6 @@
 #include <boost/assert.hpp>
 
+#include "cokv/runtime/detail/initiate.hpp"
 #include "cokv/runtime/trace.hpp"
 #include "connector_state.hpp"
 

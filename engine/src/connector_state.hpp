@@ -12,6 +12,7 @@
 #include "cokv/runtime/channel.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/detail/background.hpp"
+#include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/semaphore.hpp"
 #include "tier_health.hpp"
 

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "cokv/kvstream/slice.hpp"
+#include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/run_as_operation.hpp"
 #include "cokv/runtime/error.hpp"
 #include "engine_state.hpp"
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/trace.hpp"
 #include "generation_state.hpp"
 

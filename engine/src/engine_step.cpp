@@ -1,6 +1,7 @@
 // The engine's loop: schedule, run, postprocess.
 #include <algorithm>
 
+#include "cokv/runtime/detail/initiate.hpp"
 #include "engine_state.hpp"
 #include "kernel/cpu/parallel.hpp"
 

@@ -5,6 +5,8 @@
 
 #include "cokv/engine/detokenizer.hpp"
 #include "cokv/engine/engine.hpp"
+#include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/operation.hpp"
 
 namespace cokv::detail {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cokv/runtime/asio.hpp"
-#include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/operation.hpp"
 
 namespace cokv::detail {
 

@@ -12,6 +12,7 @@
 
 #include "cokv/runtime/detail/initiate.hpp"
 #include "cokv/runtime/detail/mailbox.hpp"
+#include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/detail/unique_function.hpp"
 
 namespace cokv::detail {

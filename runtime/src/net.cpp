@@ -3,7 +3,7 @@
 #include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
 
-#include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/run_as_operation.hpp"
 #include "services.hpp"
 
 namespace cokv {

@@ -3,6 +3,7 @@
 #include <boost/assert.hpp>
 
 #include "cokv/runtime/detail/mailbox.hpp"
+#include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/error.hpp"
 
 namespace cokv {

@@ -7,6 +7,7 @@
 
 #include "cokv/kvstream/store.hpp"
 #include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/detail/run_as_operation.hpp"
 #include "cokv/runtime/error.hpp"
 
 namespace cokv::test {

@@ -1,4 +1,3 @@
-#include "cokv/runtime/detail/initiate.hpp"
 
 #include <doctest/doctest.h>
 
@@ -8,6 +7,10 @@
 #include <boost/asio/use_future.hpp>
 #include <set>
 
+#include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/initiate_erased.hpp"
+#include "cokv/runtime/detail/operation.hpp"
+#include "cokv/runtime/detail/run_as_operation.hpp"
 #include "cokv/runtime/error.hpp"
 #include "support/counting_allocator.hpp"
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "cokv/kvstream/digest.hpp"
+#include "cokv/runtime/detail/run_as_operation.hpp"
 #include "cokv/runtime/error.hpp"
 #include "store/file_store_state.hpp"
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cokv/runtime/detail/operation.hpp"
+#include "cokv/runtime/detail/run_as_operation.hpp"
 #include "store/file_store_state.hpp"
 
 namespace cokv {

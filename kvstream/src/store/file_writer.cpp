@@ -1,3 +1,4 @@
+#include "cokv/runtime/detail/run_as_operation.hpp"
 #include "store/file_write_job.hpp"
 
 namespace cokv::detail {

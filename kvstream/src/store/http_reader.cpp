@@ -1,3 +1,4 @@
+#include "cokv/runtime/detail/run_as_operation.hpp"
 #include "store/http_remote.hpp"
 
 namespace cokv::detail {

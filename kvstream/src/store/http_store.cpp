@@ -4,6 +4,7 @@
 #include <boost/json/parse.hpp>
 #include <boost/json/value.hpp>
 
+#include "cokv/runtime/detail/run_as_operation.hpp"
 #include "store/http_remote.hpp"
 
 namespace cokv {

@@ -1,6 +1,7 @@
 #include <map>
 
 #include "cokv/kvstream/digest.hpp"
+#include "cokv/runtime/detail/run_as_operation.hpp"
 #include "store/http_remote.hpp"
 #include "store/stored_id.hpp"
 

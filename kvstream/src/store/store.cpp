@@ -1,5 +1,6 @@
 #include "cokv/kvstream/store.hpp"
 
+#include "cokv/runtime/detail/initiate.hpp"
 #include "cokv/runtime/error.hpp"
 
 namespace cokv {

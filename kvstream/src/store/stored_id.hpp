@@ -9,6 +9,7 @@
 #include "cokv/kvstream/namespace_id.hpp"
 #include "cokv/runtime/buffer.hpp"
 #include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/error.hpp"
 
 namespace cokv::detail {

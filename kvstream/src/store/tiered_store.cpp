@@ -1,6 +1,7 @@
 #include "cokv/kvstream/tiered_store.hpp"
 
 #include "cokv/kvstream/digest.hpp"
+#include "cokv/runtime/detail/run_as_operation.hpp"
 #include "cokv/runtime/result.hpp"
 #include "store/stored_id.hpp"
 

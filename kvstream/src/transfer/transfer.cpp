@@ -1,5 +1,6 @@
 #include "cokv/kvstream/transfer.hpp"
 
+#include "cokv/runtime/detail/run_as_operation.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 

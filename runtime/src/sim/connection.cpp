@@ -1,3 +1,4 @@
+#include "cokv/runtime/detail/initiate.hpp"
 #include "net.hpp"
 
 namespace cokv::detail {

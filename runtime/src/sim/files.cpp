@@ -3,6 +3,7 @@
 #include <set>
 
 #include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/file.hpp"
 #include "disk.hpp"

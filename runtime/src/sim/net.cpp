@@ -1,5 +1,7 @@
 #include "net.hpp"
 
+#include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/operation.hpp"
 #include "services.hpp"
 
 namespace cokv::detail {

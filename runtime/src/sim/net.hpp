@@ -5,7 +5,7 @@
 #include <map>
 #include <set>
 
-#include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/net.hpp"
 #include "cokv/runtime/sim_net.hpp"
 

@@ -39,6 +39,7 @@
 #include "cokv/kvstream/namespace_id.hpp"
 #include "cokv/kvstream/store.hpp"
 #include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/detail/initiate_erased.hpp"
 #include "cokv/runtime/event.hpp"
 
 namespace cokv {

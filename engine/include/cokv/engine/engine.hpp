@@ -35,6 +35,7 @@
 #include "cokv/engine/stop_matcher.hpp"
 #include "cokv/engine/tokenizer.hpp"
 #include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/detail/initiate_erased.hpp"
 #include "cokv/runtime/device.hpp"
 
 namespace cokv {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "cokv/kvstream/store.hpp"
+#include "cokv/runtime/detail/initiate_erased.hpp"
 
 namespace cokv {
 

@@ -20,6 +20,7 @@
 
 #include "cokv/kvstream/kv_view.hpp"
 #include "cokv/kvstream/transfer.hpp"
+#include "cokv/runtime/detail/initiate_erased.hpp"
 #include "cokv/runtime/staging_pool.hpp"
 #include "cokv/runtime/stream.hpp"
 

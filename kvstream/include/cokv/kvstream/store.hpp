@@ -41,7 +41,7 @@
 #include "cokv/kvstream/namespace_id.hpp"
 #include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/buffer.hpp"
-#include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/initiate_erased.hpp"
 
 namespace cokv {
 

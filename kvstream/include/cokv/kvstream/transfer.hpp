@@ -24,7 +24,7 @@
 
 #include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/buffer.hpp"
-#include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/initiate_erased.hpp"
 #include "cokv/runtime/event.hpp"
 
 namespace cokv {

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/error.hpp"
 
 namespace cokv {

@@ -16,6 +16,7 @@
 #include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/detail/deadline_heap.hpp"
 #include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/operation.hpp"
 
 namespace cokv {
 

@@ -27,6 +27,7 @@
 #include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/detail/initiate.hpp"
 #include "cokv/runtime/detail/mailbox.hpp"
+#include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/device.hpp"
 #include "cokv/runtime/error.hpp"
 

@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/detail/post_to.hpp"
 #include "cokv/runtime/detail/timeline_core.hpp"
 
 namespace cokv {

@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/operation.hpp"
+
 
 namespace cokv {
 

@@ -21,6 +21,7 @@
 
 #include "cokv/runtime/buffer.hpp"
 #include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/device.hpp"
 
 namespace cokv {

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "json_file.hpp"
+#include "cokv/runtime/detail/json_file.hpp"
 
 namespace cokv {
 namespace {

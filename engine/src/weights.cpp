@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "json_file.hpp"
+#include "cokv/runtime/detail/json_file.hpp"
 
 namespace cokv {
 namespace {

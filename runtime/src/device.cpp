@@ -30,6 +30,30 @@ result<device> own(const asio::any_io_executor& ex, Arguments&&... arguments) {
   return device(std::move(backend));
 }
 
+result<device> open_simulated(const asio::any_io_executor& ex, const sim_context::executor_type* home,
+                              std::string_view name) {
+  try {
+    detail::sim_spec_of(name);  // what is wrong with the name comes before where it is used
+    if (!home) return errc::unsupported;
+    auto& unit = sim::device::of(home->core(), name, home->domain().host);
+    if (unit.lost()) return errc::device_lost;
+    return own<detail::sim_device>(ex, home->domain(), unit);
+  } catch (const config_error&) {
+    return name.find(".json") != name.npos ? errc::invalid_argument : errc::unknown_device;
+  }
+}
+
+std::string explain_simulated(std::string_view name) try {
+  const auto spec = detail::sim_spec_of(name);
+  char figures[120];
+  std::snprintf(figures, sizeof figures, "%g GB at %g GB/s, PCIe %g GB/s, NVLink %g GB/s, %g TFLOP/s",
+                spec.memory_bytes / 1e9, spec.memory_bytes_per_second / 1e9, spec.pcie_bytes_per_second / 1e9,
+                spec.nvlink_bytes_per_second / 1e9, spec.flops_per_second / 1e12);
+  return std::string(name) + ": simulated, for runs in virtual time: " + figures;
+} catch (const config_error& e) {
+  return e.what();
+}
+
 }  // namespace
 
 result<device> open_device(asio::any_io_executor ex, std::string_view name, device_options options) {
@@ -45,12 +69,9 @@ result<device> open_device(asio::any_io_executor ex, std::string_view name, devi
     detail::device_service::of(ex).own(std::move(opened->resource));
     return device(std::move(opened->backend));
   }
-  if (name.starts_with("sim:")) {
-    const auto spec = detail::find_sim_device(name.substr(4));
-    if (!spec) return errc::unknown_device;
+  if (detail::names_sim_device(name)) {
     const auto* home = ex.target<sim_context::executor_type>();
-    if (!home) return errc::unsupported;
-    return own<detail::sim_device>(ex, *home, *spec);
+    return open_simulated(ex, home, name);
   }
   return errc::unknown_device;
 }
@@ -58,9 +79,8 @@ result<device> open_device(asio::any_io_executor ex, std::string_view name, devi
 std::string explain_device(std::string_view name) {
   if (name == "cpu") return "cpu: " + std::to_string(std::thread::hardware_concurrency()) + " hardware threads";
   if (const auto ordinal = cuda_ordinal(name)) return cuda::explain(*ordinal);
-  if (name.starts_with("sim:") && detail::find_sim_device(name.substr(4)))
-    return std::string(name) + ": simulated, for runs in virtual time";
-  return std::string(name) + ": unknown device (cpu, cuda:N, sim:NAME)";
+  if (detail::names_sim_device(name)) return explain_simulated(name);
+  return std::string(name) + ": unknown device (cpu, cuda:N, sim:NAME, sim:FILE.json)";
 }
 
 }  // namespace cokv

@@ -1,8 +1,15 @@
+#include "cokv/runtime/sim_device.hpp"
+
 #include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 
 #include "cokv/runtime/compute.hpp"
 #include "cokv/runtime/device.hpp"
 #include "cokv/runtime/sim_context.hpp"
+#include "cokv/runtime/sim_node.hpp"
 #include "cokv/runtime/trace.hpp"
 
 using namespace cokv;
@@ -102,6 +109,153 @@ TEST_CASE("sim device: memory runs out where the device's would, and comes back"
   CHECK(f.dev.allocate(1, memory_kind::exportable).error() == errc::unsupported);
 }
 
+TEST_CASE("sim device: everybody who opens a name has the same device, a number tells two of them apart") {
+  fixture f(1, "sim:h100:1");
+  CHECK(f.dev.name() == "sim:h100:1");
+  auto same = open_device(f.ctx.get_executor(), "sim:h100:01").value();
+  auto other = open_device(f.ctx.get_executor(), "sim:h100").value();
+  CHECK(other.name() == "sim:h100");
+  CHECK(open_device(f.ctx.get_executor(), "sim:h100:0").value().name() == "sim:h100");
+  auto memory = f.dev.allocate(1 << 20).value();
+  CHECK(sim::device::of(f.ctx, same.name()).allocated() == 1 << 20);
+  CHECK(sim::device::of(f.ctx, other.name()).allocated() == 0);
+  auto s = f.dev.make_stream().value(), t = same.make_stream().value(), u = other.make_stream().value();
+  for (auto* one : {&s, &t, &u}) one->launch("k", [] {}, {.flops = 989e9});  // 1 ms
+  f.ctx.run();
+  CHECK(f.ctx.now().time_since_epoch() == 2006us);
+  memory = {};
+  CHECK(sim::device::of(f.ctx, "sim:h100:1").allocated() == 0);
+}
+
+TEST_CASE("sim device: a stream outlives the handle of its device, also when another is opened") {
+  fixture f;
+  auto s = f.dev.make_stream().value();
+  f.dev = {};
+  auto other = open_device(f.ctx.get_executor(), "sim:h100:7").value();
+  bool ran = false;
+  CHECK(!s.launch("k", [&] { ran = true; }));
+  s = {};
+  f.ctx.run();
+  CHECK(ran);
+}
+
+TEST_CASE("sim device: the more urgent stream goes first when an engine comes free, and interrupts nobody") {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    fixture f(seed);
+    auto decode = f.dev.make_stream({.priority = -1}).value(), prefill = f.dev.make_stream().value(),
+         other = f.dev.make_stream().value();
+    std::string order;
+    auto note = [&](char c) { return [&order, c] { order += c; }; };
+    prefill.launch("p", note('1'), {.flops = 989e9});
+    prefill.launch("p", note('4'), {.flops = 989e9});
+    other.launch("o", note('3'), {.flops = 989e9});
+    decode.launch("d", note('2'), {.flops = 989e9});
+    f.ctx.run();
+    CHECK(order == "1234");  // 4 asks when 1 is over, behind 3
+  }
+}
+
+TEST_CASE("sim device: copies between devices go over NVLink, each way by itself, within both ends' bounds") {
+  fixture f;
+  auto& ctx = f.ctx;
+  auto a100 = open_device(ctx.get_executor(), "sim:a100").value();
+  auto other = open_device(ctx.get_executor(), "sim:h100:1").value();
+  constexpr std::size_t n = 45'000'000;  // 0.1 ms at 450 GB/s, 0.15 ms at 300 GB/s
+  auto here = f.dev.allocate(n).value(), there = other.allocate(n).value(), slow = a100.allocate(n).value();
+  auto s = f.dev.make_stream().value(), t = other.make_stream().value(), u = f.dev.make_stream().value();
+  fill(here, 7);
+  auto took = [&](auto&& enqueue) {
+    const auto start = ctx.now();
+    enqueue();
+    ctx.run();
+    return ctx.now() - start;
+  };
+  CHECK(took([&] { CHECK(!s.copy(there, here)); }) == 103us);
+  CHECK(all(there, 7));
+  CHECK(took([&] { CHECK(!t.copy(there, here)); }) == 103us);  // pulled instead of pushed
+  CHECK(took([&] { CHECK(!s.copy(slow, here)); }) == 153us);
+  auto here2 = f.dev.allocate(n).value(), there2 = other.allocate(n).value();
+  CHECK(took([&] { CHECK((!s.copy(there, here) && !u.copy(here2, there2))); }) == 103us);  // both ways at once
+  CHECK(took([&] { CHECK((!s.copy(there, here) && !t.copy(there2, here))); }) == 206us);  // one link, one after another
+  // The first device's link is taken while the third's isn't: who waits for both takes neither before.
+  CHECK(took([&] { CHECK((!s.copy(there, here) && !u.copy(slow, here2))); }) == 256us);
+  CHECK(sim::device::of(ctx, "sim:h100").counts.bytes >= 6 * n);
+}
+
+TEST_CASE("sim device: what can't reach what is refused before anything is enqueued") {
+  fixture f;
+  sim_context elsewhere(1);
+  auto stranger = open_device(elsewhere.get_executor(), "sim:h100").value();
+  auto a = f.dev.allocate(8).value(), foreign = stranger.allocate(8).value();
+  auto second = open_device(f.ctx.get_executor(), "sim:h100:1").value();
+  auto third = open_device(f.ctx.get_executor(), "sim:h100:2").value();
+  auto s = f.dev.make_stream().value(), x = stranger.make_stream().value();
+  CHECK(s.copy(a, foreign) == errc::wrong_device);
+  CHECK(s.copy(foreign, a) == errc::wrong_device);
+  CHECK(s.copy(a, buffer::adopt(nullptr, 8, memory_kind::device, nullptr)) == errc::wrong_device);
+  CHECK(s.copy(second.allocate(8).value(), third.allocate(8).value()) == errc::wrong_device);  // neither is its own
+  CHECK(s.copy(a, buffer::host(7)) == errc::invalid_argument);
+  x.launch("k", [] {}, {.flops = 1e12});
+  CHECK(s.wait(x.record()) == errc::wrong_device);
+  sim::node host(f.ctx, "host");
+  auto remote = open_device(host.get_executor(), "sim:h100").value();
+  CHECK(s.copy(a, remote.allocate(8).value()) == errc::wrong_device);  // another host's
+  CHECK(s.record().position() == 0);
+  CHECK(!s.status());
+}
+
+TEST_CASE("sim device: a spec of one's own from a file, and what is wrong with it in one line") {
+  const auto folder = std::filesystem::temp_directory_path() / ("cokv_spec_" + std::to_string(::getpid()));
+  std::filesystem::create_directories(folder);
+  struct cleanup {
+    std::filesystem::path at;
+    ~cleanup() { std::filesystem::remove_all(at); }
+  } remove{folder};
+  const auto name = "sim:" + (folder / "mine.json").string();
+  auto write = [&](std::string text) { std::ofstream(folder / "mine.json") << text; };
+  auto spec_with = [](std::string more, std::string memory = "1000000") {
+    return R"({"memory_bytes": )" + memory + R"(, "memory_bytes_per_second": 1e9, "pcie_bytes_per_second": 1e6,)" +
+           R"( "flops_per_second": 1e9)" + more + "}";
+  };
+
+  write(spec_with(R"(, "launch_seconds": 0.001)"));
+  fixture f(1, name + ":3");
+  CHECK(f.dev.name() == name + ":3");
+  CHECK(explain_device(name).find("PCIe 0.001 GB/s") != std::string::npos);
+  CHECK(f.dev.allocate(1'000'001).error() == errc::out_of_memory);
+  auto s = f.dev.make_stream().value();
+  auto block = f.dev.allocate(1000).value(), host = buffer::host(1000);
+  CHECK(!s.copy(host, block));
+  f.ctx.run();
+  CHECK(f.ctx.now().time_since_epoch() == 2ms);
+  auto peer = open_device(f.ctx.get_executor(), name).value().allocate(1000).value();
+  CHECK(s.copy(peer, block) == errc::wrong_device);  // no NVLink
+
+  auto refused = [&](const std::string& text, const std::string& says) {
+    write(text);
+    sim_context fresh(1);
+    CHECK(open_device(fresh.get_executor(), name).error() == errc::invalid_argument);
+    const auto line = explain_device(name);
+    CAPTURE(line);
+    CHECK(line.find("mine.json: " + says) != std::string::npos);
+    CHECK(line.find('\n') == std::string::npos);
+  };
+  refused("", "not valid JSON");
+  refused("[]", "expected an object");
+  refused(spec_with(R"(, "warp_speed": 9)"), "warp_speed: no such field");
+  refused(spec_with("", "-5"), "memory_bytes: -5 is not in");
+  refused(spec_with("", "0"), "memory_bytes: 0 is not in");
+  refused(spec_with("", "1e99"), "memory_bytes: 1e+99 is not in");
+  refused(spec_with("", "\"80\""), "memory_bytes: expected a number");
+  refused(spec_with(R"(, "nvlink_bytes_per_second": -1)"), "nvlink_bytes_per_second: -1 is not in");
+  refused(spec_with(R"(, "memory_bytes": 1000000)"), "memory_bytes: given twice");
+  refused(R"({"memory_bytes": 1000000})", "memory_bytes_per_second: missing");
+  std::filesystem::remove(folder / "mine.json");
+  sim_context fresh(1);
+  CHECK(open_device(fresh.get_executor(), name).error() == errc::invalid_argument);
+  CHECK(explain_device(name).find("mine.json: No such file") != std::string::npos);
+}
+
 TEST_CASE("sim device: submitted work runs in virtual time, and a context destroyed with work in flight drops it") {
   bool never = false;
   std::weak_ptr<int> captured;
@@ -133,4 +287,9 @@ TEST_CASE("sim device: only in virtual time, and the CPU only in real time") {
   CHECK(open_device(real.get_executor(), "sim:h100").error() == errc::unsupported);
   CHECK(open_device(virtual_time.get_executor(), "cpu").error() == errc::unsupported);
   CHECK(open_device(virtual_time.get_executor(), "sim:abacus").error() == errc::unknown_device);
+  CHECK(open_device(virtual_time.get_executor(), "sim:").error() == errc::unknown_device);
+  CHECK(open_device(virtual_time.get_executor(), "sim:h100:").error() == errc::unknown_device);
+  CHECK(open_device(virtual_time.get_executor(), "sim:h100:99999999999999999999").error() == errc::unknown_device);
+  CHECK(explain_device("sim:abacus").find("unknown simulated device") != std::string::npos);
+  CHECK(explain_device("sim:h200").find("141 GB at 4800 GB/s") != std::string::npos);
 }

@@ -6,7 +6,7 @@
 #include <array>
 #include <stdexcept>
 
-#include "../json_file.hpp"
+#include "cokv/runtime/detail/json_file.hpp"
 
 namespace cokv::detail {
 namespace {

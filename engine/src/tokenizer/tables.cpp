@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "../json_file.hpp"
+#include "cokv/runtime/detail/json_file.hpp"
 #include "utf8.hpp"
 
 namespace cokv::detail {

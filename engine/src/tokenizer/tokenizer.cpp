@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "../json_file.hpp"
+#include "cokv/runtime/detail/json_file.hpp"
 #include "cokv/engine/detokenizer.hpp"
 #include "tables.hpp"
 #include "utf8.hpp"

@@ -8,8 +8,9 @@
 //     co_await stream.record().async_wait();
 //
 // Names: "cpu"; "cuda:N" (errc::no_device without a driver or without device N, errc::unsupported when built without
-// CUDA; explain_device() has the line for a person); "sim:SPEC" on a sim_context. Cheap to copy; used from the
-// context's thread.
+// CUDA); "sim:SPEC" and "sim:SPEC:N" on a sim_context, with a published spec or a file of one's own
+// (sim_device_spec.hpp; errc::invalid_argument for a file with a mistake). explain_device() has the line for a person.
+// Cheap to copy; used from the context's thread.
 #pragma once
 
 #include <cstddef>

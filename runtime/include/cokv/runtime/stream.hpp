@@ -48,7 +48,7 @@ struct cost {
 
 struct stream_options {
   std::string name;                  // its track in a trace
-  int priority = 0;                  // lower is more urgent, where the device knows priorities
+  int priority = 0;                  // lower is more urgent, where the device knows it; interrupts nothing
   std::size_t max_in_flight = 1024;  // operations enqueued and not done
 };
 

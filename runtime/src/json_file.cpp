@@ -1,4 +1,4 @@
-#include "json_file.hpp"
+#include "cokv/runtime/detail/json_file.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -10,6 +10,11 @@ timeline_core::timeline_core(asio::any_io_executor ex, std::atomic<std::uint64_t
 timeline_core::timeline_core(asio::any_io_executor ex, unique_function<void()> wanted)
     : word_(&own_word_), polled_(true), wanted_(std::move(wanted)), back_(std::move(ex)) {}
 
+std::uint64_t timeline_core::next_id() noexcept {
+  static std::atomic<std::uint64_t> last{0};
+  return last.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
 error_code timeline_core::status(std::uint64_t position) const noexcept {
   if (failed_from() > position) return {};
   std::lock_guard lock(mutex_);

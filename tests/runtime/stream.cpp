@@ -316,8 +316,7 @@ TEST_CASE("stream: a context destroyed with work in flight waits for what runs a
     other.wait(e);
     other.launch("dropped too", [&ran] { ran = true; });
     e.async_wait([&](error_code) { called = true; });
-    asio::co_spawn(
-        ctx, [](event e) -> awaitable<void> { co_await e.async_wait(); }(other.record()), asio::detached);
+    asio::co_spawn(ctx, [](event e) -> awaitable<void> { co_await e.async_wait(); }(other.record()), asio::detached);
     ctx.poll();
     g.entered.wait();
     opener = std::thread([&g, captured] {  // goes on when the shutdown has dropped what was queued
@@ -353,7 +352,8 @@ TEST_CASE("stream: a copy overlaps a kernel of another stream, and two copies ov
   CHECK(!f.settle(kernels.record()));
 }
 
-TEST_CASE("stream: named work leaves spans while tracing is on, and nothing while it is off") {
+TEST_CASE("stream: named work leaves spans while tracing is on, and nothing while it is off" *
+          doctest::skip(!trace::compiled)) {
   fixture f;
   auto& recorder = trace::of(f.ctx.get_executor());
   auto s = f.make("compute");

@@ -27,6 +27,11 @@ TEST_CASE("overlap: the part of the transfers' time in which something was compu
   CHECK(trace::overlap(spans{one(0, 10), one(0, 10), one(5, 10)}, spans{one(0, 2), one(1, 3), one(9, 30)}) == 0.4);
   CHECK(trace::overlap(spans{one(20, 30), one(0, 10)}, spans{one(8, 25)}) == doctest::Approx(0.35));
   CHECK(trace::overlap(spans{one(5, 5)}, spans{one(0, 10)}) == 0.0);
+  CHECK(trace::overlap(spans{one(5, 5), one(0, 10)}, spans{one(5, 10), one(7, 7)}) == 0.5);
+  CHECK(trace::overlap(spans{one(9, 3), one(0, 2)}, spans{one(1, 2), one(8, 4)}) == 0.5);  // ends before it begins
+  CHECK(trace::overlap(spans{one(0, 4), one(4, 8)}, spans{one(0, 2), one(2, 4)}) == 0.5);
+  CHECK(trace::overlap(spans{one(-20, -10)}, spans{one(-30, -15)}) == 0.5);
+  CHECK(trace::overlap(spans{}, spans{}) == 0.0);
 }
 
 TEST_CASE("overlap: agrees with counting every microsecond, for random intervals") {
@@ -48,7 +53,8 @@ TEST_CASE("overlap: agrees with counting every microsecond, for random intervals
   }
 }
 
-TEST_CASE("recorder: off it keeps nothing, on it keeps the newest and counts the rest") {
+TEST_CASE("recorder: off it keeps nothing, on it keeps the newest and counts the rest" *
+          doctest::skip(!trace::compiled)) {
   asio::io_context ctx(1);
   auto& r = trace::of(ctx.get_executor());
   CHECK(&r == &trace::of(ctx.get_executor()));
@@ -76,7 +82,8 @@ TEST_CASE("recorder: off it keeps nothing, on it keeps the newest and counts the
   CHECK(r.spans().size() == 1);
 }
 
-TEST_CASE("recorder: the trace is JSON with a named thread per track and a lane for what doesn't nest") {
+TEST_CASE("recorder: the trace is JSON with a named thread per track and a lane for what doesn't nest" *
+          doctest::skip(!trace::compiled)) {
   asio::io_context ctx(1);
   auto& r = trace::of(ctx.get_executor());
   r.enable();
@@ -90,13 +97,17 @@ TEST_CASE("recorder: the trace is JSON with a named thread per track and a lane 
   r.write_perfetto(out);
   CHECK(out.str() ==
         R"json({"displayTimeUnit":"ns","traceEvents":[
-{"ph":"M","name":"thread_name","pid":1,"tid":1,"args":{"name":"copy"}},
-{"ph":"X","name":"a \"b\"\u000a","pid":1,"tid":1,"ts":0.000,"dur":10.000,"args":{}},
-{"ph":"M","name":"thread_name","pid":1,"tid":2,"args":{"name":"compute"}},
-{"ph":"X","name":"k","pid":1,"tid":2,"ts":0.000,"dur":1.000,"args":{"bytes":5,"rate":0.5,"who":"x","odd":"inf"}},
-{"ph":"X","name":"inside","pid":1,"tid":1,"ts":2.000,"dur":3.000,"args":{}},
+{"ph":"M","name":"process_name","pid":1,"tid":0,"args":{"name":"cokv"}},
+{"ph":"M","name":"thread_name","pid":1,"tid":1,"args":{"name":"compute"}},
+{"ph":"M","name":"thread_sort_index","pid":1,"tid":1,"args":{"sort_index":1}},
+{"ph":"M","name":"thread_name","pid":1,"tid":2,"args":{"name":"copy"}},
+{"ph":"M","name":"thread_sort_index","pid":1,"tid":2,"args":{"sort_index":2}},
 {"ph":"M","name":"thread_name","pid":1,"tid":3,"args":{"name":"copy (2)"}},
-{"ph":"X","name":"across","pid":1,"tid":3,"ts":5.000,"dur":10.000,"args":{}}
+{"ph":"M","name":"thread_sort_index","pid":1,"tid":3,"args":{"sort_index":3}},
+{"ph":"X","pid":1,"tid":2,"ts":0.000,"name":"a \"b\"\u000a","dur":10.000,"args":{}},
+{"ph":"X","pid":1,"tid":1,"ts":0.000,"name":"k","dur":1.000,"args":{"bytes":5,"rate":0.5,"who":"x","odd":"inf"}},
+{"ph":"X","pid":1,"tid":2,"ts":2.000,"name":"inside","dur":3.000,"args":{}},
+{"ph":"X","pid":1,"tid":3,"ts":5.000,"name":"across","dur":10.000,"args":{}}
 ]}
 )json");
 }

@@ -13,6 +13,7 @@ namespace cokv::serve {
 trace_file::trace_file(std::string_view flag, std::string path)
     : flag_(flag), path_(std::move(path)), unfinished_(path_ + ".part") {
   namespace fs = std::filesystem;
+  if (!trace::compiled) throw config_error(flag_ + ": this build has no tracing (COKV_TRACING=OFF)");
   std::error_code ec;
   const auto there = fs::status(path_, ec);
   if (path_.ends_with('/') || fs::is_directory(there))

@@ -34,6 +34,7 @@ error_code cpu_stream::launch(std::string_view name, kernel fn, cost price) {
 }
 
 error_code cpu_stream::wait(const event& e) {
+  edges_.note(recorder_, e);
   if (e.ready() && !e.status()) return line_->status(enqueued());
   return enqueue({e, {}, {}}, {});
 }
@@ -43,7 +44,10 @@ error_code cpu_stream::enqueue(item i, std::string_view name) {
   if (failure_) return failure_;
   if (state_ == state::closed) return errc::closed;
   if (enqueued() - done_ >= options_.max_in_flight) return errc::queue_full;
-  if (recorder_.enabled()) i.name = name;
+  if (recorder_.enabled() && !name.empty()) {
+    i.name = name;
+    i.after = edges_.take();
+  }
   queue_.push_back(std::move(i));
   enqueued_.store(enqueued() + 1, std::memory_order_relaxed);
   if (state_ == state::idle) schedule();
@@ -123,7 +127,14 @@ error_code cpu_stream::execute(item& i) {
     if (traced && i.price.flops > 0) args.push_back({"flops", i.price.flops});
     if (traced && i.price.bytes > 0) args.push_back({"bytes", i.price.bytes});
   }
-  if (traced) recorder_.add({options_.name, std::move(i.name), start, recorder_.now(), std::move(args)});
+  if (traced)
+    recorder_.add({options_.name,
+                   std::move(i.name),
+                   start,
+                   recorder_.now(),
+                   std::move(args),
+                   {line_->id(), done_ + 1},
+                   std::move(i.after)});
   return ec;
 }
 

@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "../trace_edges.hpp"
 #include "cokv/runtime/stream.hpp"
 #include "cokv/runtime/trace.hpp"
 #include "worker_arena.hpp"
@@ -46,6 +47,7 @@ class cpu_stream final : public stream_backend, public runnable, public std::ena
     std::variant<copies, kernel, event> work;
     std::string name;  // empty: not traced
     cost price;
+    std::vector<trace::place> after = {};
   };
   enum class state { idle, scheduled, blocked, closed };
 
@@ -61,6 +63,7 @@ class cpu_stream final : public stream_backend, public runnable, public std::ena
   const std::shared_ptr<timeline_core> line_;
   cpu_arenas& arenas_;
   trace::recorder& recorder_;  // the context's: not to be touched once closed
+  trace_edges edges_;
 
   mutable std::mutex mutex_;
   std::deque<item> queue_;

@@ -67,18 +67,20 @@ error_code sim_stream::launch(std::string_view name, kernel fn, cost price) {
 }
 
 error_code sim_stream::wait(const event& e) {
-  if (e.ready() && !e.status()) return line_->status(enqueued_);
   if (!e.ready()) {
     // One context's streams wait for each other without the host; another's time has nothing to do with this one's.
     const auto* home = e.line()->get_executor().target<sim_context::executor_type>();
     if (!home || &home->core() != &core_) return errc::wrong_device;
   }
+  edges_.note(recorder_, e);
+  if (e.ready() && !e.status()) return line_->status(enqueued_);
   return enqueue({e, {}, {}});
 }
 
 error_code sim_stream::enqueue(item i) {
   if (failure_) return failure_;
   if (enqueued_ - done_ >= options_.max_in_flight) return errc::queue_full;
+  if (!i.name.empty()) i.after = edges_.take();
   queue_.push_back(std::move(i));
   ++enqueued_;
   if (!busy_) next();
@@ -129,6 +131,7 @@ void sim_stream::next() {
   plan& p = current_ = {};
   p.what = std::move(queue_.front());
   queue_.pop_front();
+  after_ = std::move(p.what.after);
   if (auto* e = std::get_if<event>(&p.what.work)) {
     core_.at(core_.now(), domain_, [self = shared_from_this(), ec = e->status()] {
       if (!self->failure_) self->end(ec, {}, self->core_.now(), {});
@@ -225,7 +228,13 @@ void sim_stream::end(error_code ec, std::string name, time_point start, cost pri
     if (price.flops > 0) args.push_back({"flops", price.flops});
     if (price.bytes > 0) args.push_back({"bytes", price.bytes});
     if (ec) args.push_back({"error", ec.message()});
-    recorder_.add({options_.name, std::move(name), start, recorder_.now(), std::move(args)});
+    recorder_.add({options_.name,
+                   std::move(name),
+                   start,
+                   recorder_.now(),
+                   std::move(args),
+                   {line_->id(), done_ + 1},
+                   std::move(after_)});
   }
   if (ec) return fail(ec);
   current_ = {};

@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "../trace_edges.hpp"
 #include "cokv/runtime/device.hpp"
 #include "cokv/runtime/sim_context.hpp"
 #include "cokv/runtime/trace.hpp"
@@ -43,6 +44,7 @@ class sim_stream final : public stream_backend,
     std::variant<copies, kernel, event> work;
     std::string name;
     cost price;
+    std::vector<trace::place> after = {};
   };
   // What is under way: the engines it takes, and for how long.
   struct plan {
@@ -77,6 +79,8 @@ class sim_stream final : public stream_backend,
   sim::device& device_;
   const std::shared_ptr<timeline_core> line_;
   trace::recorder& recorder_;
+  trace_edges edges_;
+  std::vector<trace::place> after_;  // of what is under way
   std::deque<item> queue_;
   bool busy_ = false;  // an operation waits for its engines or runs, or its edge blocks
   plan current_;

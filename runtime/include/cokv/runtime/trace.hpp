@@ -1,6 +1,7 @@
 // What happened when, on which track: spans of streams, transfers and requests, written as a trace that Perfetto and
 // Chrome open. Streams record every named copy and launch by themselves once it is enabled; while it is off, tracing
-// costs one relaxed load.
+// costs one relaxed load. Built with COKV_TRACING=OFF it costs nothing: enabled() is a constant and what asks for it
+// is no code.
 //
 //     auto& recorder = cokv::trace::of(ex);
 //     recorder.enable();
@@ -17,6 +18,7 @@
 #include <iosfwd>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -26,19 +28,35 @@
 #include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/clock.hpp"
 
+#ifndef COKV_TRACING
+#define COKV_TRACING 1
+#endif
+
 namespace cokv::trace {
+
+inline constexpr bool compiled = COKV_TRACING != 0;
 
 struct argument {
   std::string key;
   std::variant<std::int64_t, double, std::string> value;
 };
 
+// A point on a stream: which timeline (0: none) and where on it.
+struct place {
+  std::uint64_t line = 0;
+  std::uint64_t position = 0;
+};
+
+// An operation of a stream says where it is and which places of other streams it waited for; in the trace an arrow
+// leads to it from the last span at or before each of them.
 struct span {
   std::string track;
   std::string name;
   time_point start;
   time_point end;
   std::vector<argument> args;
+  place at = {};
+  std::vector<place> after = {};
 };
 
 class recorder;
@@ -49,17 +67,23 @@ class scoped {
   scoped() = default;
   scoped(scoped&& other) noexcept : recorder_(std::exchange(other.recorder_, nullptr)), span_(std::move(other.span_)) {}
   scoped& operator=(scoped&&) = delete;
-  ~scoped();
+  ~scoped() {
+    if (recording()) end();
+  }
 
-  void arg(std::string key, decltype(argument::value) value) {
-    if (recorder_) span_.args.push_back({std::move(key), std::move(value)});
+  template <class Key, class Value>
+  void arg(Key&& key, Value&& value) {
+    if (recording()) span_->args.push_back({std::string(std::forward<Key>(key)), std::forward<Value>(value)});
   }
 
  private:
   friend class recorder;
   scoped(recorder& r, span s) : recorder_(&r), span_(std::move(s)) {}
+  bool recording() const noexcept { return compiled && recorder_; }
+  void end();
+
   recorder* recorder_ = nullptr;
-  span span_;
+  std::optional<span> span_;
 };
 
 class recorder final : public asio::execution_context::service {
@@ -69,9 +93,9 @@ class recorder final : public asio::execution_context::service {
 
   explicit recorder(asio::execution_context& context) : service(context) {}
 
-  bool enabled() const noexcept { return enabled_.load(std::memory_order_relaxed); }
+  bool enabled() const noexcept { return compiled && enabled_.load(std::memory_order_relaxed); }
 
-  // Keeps the newest `capacity` spans.
+  // Keeps the newest `capacity` spans. Does nothing in a build without tracing.
   void enable(std::size_t capacity = default_capacity);
   void disable() noexcept { enabled_.store(false, std::memory_order_relaxed); }
   void clear();
@@ -89,7 +113,8 @@ class recorder final : public asio::execution_context::service {
   std::vector<span> spans(std::string_view track) const;
   std::size_t dropped() const;  // spans that made room for newer ones
 
-  // Trace events as JSON, a thread per track. Spans of one track that overlap without nesting get lanes of their own.
+  // Trace events as JSON, a thread per track: streams first, in the order in which they were made, then the others by
+  // name. Spans of one track that overlap without nesting get lanes of their own, below it. Arrows as span says.
   void write_perfetto(std::ostream& out) const;
 
  private:

@@ -31,6 +31,7 @@ class timeline_core : public std::enable_shared_from_this<timeline_core> {
   timeline_core(asio::any_io_executor ex, unique_function<void()> wanted);
 
   const asio::any_io_executor& get_executor() const noexcept { return back_.get_executor(); }
+  std::uint64_t id() const noexcept { return id_; }  // of all there ever were, in the order in which they were made
 
   // From any thread.
   std::uint64_t value() const noexcept { return word_->load(std::memory_order_seq_cst); }
@@ -69,9 +70,11 @@ class timeline_core : public std::enable_shared_from_this<timeline_core> {
   };
 
   std::uint64_t failed_from() const noexcept { return failed_from_.load(std::memory_order_seq_cst); }
+  static std::uint64_t next_id() noexcept;
   void settle();
   void fire_edges();
 
+  const std::uint64_t id_ = next_id();
   std::atomic<std::uint64_t> own_word_{0};
   std::atomic<std::uint64_t>* word_;
   std::atomic<std::uint64_t> failed_from_{never};

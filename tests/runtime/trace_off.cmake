@@ -1,0 +1,7 @@
+execute_process(COMMAND ${NM} -C ${OBJECT} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+if(NOT symbols MATCHES "traced_step")
+  message(FATAL_ERROR "not the object that was meant:\n${symbols}")
+endif()
+if(symbols MATCHES "span|argument|operator new|recorder::[a-z]+\\(")
+  message(FATAL_ERROR "tracing is compiled out and leaves code behind:\n${symbols}")
+endif()

@@ -1,0 +1,18 @@
+# Runs PROGRAM on DEVICE: it must end well and say what is EXPECTED. A trace that it writes must be one.
+file(REMOVE ${TRACE})
+execute_process(COMMAND ${PROGRAM} --device ${DEVICE} --trace ${TRACE} OUTPUT_VARIABLE said ERROR_VARIABLE complained
+                RESULT_VARIABLE status)
+if(NOT status EQUAL 0 OR NOT complained STREQUAL "" OR NOT said MATCHES "${EXPECTED}")
+  message(FATAL_ERROR "status ${status}\nexpected: ${EXPECTED}\nsaid: ${said}\n${complained}")
+endif()
+if(EXISTS ${TRACE})
+  file(READ ${TRACE} text)
+  string(JSON count LENGTH "${text}" traceEvents)
+  string(REGEX MATCHALL "\"ph\":\"s\"" arrows "${text}")
+  list(LENGTH arrows arrows)
+  if(count LESS 32 OR NOT arrows EQUAL 8)
+    message(FATAL_ERROR "a trace of ${count} events and ${arrows} arrows:\n${text}")
+  endif()
+elseif(said MATCHES "perfetto")
+  message(FATAL_ERROR "the trace is not where it should be")
+endif()

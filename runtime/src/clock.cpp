@@ -77,7 +77,7 @@ clock& clock::of(const asio::any_io_executor& ex) {
   auto& self = asio::use_service<clock>(asio::query(ex, asio::execution::context));
   if (!self.impl_) {
     self.ex_ = detail::service_executor(ex);
-    self.impl_ = std::make_unique<real_clock>(self.ex_);
+    self.impl_ = std::make_unique<real_clock>(self.get_executor());
   }
   return self;
 }

@@ -14,8 +14,9 @@ bool semaphore_state::take(std::size_t n) {
   return true;
 }
 
-void semaphore_state::acquire(waiter& op, std::size_t n) {
-  if (take(n)) return op.complete({}, permit(shared_from_this(), n));
+void semaphore_state::acquire(acquisition& begin, std::size_t n) {
+  if (take(n)) return begin.complete({}, permit(shared_from_this(), n));
+  waiter& op = begin.wait();
   op.state() = {n, shared_from_this()};
   op.on_cancel([](waiter& w, asio::cancellation_type_t) {
     auto from = w.state().from;

@@ -29,7 +29,7 @@ class staging_state : public std::enable_shared_from_this<staging_state> {
   std::size_t count;
   std::size_t bytes;
   std::vector<buffer> free;
-  operation_list<staging_waiter> waiters;
+  operation_list<operation<void(error_code, buffer)>> waiters;
 
  private:
   // Owned by every handle to a buffer that is out. The last one may go on a device's thread.
@@ -83,14 +83,15 @@ result<staging_pool> staging_pool::make(device& from, std::size_t bytes, std::si
 }
 
 asio::any_io_executor staging_pool::get_executor() const { return state_->back.get_executor(); }
+const detail::prepared_executor& staging_pool::executor() const noexcept { return state_->back.executor(); }
 std::size_t staging_pool::buffer_bytes() const noexcept { return state_->bytes; }
 std::size_t staging_pool::count() const noexcept { return state_->count; }
 std::size_t staging_pool::available() const noexcept { return state_->free.size(); }
 std::optional<buffer> staging_pool::try_acquire() { return state_->take(); }
 
-void staging_pool::enqueue(detail::staging_state& state, detail::staging_waiter& op) {
-  if (auto b = state.take()) return op.complete({}, std::move(*b));
-  state.waiters.push_back(op);
+void staging_pool::acquire(detail::staging_state& state, detail::staging_request& begin) {
+  if (auto b = state.take()) return begin.complete({}, std::move(*b));
+  state.waiters.push_back(begin.wait());
 }
 
 }  // namespace cokv

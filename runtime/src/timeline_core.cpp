@@ -59,6 +59,12 @@ void timeline_core::notify() {
   });
 }
 
+bool timeline_core::passed(std::uint64_t position) {
+  if (!settled(position)) return false;
+  if (!waiters_.empty()) poll();
+  return true;
+}
+
 void timeline_core::add(waiter& op) {
   const auto position = op.state();
   waiters_.insert_after_last(op, [position](waiter& other) { return other.state() <= position; });

@@ -3,6 +3,7 @@
 
 #include <boost/asio/experimental/promise.hpp>
 #include <boost/asio/experimental/use_promise.hpp>
+#include <boost/asio/strand.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_future.hpp>
 #include <set>
@@ -10,6 +11,7 @@
 #include "cokv/runtime/detail/initiate.hpp"
 #include "cokv/runtime/detail/initiate_erased.hpp"
 #include "cokv/runtime/detail/operation.hpp"
+#include "cokv/runtime/detail/prepared_executor.hpp"
 #include "cokv/runtime/detail/run_as_operation.hpp"
 #include "cokv/runtime/error.hpp"
 #include "support/counting_allocator.hpp"
@@ -85,6 +87,84 @@ TEST_CASE("initiate: callback, future, promise, deferred and use_awaitable each 
   CHECK(called == 3);
   CHECK(sum == 5 * 7);
   CHECK(future.get() == 7);
+}
+
+TEST_CASE("initiate: what is known at once completes by one post, with one allocation from the handler's allocator") {
+  asio::io_context ctx(1);
+  allocation_count count;
+  detail::prepared_executor ex(ctx.get_executor());
+  int live = -1, got = 0;
+  detail::initiate<void(error_code, int)>(
+      asio::bind_allocator(counting_allocator<>(count),
+                           [&](error_code ec, int v) { got = ec ? -1 : v, live = count.live; }),
+      ex, [](detail::beginning<void(error_code, int)>& begin) { begin.complete({}, 7); });
+  CHECK(got == 0);
+  CHECK(count.total == 1);
+  CHECK(ex.registry().empty());
+  CHECK(ctx.run() == 1);
+  CHECK(got == 7);
+  CHECK(live == 0);
+}
+
+TEST_CASE("initiate: what begins may wait, and is then an operation like any other") {
+  asio::io_context ctx(1);
+  detail::prepared_executor ex(ctx.get_executor());
+  detail::operation_list<source::waiter> waiters;
+  asio::cancellation_signal signal;
+  std::vector<error_code> got;
+  auto wait = [&](detail::beginning<void(error_code, int)>& begin) { waiters.push_back(begin.wait()); };
+  detail::initiate<void(error_code, int)>([&](error_code ec, int) { got.push_back(ec); }, ex, wait);
+  detail::initiate<void(error_code, int)>(
+      asio::bind_cancellation_slot(signal.slot(), [&](error_code ec, int) { got.push_back(ec); }), ex, wait);
+  CHECK(!ex.registry().empty());
+  CHECK(ctx.poll() == 0);
+  CHECK(!ctx.stopped());
+  signal.emit(asio::cancellation_type::terminal);
+  waiters.front().complete({}, 1);
+  CHECK(ex.registry().empty());
+  CHECK(ctx.run() == 2);
+  CHECK(got == std::vector<error_code>{asio::error::operation_aborted, error_code()});
+}
+
+TEST_CASE("initiate: a handler runs on its executor, whatever that is, at once or after a wait") {
+  asio::io_context ctx(1);
+  detail::prepared_executor ex(ctx.get_executor());
+  int called = 0;
+  auto check = [&](auto executor) {
+    auto handler = [&, executor](error_code) {
+      ++called;
+      if constexpr (requires { executor.running_in_this_thread(); }) CHECK(executor.running_in_this_thread());
+    };
+    detail::initiate<void(error_code)>(asio::bind_executor(executor, handler), ex,
+                                       [](detail::beginning<void(error_code)>& begin) { begin.complete({}); });
+    detail::initiate<void(error_code)>(asio::bind_executor(executor, handler), ex,
+                                       [](detail::operation<void(error_code)>& op) { op.complete({}); });
+    detail::initiate<void(error_code)>(
+        asio::any_completion_handler<void(error_code)>(asio::bind_executor(executor, handler)), ex,
+        [](detail::operation<void(error_code)>& op) { op.complete({}); });
+    CHECK(called == 0);
+  };
+  check(ctx.get_executor());
+  check(asio::any_io_executor(ctx.get_executor()));
+  check(asio::any_io_executor(asio::require(ctx.get_executor(), asio::execution::blocking.never)));
+  check(asio::make_strand(ctx));
+  check(asio::any_io_executor(asio::make_strand(ctx)));
+  ctx.run();
+  CHECK(called == 15);
+}
+
+TEST_CASE(
+    "initiate: what completes at once still runs on another context's thread if that is where its handler lives") {
+  asio::io_context ctx(1);
+  asio::thread_pool pool(1);
+  std::thread::id ran_on = std::this_thread::get_id();
+  detail::initiate<void(error_code)>(asio::bind_executor(asio::any_io_executor(pool.get_executor()),
+                                                         [&](error_code) { ran_on = std::this_thread::get_id(); }),
+                                     ctx.get_executor(),
+                                     [](detail::beginning<void(error_code)>& begin) { begin.complete({}); });
+  ctx.run();
+  pool.join();
+  CHECK(ran_on != std::this_thread::get_id());
 }
 
 TEST_CASE("initiate: a stored deferred operation can be started twice") {

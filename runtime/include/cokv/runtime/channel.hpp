@@ -20,6 +20,7 @@
 
 #include "cokv/runtime/detail/initiate.hpp"
 #include "cokv/runtime/detail/operation.hpp"
+#include "cokv/runtime/detail/prepared_executor.hpp"
 #include "cokv/runtime/error.hpp"
 
 namespace cokv {
@@ -35,7 +36,7 @@ class channel {
   channel(const channel&) = delete;
   channel& operator=(const channel&) = delete;
 
-  executor_type get_executor() const { return ex_; }
+  executor_type get_executor() const { return ex_.get(); }
   bool is_open() const noexcept { return !closed_; }
   std::size_t size() const noexcept { return size_; }
   std::size_t capacity() const noexcept { return capacity_; }
@@ -67,22 +68,22 @@ class channel {
 
   template <class Token = asio::deferred_t>
   auto async_send(T value, Token&& token = Token()) {
-    return detail::initiate<void(error_code), std::optional<T>>(std::forward<Token>(token), ex_,
-                                                                [this, value = std::move(value)](sender& op) mutable {
-                                                                  if (closed_) return op.complete(errc::closed);
-                                                                  if (try_send(std::move(value)))
-                                                                    return op.complete({});
-                                                                  op.state().emplace(std::move(value));
-                                                                  senders_.push_back(op);
-                                                                });
+    return detail::initiate<void(error_code), std::optional<T>>(
+        std::forward<Token>(token), ex_, [this, value = std::move(value)](sending& begin) mutable {
+          if (closed_) return begin.complete(errc::closed);
+          if (try_send(std::move(value))) return begin.complete({});
+          sender& op = begin.wait();
+          op.state().emplace(std::move(value));
+          senders_.push_back(op);
+        });
   }
 
   template <class Token = asio::deferred_t>
   auto async_receive(Token&& token = Token()) {
-    return detail::initiate<void(error_code, T)>(std::forward<Token>(token), ex_, [this](receiver& op) {
-      if (auto value = try_receive()) return op.complete({}, std::move(*value));
-      if (closed_) return op.fail(errc::closed);
-      receivers_.push_back(op);
+    return detail::initiate<void(error_code, T)>(std::forward<Token>(token), ex_, [this](receiving& begin) {
+      if (auto value = try_receive()) return begin.complete({}, std::move(*value));
+      if (closed_) return begin.fail(errc::closed);
+      receivers_.push_back(begin.wait());
     });
   }
 
@@ -96,6 +97,8 @@ class channel {
  private:
   using sender = detail::operation<void(error_code), std::optional<T>>;
   using receiver = detail::operation<void(error_code, T)>;
+  using sending = detail::beginning<void(error_code), std::optional<T>>;
+  using receiving = detail::beginning<void(error_code, T)>;
 
   template <class U>
   void push(U&& value) {
@@ -119,7 +122,7 @@ class channel {
     next.complete({});
   }
 
-  asio::any_io_executor ex_;
+  detail::prepared_executor ex_;
   std::size_t capacity_;
   std::size_t first_ = 0;
   std::size_t size_ = 0;

@@ -17,6 +17,7 @@
 #include "cokv/runtime/detail/deadline_heap.hpp"
 #include "cokv/runtime/detail/initiate.hpp"
 #include "cokv/runtime/detail/operation.hpp"
+#include "cokv/runtime/detail/prepared_executor.hpp"
 
 namespace cokv {
 
@@ -75,7 +76,7 @@ class clock : public asio::execution_context::service {
       : service(context), ex_(std::move(ex)), impl_(std::move(p)) {}
 
   static clock& of(const asio::any_io_executor& ex);
-  const asio::any_io_executor& get_executor() const noexcept { return ex_; }
+  const asio::any_io_executor& get_executor() const noexcept { return ex_.get(); }
 
   time_point now() const noexcept { return impl_->now(); }
   wall_time wall_now() const noexcept { return impl_->wall_now(); }
@@ -109,7 +110,7 @@ class clock : public asio::execution_context::service {
     if (impl_) impl_->shutdown();
   }
 
-  asio::any_io_executor ex_;
+  detail::prepared_executor ex_;
   std::unique_ptr<detail::clock_impl> impl_;
 };
 

@@ -15,7 +15,7 @@
 
 #include "cokv/runtime/detail/initiate.hpp"
 #include "cokv/runtime/detail/operation.hpp"
-
+#include "cokv/runtime/detail/prepared_executor.hpp"
 
 namespace cokv {
 
@@ -30,14 +30,15 @@ class semaphore_state : public std::enable_shared_from_this<semaphore_state> {
     std::shared_ptr<semaphore_state> from;
   };
   using waiter = operation<void(error_code, permit), request>;
+  using acquisition = beginning<void(error_code, permit), request>;
 
   semaphore_state(asio::any_io_executor e, std::size_t n) : ex(std::move(e)), available(n) {}
 
   bool take(std::size_t n);
-  void acquire(waiter& op, std::size_t n);
+  void acquire(acquisition& begin, std::size_t n);
   void release(std::size_t n);
 
-  asio::any_io_executor ex;
+  prepared_executor ex;
   std::size_t available;
   operation_list<waiter> waiters;
 };
@@ -81,7 +82,7 @@ class semaphore {
   semaphore& operator=(const semaphore&) = delete;
   ~semaphore() { state_->waiters.complete_all(asio::error::operation_aborted); }
 
-  executor_type get_executor() const { return state_->ex; }
+  executor_type get_executor() const { return state_->ex.get(); }
   std::size_t available() const noexcept { return state_->available; }
 
   // Nothing while others wait: a try never overtakes.
@@ -95,7 +96,7 @@ class semaphore {
   auto async_acquire(std::size_t n, Token&& token = Token()) {
     return detail::initiate<void(error_code, permit), detail::semaphore_state::request>(
         std::forward<Token>(token), state_->ex,
-        [state = state_, n](detail::semaphore_state::waiter& op) { state->acquire(op, n); });
+        [state = state_, n](detail::semaphore_state::acquisition& begin) { state->acquire(begin, n); });
   }
   auto async_acquire() { return async_acquire(1, asio::deferred); }
 

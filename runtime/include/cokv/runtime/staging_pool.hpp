@@ -22,6 +22,7 @@
 #include "cokv/runtime/buffer.hpp"
 #include "cokv/runtime/detail/initiate.hpp"
 #include "cokv/runtime/detail/operation.hpp"
+#include "cokv/runtime/detail/prepared_executor.hpp"
 #include "cokv/runtime/device.hpp"
 
 namespace cokv {
@@ -29,7 +30,7 @@ namespace cokv {
 namespace detail {
 
 class staging_state;
-using staging_waiter = operation<void(error_code, buffer)>;
+using staging_request = beginning<void(error_code, buffer)>;
 
 }  // namespace detail
 
@@ -59,12 +60,13 @@ class staging_pool {
   template <class Token = asio::deferred_t>
   auto async_acquire(Token&& token = Token()) {
     return detail::initiate<void(error_code, buffer)>(
-        std::forward<Token>(token), get_executor(),
-        [state = state_](detail::staging_waiter& op) { enqueue(*state, op); });
+        std::forward<Token>(token), executor(),
+        [state = state_](detail::staging_request& begin) { acquire(*state, begin); });
   }
 
  private:
-  static void enqueue(detail::staging_state& state, detail::staging_waiter& op);
+  const detail::prepared_executor& executor() const noexcept;
+  static void acquire(detail::staging_state& state, detail::staging_request& begin);
 
   std::shared_ptr<detail::staging_state> state_;
 };

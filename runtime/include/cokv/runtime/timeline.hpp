@@ -61,7 +61,7 @@ class basic_timeline {
   // void(error_code).
   template <class Token = asio::deferred_t>
   auto async_wait(std::uint64_t position, Token&& token = Token()) const {
-    return detail::timeline_core::async_wait_on(core_, executor_, position, std::forward<Token>(token));
+    return detail::timeline_core::async_wait(core_, position, std::forward<Token>(token));
   }
 
  private:

@@ -7,22 +7,25 @@
 //       explicit gate(asio::any_io_executor ex) : ex_(std::move(ex)) {}
 //       template <class Token = asio::deferred_t>
 //       auto async_wait(Token&& token = Token()) {
-//         return detail::initiate<void(error_code)>(std::forward<Token>(token), ex_, [this](waiter& op) {
-//           if (open_) return op.complete({});             // completes by post, never inside the initiating function
-//           waiters_.push_back(op);                        // cancelled: unlinked and completed as aborted, unasked
+//         return detail::initiate<void(error_code)>(std::forward<Token>(token), ex_, [this](beginning& begin) {
+//           if (open_) return begin.complete({});          // completes by post, never inside the initiating function
+//           waiters_.push_back(begin.wait());              // cancelled: unlinked and completed as aborted, unasked
 //         });
 //       }
 //       void open() { open_ = true; waiters_.complete_all({}); }
 //      private:
 //       using waiter = detail::operation<void(error_code)>;
-//       asio::any_io_executor ex_;
+//       using beginning = detail::beginning<void(error_code)>;
+//       detail::prepared_executor ex_;
 //       bool open_ = false;
 //       detail::operation_list<waiter> waiters_;           // destroyed with waiters: they complete as aborted
 //     };
 //
 // The owner's side:
-// - `start(op)` runs inside the initiating function, on the context's thread, and must not throw. It completes the
-//   operation or puts it somewhere from where it will be completed. After complete() or abandon() `op` is gone.
+// - `start(begin)` runs inside the initiating function, on the context's thread. It calls complete(), which costs one
+//   post, or wait(), which makes the operation and may throw std::bad_alloc; after that it must not throw.
+// - `start(op)` for an operation that always waits: its function takes the operation itself. It completes it or puts it
+//   somewhere from where it will be completed, and must not throw. After complete() or abandon() `op` is gone.
 // - `op.state()` is the owner's data in the operation (`operation<void(error_code, std::size_t), my_state>`,
 //   `initiate<void(error_code, std::size_t), my_state>(...)`): a target, a size, a pointer back.
 // - `op.on_cancel(f)`, f a captureless lambda `(operation&, asio::cancellation_type_t)`, replaces what a cancellation
@@ -38,7 +41,7 @@
 // cancellation slot is taken only if it is connected, and free again before the upcall.
 #pragma once
 
-#include <boost/asio/recycling_allocator.hpp>
+#include <boost/assert.hpp>
 #include <concepts>
 #include <memory>
 #include <new>
@@ -49,30 +52,37 @@
 #include <variant>
 
 #include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/detail/completion.hpp"
 #include "cokv/runtime/detail/operation.hpp"
-#include "cokv/runtime/detail/post_to.hpp"
+#include "cokv/runtime/detail/prepared_executor.hpp"
 
 namespace cokv::detail {
 
-template <class Signature, class State, class Handler, class Executor>
+template <class Signature, class State, class Handler>
 class operation_impl final : public operation<Signature, State> {
   using base = operation<Signature, State>;
-  using handler_executor = asio::associated_executor_t<Handler, Executor>;
-  using allocator = typename std::allocator_traits<
-      asio::associated_allocator_t<Handler, asio::recycling_allocator<void>>>::template rebind_alloc<operation_impl>;
-  using traits = std::allocator_traits<allocator>;
+  using tag = std::type_identity<operation_impl>;
 
  public:
-  static operation_impl* create(Handler&& handler, const Executor& ex) {
-    allocator alloc(asio::get_associated_allocator(handler, asio::recycling_allocator<void>()));
+  static operation_impl& create(Handler&& handler, const prepared_executor& ex) {
+    auto alloc = handler_allocator(handler, tag());
+    using traits = std::allocator_traits<decltype(alloc)>;
     operation_impl* self = traits::allocate(alloc, 1);
     try {
-      return ::new (static_cast<void*>(self)) operation_impl(std::move(handler), ex);
+      ::new (static_cast<void*>(self)) operation_impl(std::move(handler), ex);
     } catch (...) {
       traits::deallocate(alloc, self, 1);
       throw;
     }
+    self->connect_slot();
+    ex.registry().add(*self);
+    return *self;
   }
+
+ private:
+  operation_impl(Handler&& handler, const prepared_executor& ex)
+      : base(&operation_impl::finish), handler_(std::move(handler)), work_(ex, handler_) {}
+  ~operation_impl() = default;
 
   void connect_slot() {
     if (auto slot = asio::get_associated_cancellation_slot(handler_); slot.is_connected()) {
@@ -82,74 +92,63 @@ class operation_impl final : public operation<Signature, State> {
     }
   }
 
- private:
-  operation_impl(Handler&& handler, const Executor& ex)
-      : base(&operation_impl::finish),
-        handler_(std::move(handler)),
-        work_(asio::get_associated_executor(handler_, ex)) {
-    // One guard is enough where both executors are the same, as in every coroutine of one context.
-    if constexpr (std::is_same_v<handler_executor, Executor>) {
-      if (work_.get_executor() == ex) return;
-    }
-    io_work_.emplace(ex);
-  }
-  ~operation_impl() = default;
-
   static void finish(operation_base* erased, void* values) {
     auto* self = static_cast<operation_impl*>(static_cast<base*>(erased));
     static_cast<owner_link*>(self)->unlink();
     static_cast<registry_link*>(self)->unlink();
     Handler handler(std::move(self->handler_));
-    auto io_work(std::move(self->io_work_));
     auto work(std::move(self->work_));
-    allocator alloc(asio::get_associated_allocator(handler, asio::recycling_allocator<void>()));
+    auto alloc = handler_allocator(handler, tag());
     self->~operation_impl();
-    traits::deallocate(alloc, self, 1);
+    std::allocator_traits<decltype(alloc)>::deallocate(alloc, self, 1);
     // The slot's function points at what is gone now; a second signal must not find it.
     if (auto slot = asio::get_associated_cancellation_slot(handler); slot.is_connected()) slot.clear();
-    if (!values) return;
-    auto& v = *static_cast<typename base::values*>(values);
-    if constexpr (std::is_same_v<handler_executor, Executor>) {
-      // What is posted is outstanding work of its executor by itself.
-      if (!io_work) return asio::post(work.get_executor(), posted{alloc, upcall{std::move(handler), std::move(v)}});
-    }
-    auto ex = work.get_executor();
-    auto io_ex = io_work->get_executor();
-    post_to(ex, io_ex, alloc,
-            [call = upcall{std::move(handler), std::move(v)}, work = std::move(work),
-             io_work = std::move(io_work)]() mutable { call(); });
+    if (values) std::move(work).post(std::move(handler), std::move(*static_cast<typename base::values*>(values)));
   }
 
-  struct upcall {
-    Handler handler;
-    typename base::values values;
-    void operator()() {
-      std::apply([&](auto&&... value) { std::move(handler)(std::move(value)...); }, std::move(values));
-    }
-  };
-
   Handler handler_;
-  asio::executor_work_guard<handler_executor> work_;
-  std::optional<asio::executor_work_guard<Executor>> io_work_;
+  outstanding_work<Handler> work_;
 };
 
-template <class Signature, class State, class Executor, class Start>
+template <class Signature, class State, class Handler>
+class beginning_impl final : public beginning<Signature, State> {
+  using base = beginning<Signature, State>;
+
+ public:
+  beginning_impl(Handler&& handler, const prepared_executor& ex) : handler_(std::move(handler)), ex_(ex) {}
+
+  operation<Signature, State>& wait() override {
+    return operation_impl<Signature, State, Handler>::create(std::move(handler_), ex_);
+  }
+
+ private:
+  void finish(typename base::values&& v) override { post_completion(ex_, std::move(handler_), std::move(v)); }
+
+  Handler handler_;
+  const prepared_executor& ex_;
+};
+
+// Ex: a prepared_executor, or a pointer to its owner's.
+template <class Signature, class State, class Ex, class Start>
 class initiation {
  public:
-  using executor_type = Executor;  // lets adapters find the I/O executor
-  initiation(const Executor& ex, Start start) : executor_(ex), start_(std::move(start)) {}
-  executor_type get_executor() const noexcept { return executor_; }
+  using executor_type = asio::any_io_executor;  // lets adapters find the I/O executor
+  initiation(Ex ex, Start start) : ex_(std::move(ex)), start_(std::move(start)) {}
+  executor_type get_executor() const noexcept { return executor().get(); }
 
   // Some tokens (use_promise) hand the handler over as an lvalue, so it is decay-copied.
   template <class Handler>
   void operator()(Handler&& lent) && {
-    using impl = operation_impl<Signature, State, std::decay_t<Handler>, Executor>;
-    auto& registry = operation_registry::of(executor_);
-    impl* op = impl::create(std::decay_t<Handler>(std::forward<Handler>(lent)), executor_);
-    if (registry.closing()) return op->abandon();
-    op->connect_slot();
-    registry.add(*op);
-    start(*op);
+    using handler = std::decay_t<Handler>;
+    const prepared_executor& ex = executor();
+    handler h(std::forward<Handler>(lent));
+    if (ex.registry().closing()) return;
+    if constexpr (std::is_invocable_v<Start, operation<Signature, State>&>) {
+      start(operation_impl<Signature, State, handler>::create(std::move(h), ex));
+    } else {
+      beginning_impl<Signature, State, handler> first(std::move(h), ex);
+      std::move(start_)(static_cast<beginning<Signature, State>&>(first));
+    }
   }
 
   // A stored operation may be started more than once.
@@ -161,16 +160,31 @@ class initiation {
   }
 
  private:
+  const prepared_executor& executor() const noexcept {
+    if constexpr (std::is_pointer_v<Ex>)
+      return *ex_;
+    else
+      return ex_;
+  }
   void start(operation<Signature, State>& op) noexcept { std::move(start_)(op); }
 
-  Executor executor_;
+  Ex ex_;
   Start start_;
 };
 
-// Initiates an operation on an executor's context. `start` is called with `operation<Signature, State>&`.
+// Initiates an operation on an executor's context. `start` is called with `operation<Signature, State>&`, or with
+// `beginning<Signature, State>&` if that is what it takes. A prepared_executor is not copied: `start` keeps it alive.
 template <class Signature, class State = std::monostate, class Token, class Executor, class Start>
 auto initiate(Token&& token, const Executor& ex, Start start) {
-  return asio::async_initiate<Token, Signature>(initiation<Signature, State, Executor, Start>(ex, std::move(start)),
+  using held =
+      std::conditional_t<std::is_same_v<Executor, prepared_executor>, const prepared_executor*, prepared_executor>;
+  auto hold = [&]() -> held {
+    if constexpr (std::is_pointer_v<held>)
+      return &ex;
+    else
+      return asio::any_io_executor(ex);
+  };
+  return asio::async_initiate<Token, Signature>(initiation<Signature, State, held, Start>(hold(), std::move(start)),
                                                 token);
 }
 

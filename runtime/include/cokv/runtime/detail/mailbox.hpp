@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/detail/prepared_executor.hpp"
 
 namespace cokv::detail {
 
@@ -21,14 +22,14 @@ class mailbox {
  public:
   explicit mailbox(asio::any_io_executor ex)
       : executor_(std::move(ex)),
-        door_(asio::use_service<doorkeeper>(asio::query(executor_, asio::execution::context)).door) {}
+        door_(asio::use_service<doorkeeper>(asio::query(executor_.get(), asio::execution::context)).door) {}
 
   // From any thread. False when the context is gone: f is then destroyed here, uncalled.
   template <class F>
   bool post(F&& f) const {
     std::lock_guard lock(door_->mutex);
     if (!door_->open) return false;
-    asio::post(executor_, std::forward<F>(f));
+    executor_.post(std::forward<F>(f));
     return true;
   }
 
@@ -38,7 +39,8 @@ class mailbox {
   }
 
   // On the context's thread.
-  const asio::any_io_executor& get_executor() const noexcept { return executor_; }
+  const asio::any_io_executor& get_executor() const noexcept { return executor_.get(); }
+  const prepared_executor& executor() const noexcept { return executor_; }
 
  private:
   struct door {
@@ -59,7 +61,7 @@ class mailbox {
     }
   };
 
-  asio::any_io_executor executor_;
+  prepared_executor executor_;
   std::shared_ptr<door> door_;
 };
 

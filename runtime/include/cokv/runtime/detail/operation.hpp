@@ -127,6 +127,29 @@ class operation<void(error_code, T...), State> : public operation_base {
   cancel_function cancel_ = nullptr;
 };
 
+// What an initiating function has in hand before anything waits: it completes at once, which is a post and nothing
+// else, or from wait() on it is an operation. One of the two, once; wait() may throw std::bad_alloc.
+template <class Signature, class State = std::monostate>
+class beginning;
+
+template <class... T, class State>
+class beginning<void(error_code, T...), State> {
+ public:
+  using values = std::tuple<error_code, T...>;
+
+  beginning(const beginning&) = delete;
+  beginning& operator=(const beginning&) = delete;
+
+  void complete(error_code ec, T... value) { finish({ec, std::move(value)...}); }
+  void fail(error_code ec) { finish({ec, T()...}); }
+  virtual operation<void(error_code, T...), State>& wait() = 0;
+
+ protected:
+  beginning() = default;
+  ~beginning() = default;
+  virtual void finish(values&& v) = 0;
+};
+
 // The waiting operations of one owner, in the order it chose. Moving it takes the operations along; destroying it
 // completes them as aborted.
 template <class Operation>

@@ -43,6 +43,7 @@ class timeline_core : public std::enable_shared_from_this<timeline_core> {
   void subscribe(std::uint64_t position, edge_function f);   // called once, on the advancing thread, or here and now
 
   // On the context's thread.
+  bool passed(std::uint64_t position);  // settled; whoever waits for as much is completed first
   void add(waiter& op);
   void poll();
   std::uint64_t awaited() const noexcept;  // the first position that somebody waits for, or never
@@ -50,17 +51,15 @@ class timeline_core : public std::enable_shared_from_this<timeline_core> {
 
   template <class Token>
   static auto async_wait(std::shared_ptr<timeline_core> self, std::uint64_t position, Token&& token) {
-    auto ex = self->get_executor();
-    return async_wait_on(std::move(self), ex, position, std::forward<Token>(token));
-  }
-  template <class Executor, class Token>
-  static auto async_wait_on(std::shared_ptr<timeline_core> self, const Executor& ex, std::uint64_t position,
-                            Token&& token) {
-    return initiate<void(error_code), std::uint64_t>(std::forward<Token>(token), ex,
-                                                     [self = std::move(self), position](waiter& op) {
-                                                       op.state() = position;
-                                                       self->add(op);
-                                                     });
+    auto& ex = self->back_.executor();
+    return initiate<void(error_code), std::uint64_t>(
+        std::forward<Token>(token), ex,
+        [self = std::move(self), position](beginning<void(error_code), std::uint64_t>& begin) {
+          if (self->passed(position)) return begin.complete(self->status(position));
+          auto& op = begin.wait();
+          op.state() = position;
+          self->add(op);
+        });
   }
 
  private:

@@ -4,6 +4,8 @@
 #include <optional>
 #include <thread>
 
+#include "cokv/runtime/compute.hpp"
+#include "cokv/runtime/detail/run_as_operation.hpp"
 #include "cokv/runtime/sim_context.hpp"
 #include "cpu/cpu_device.hpp"
 #include "cuda/cuda.hpp"
@@ -54,7 +56,19 @@ std::string explain_simulated(std::string_view name) try {
   return e.what();
 }
 
+// A cancellation that comes when it has begun lets it end: what it allocated is then dropped on this side.
+awaitable<result<buffer>> allocate_there(std::shared_ptr<detail::device_backend> backend, std::size_t bytes,
+                                         memory_kind kind) {
+  co_return co_await on(device(backend), [backend, bytes, kind] { return backend->allocate(bytes, kind); });
+}
+
 }  // namespace
+
+void detail::allocate_on(std::shared_ptr<device_backend> backend, std::size_t bytes, memory_kind kind,
+                         allocate_handler h) {
+  const auto ex = backend->get_executor();
+  run_as_operation(ex, allocate_there(std::move(backend), bytes, kind), std::move(h));
+}
 
 result<device> open_device(asio::any_io_executor ex, std::string_view name, device_options options) {
   if (name == "cpu") {
@@ -64,7 +78,7 @@ result<device> open_device(asio::any_io_executor ex, std::string_view name, devi
   }
   if (const auto ordinal = cuda_ordinal(name)) {
     if (in_virtual_time(ex)) return errc::unsupported;
-    auto opened = cuda::open(ex, *ordinal);
+    auto opened = cuda::open(ex, *ordinal, options);
     if (!opened) return opened.error();
     detail::device_service::of(ex).own(std::move(opened->resource));
     return device(std::move(opened->backend));

@@ -1,12 +1,13 @@
 #include "cokv/runtime/progress.hpp"
 
 #include <algorithm>
+#include <optional>
 
 namespace cokv {
 namespace {
 
-// Rounds without any progress before the loop goes to sleep: tens of microseconds, about what a wake-up costs.
-constexpr int rounds_before_sleep = 64;
+// A poll of the sources is a few loads, one of the context a system call: sockets can wait this long.
+constexpr int source_polls_a_round = 8;
 
 }  // namespace
 
@@ -33,8 +34,9 @@ void progress::arm() {
     if (sources_[i]->awaited()) sources_[i]->arm();
 }
 
-std::size_t run(asio::io_context& ctx) {
+std::size_t run(asio::io_context& ctx, run_options options) {
   auto& sources = asio::use_service<progress>(ctx);
+  auto& time = clock::of(ctx.get_executor());
   struct driving {
     progress& p;
     bool before;
@@ -46,19 +48,28 @@ std::size_t run(asio::io_context& ctx) {
   } here(sources);
 
   std::size_t handlers = 0;
-  int idle_rounds = 0;
+  std::optional<time_point> idle_since;
   while (!ctx.stopped()) {
-    const std::size_t ran = ctx.poll(), found = sources.poll();
+    const std::size_t ran = ctx.poll();
+    std::size_t found = sources.poll();
     handlers += ran;
+    if (!found && !ran && sources.awaited())
+      for (int i = 1; i < source_polls_a_round && !found; ++i) found = sources.poll();
     if (ran || found) {
-      idle_rounds = 0;
+      idle_since.reset();
       continue;
     }
     if (ctx.stopped()) break;
-    if (sources.awaited() && ++idle_rounds < rounds_before_sleep) continue;
+    if (sources.awaited() && options.spin > duration()) {
+      const auto now = time.now();
+      if (!idle_since) idle_since = now;
+      if (now - *idle_since < options.spin) continue;
+    }
     sources.arm();
+    idle_since.reset();
+    // What was done before it was armed needs no wake-up.
+    if (sources.poll()) continue;
     handlers += ctx.run_one();
-    idle_rounds = 0;
   }
   return handlers;
 }

@@ -1,23 +1,57 @@
-// A stand-in for the CUDA runtime's calls, linked in their place: streams and events that do nothing until they are
-// stepped, and fail when they are told to. What the CUDA backend promises is tested on it without a device.
+// A stand-in for the calls of the CUDA runtime and driver that cokv makes, linked in their place. What the CUDA
+// backend promises is tested on it without a device.
 //
-//     fake_cuda::reset();
+//     fake_cuda::reset({.seed = 7, .max_delay = 3});
 //     auto device = open_device(ex, "cuda:0").value();
 //     ... enqueue ...
-//     fake_cuda::step();                                   // one operation of each stream that can go on
+//     fake_cuda::step();                                   // one step of each stream that can go on
+//     CHECK(fake_cuda::violations().empty());
+//
+// stepped: nothing happens but by step(), on the caller's thread. threaded: a thread for each stream, as a device goes
+// on by itself. A copy poisons its destination when it begins and fills it when it ends, some steps later; streams go
+// on in an order and with delays that the seed picks. What CUDA leaves undefined is a violation: memory or streams that
+// go while they are used, handles of a device that was reset, host functions after an error.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace cokv::test::fake_cuda {
 
-void reset(int devices = 1);
-bool step();                            // false: every stream is empty or blocked
-void fail_from_now(int cuda_error);     // the device: operations stop, queries say so, host functions are not called
-void refuse_next_copy(int cuda_error);  // the next cudaMemcpyAsync returns it
+enum class mode { stepped, threaded };
+
+struct options {
+  fake_cuda::mode mode = fake_cuda::mode::stepped;
+  int devices = 1;
+  std::uint64_t seed = 0;  // 0: in the order of creation, without delays
+  int max_delay = 0;       // steps that an operation may take longer
+  bool words = true;       // the driver writes and waits for words
+  bool batches = true;     // it knows cudaMemcpyBatchAsync
+  std::size_t memory = std::size_t{1} << 30;
+};
+
+void reset(options o = {});
+bool step();   // false: every stream is empty or blocked
+void drain();  // until then; threaded: until every stream is empty
+
+// From now on the k-th call of this name (any, when empty) returns the error, once. k from 1.
+void fail_call(std::string_view name, std::size_t k, int cuda_error);
+std::size_t calls(std::string_view name);  // since reset; all, when empty
+
+// The error sticks: operations stop, every call says so, host functions are not called any more.
+void lose_device(int cuda_error);
+void lose_after(std::size_t calls, int cuda_error);  // at that call from now on; 0 calls it off
+bool device_is_lost();
+std::size_t device_resets();
+
+void set_capturing(void* stream, bool on);
+
 std::size_t live_streams();
 std::size_t live_events();
-std::size_t live_allocations();
-std::size_t host_functions();  // how many were enqueued since reset
+std::size_t live_allocations();  // with registered memory and opened handles
+std::vector<std::string> violations();
 
 }  // namespace cokv::test::fake_cuda

@@ -1,30 +1,15 @@
 #include "cpu_device.hpp"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
-#include <new>
 #include <thread>
+
+#include "../shared_memory.hpp"
+#include "cpu_memory.hpp"
 
 namespace cokv::detail {
 namespace {
 
 // Two directions at once is what transfers need; more only compete for memory bandwidth.
 constexpr int copy_threads = 2;
-
-// Device memory is there from the start, as it is on a device: else the first transfer into every page pays for making
-// it. Huge pages where the system gives them. Best effort.
-constexpr std::size_t huge_page = 2 << 20;
-
-void make_resident(std::byte* data, std::size_t bytes) {
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  const auto whole = bytes / page * page;
-  if (whole == 0) return;
-  if (bytes >= huge_page) madvise(data, whole, MADV_HUGEPAGE);
-#ifdef MADV_POPULATE_WRITE
-  madvise(data, whole, MADV_POPULATE_WRITE);
-#endif
-}
 
 // What a handle holds: it keeps the device alive, which a runner on the device's threads must not.
 struct held_stream {
@@ -50,19 +35,19 @@ result<std::shared_ptr<stream_backend>> cpu_device::make_stream(stream_options o
   return std::shared_ptr<stream_backend>(held, made.get());
 }
 
-result<buffer> cpu_device::allocate(std::size_t bytes, memory_kind kind) {
-  if (kind == memory_kind::shared || kind == memory_kind::exportable) return errc::unsupported;
-  // The system would promise more than it has, and kill the process when it is used.
-  static const auto physical = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  if (bytes > physical) return errc::out_of_memory;
-  try {
-    auto memory = buffer::host(bytes, bytes >= huge_page ? huge_page : 4096);
-    auto* data = memory.data();
-    if (kind != memory_kind::host) make_resident(data, bytes);
-    return buffer::adopt(data, bytes, kind, std::make_shared<buffer>(std::move(memory)), true);
-  } catch (const std::bad_alloc&) {
-    return errc::out_of_memory;
-  }
+result<buffer> cpu_device::allocate(std::size_t bytes, memory_kind kind) { return allocate_host(bytes, kind); }
+
+result<buffer> cpu_device::adopt_memory(void* data, std::size_t bytes, std::shared_ptr<void> keep_alive) {
+  return buffer::adopt(data, bytes, memory_kind::host, std::move(keep_alive));
+}
+
+result<memory_handle> cpu_device::export_memory(const buffer& memory) { return export_shared(memory); }
+
+result<buffer> cpu_device::import_memory(const memory_handle& handle) {
+  if (handle.kind != memory_kind::shared) return errc::unsupported;
+  auto mapping = shared_mapping::map(handle);
+  if (!mapping) return mapping.error();
+  return shared_buffer(std::move(*mapping), handle.offset, handle.bytes);
 }
 
 bool cpu_device::submit(unique_function<void()> f) {

@@ -23,6 +23,9 @@ class cpu_device final : public device_backend,
   int concurrency() const noexcept override { return concurrency_; }
   result<std::shared_ptr<stream_backend>> make_stream(stream_options options) override;
   result<buffer> allocate(std::size_t bytes, memory_kind kind) override;
+  result<buffer> adopt_memory(void* data, std::size_t bytes, std::shared_ptr<void> keep_alive) override;
+  result<memory_handle> export_memory(const buffer& memory) override;
+  result<buffer> import_memory(const memory_handle& handle) override;
   bool submit(unique_function<void()> f) override;
   const asio::any_io_executor& get_executor() const noexcept override { return executor_; }
 

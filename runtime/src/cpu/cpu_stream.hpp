@@ -13,6 +13,7 @@
 #include "../trace_edges.hpp"
 #include "cokv/runtime/stream.hpp"
 #include "cokv/runtime/trace.hpp"
+#include "cpu_memory.hpp"
 #include "worker_arena.hpp"
 
 namespace cokv::detail {
@@ -32,6 +33,7 @@ class cpu_stream final : public stream_backend, public runnable, public std::ena
   error_code copy(std::span<const copy_op> batch, std::string_view name) override;
   error_code launch(std::string_view name, kernel fn, cost price) override;
   error_code wait(const event& e) override;
+  result<buffer> allocate(std::size_t bytes) override { return allocate_host(bytes, memory_kind::device); }
   std::uint64_t enqueued() const noexcept override { return enqueued_.load(std::memory_order_relaxed); }
   std::size_t max_in_flight() const noexcept override { return options_.max_in_flight; }
   const std::shared_ptr<timeline_core>& line() const noexcept override { return line_; }

@@ -15,7 +15,7 @@ struct opened {
   std::shared_ptr<detail::device_resource> resource;
 };
 
-result<opened> open(const asio::any_io_executor& ex, int ordinal);
+result<opened> open(const asio::any_io_executor& ex, int ordinal, const device_options& options);
 std::string explain(int ordinal);
 
 }  // namespace cokv::cuda

@@ -2,7 +2,7 @@
 
 namespace cokv::cuda {
 
-result<opened> open(const asio::any_io_executor&, int) { return errc::unsupported; }
+result<opened> open(const asio::any_io_executor&, int, const device_options&) { return errc::unsupported; }
 
 std::string explain(int ordinal) {
   return "cuda:" + std::to_string(ordinal) + ": this cokv was built without CUDA (configure with -DCOKV_CUDA=ON)";

@@ -1,218 +1,271 @@
-// A CUDA device: memory, streams, and the loop's side of their completion.
-#include <cuda_runtime_api.h>
-#include <sys/eventfd.h>
+#include "cuda_device.hpp"
+
 #include <unistd.h>
 
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <optional>
+#include <algorithm>
 
-#include "../cpu/worker_arena.hpp"
 #include "cokv/runtime/clock.hpp"
-#include "cokv/runtime/progress.hpp"
-#include "cuda.hpp"
 #include "cuda_error.hpp"
-#include "cuda_stream.hpp"
+#include "cuda_memory.hpp"
+#include "nvtx.hpp"
 
 namespace cokv::cuda {
 namespace {
 
 using namespace std::chrono_literals;
 
-// CUDA doesn't run host functions after an error: while the loop sleeps, armed streams are asked this often.
+// CUDA doesn't run host functions after an error: while the loop sleeps, the streams are asked this often.
 constexpr auto heartbeat = 20ms;
 
-class cuda_device final : public detail::device_backend,
-                          public detail::device_resource,
-                          public progress_source,
-                          public std::enable_shared_from_this<cuda_device> {
- public:
-  cuda_device(asio::any_io_executor ex, int ordinal)
-      : executor_(std::move(ex)), name_("cuda:" + std::to_string(ordinal)), wake_(executor_) {
-    shared_.ordinal = ordinal;
-  }
-
-  error_code create() {
-    if (auto e = cudaSetDevice(shared_.ordinal); e != cudaSuccess) return make_error(e);
-    if (auto e = cudaEventCreateWithFlags(&shared_.origin, cudaEventDefault); e != cudaSuccess) return make_error(e);
-    if (auto e = cudaEventRecord(shared_.origin, nullptr); e != cudaSuccess) return make_error(e);
-    if (auto e = cudaEventSynchronize(shared_.origin); e != cudaSuccess) return make_error(e);
-    shared_.origin_time = clock::of(executor_).now();
-    shared_.wake_fd = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    if (shared_.wake_fd < 0) return error_code(errno, boost::system::system_category());
-    wake_.assign(shared_.wake_fd);
-    progress::of(executor_).add(*this);
-    return {};
-  }
-
-  std::string_view name() const noexcept override { return name_; }
-  int concurrency() const noexcept override { return 1; }
-  const asio::any_io_executor& get_executor() const noexcept override { return executor_; }
-
-  result<std::shared_ptr<detail::stream_backend>> make_stream(stream_options options) override {
-    if (closed_) return errc::closed;
-    if (options.max_in_flight == 0) return errc::invalid_argument;
-    if (auto e = cudaSetDevice(shared_.ordinal); e != cudaSuccess) return make_error(e);
-    auto made = std::make_shared<cuda_stream>(executor_, shared_, std::move(options), [weak = weak_from_this()] {
-      if (auto self = weak.lock(); self && !self->closed_) progress::of(self->executor_).wanted(*self);
-    });
-    if (auto e = made->create(); e != cudaSuccess) return make_error(e);
-    streams_.push_back(made);
-    // A handle keeps the device alive; the device keeps the stream until its work is done.
-    auto held = std::make_shared<std::pair<std::shared_ptr<cuda_device>, std::shared_ptr<cuda_stream>>>(
-        shared_from_this(), made);
-    return std::shared_ptr<detail::stream_backend>(held, made.get());
-  }
-
-  result<buffer> allocate(std::size_t bytes, memory_kind kind) override {
-    if (closed_) return errc::closed;
-    if (kind == memory_kind::shared || kind == memory_kind::exportable) return errc::unsupported;
-    if (kind == memory_kind::host) return buffer::host(bytes);
-    if (auto e = cudaSetDevice(shared_.ordinal); e != cudaSuccess) return make_error(e);
-    void* data = nullptr;
-    const bool pinned = kind == memory_kind::pinned;
-    const auto status = pinned ? cudaHostAlloc(&data, std::max<std::size_t>(bytes, 1), cudaHostAllocPortable)
-                               : cudaMalloc(&data, std::max<std::size_t>(bytes, 1));
-    if (status == cudaErrorMemoryAllocation) {
-      (void)cudaGetLastError();  // it would be reported again by the next call
-      return errc::out_of_memory;
-    }
-    if (status != cudaSuccess) return make_error(status);
-    return buffer::adopt(data, bytes, kind, std::shared_ptr<void>(data, [pinned](void* p) {
-                           (void)(pinned ? cudaFreeHost(p) : cudaFree(p));
-                         }));
-  }
-
-  bool submit(detail::unique_function<void()> f) override {
-    if (closed_) return false;
-    if (!workers_) workers_.emplace(1);
-    workers_->submit(std::move(f));
-    return true;
-  }
-
-  std::size_t poll() override {
-    if (streams_.empty()) return 0;
-    (void)cudaSetDevice(shared_.ordinal);
-    std::size_t n = 0;
-    for (auto& s : streams_) n += s->poll();
-    std::erase_if(streams_, [](auto& s) { return s.use_count() == 1 && s->idle(); });
-    return n;
-  }
-
-  bool awaited() const override {
-    return std::any_of(streams_.begin(), streams_.end(), [](auto& s) { return s->awaited(); });
-  }
-
-  void arm() override {
-    if (closed_ || !awaited()) return;
-    (void)cudaSetDevice(shared_.ordinal);
-    for (auto& s : streams_)
-      if (s->awaited()) s->arm();
-    if (std::exchange(listening_, true)) return;
-    wake_.async_wait(asio::posix::stream_descriptor::wait_read, [weak = weak_from_this()](error_code ec) {
-      auto self = weak.lock();
-      if (!self) return;
-      std::uint64_t count;
-      if (!ec) [[maybe_unused]]
-        const auto got = ::read(self->shared_.wake_fd, &count, sizeof count);
-      self->woken();
-    });
-    beat();
-  }
-
-  void shutdown() override {
-    closed_ = true;
-    progress::of(executor_).remove(*this);
-    for (auto& s : streams_) s->close();
-    streams_.clear();
-    if (workers_) workers_->close();
-    workers_.reset();
-    (void)cudaSetDevice(shared_.ordinal);
-    for (auto e : shared_.all_events) (void)cudaEventDestroy(e);
-    shared_.all_events.clear();
-    if (shared_.origin) (void)cudaEventDestroy(shared_.origin);
-    if (wake_.is_open()) {
-      error_code ignored;
-      wake_.close(ignored);
-    }
-  }
-
-  bool idle() override {
-    poll();
-    return std::all_of(streams_.begin(), streams_.end(), [](auto& s) { return s->idle(); }) &&
-           (!workers_ || workers_->idle());
-  }
-
- private:
-  // The wake-up came, or there is nothing left to be woken for.
-  void woken() {
-    listening_ = false;
-    if (closed_) return;
-    poll();
-    if (awaited()) {
-      progress::of(executor_).wanted(*this);
-    } else if (beating_) {
-      beat_->emit(asio::cancellation_type::total);
-    }
-  }
-
-  void beat() {
-    if (std::exchange(beating_, true)) return;
-    // The timer's operation refers to the signal, also when it is abandoned after this device.
-    clock::of(executor_).async_wait_for(
-        heartbeat, asio::bind_cancellation_slot(beat_->slot(), [weak = weak_from_this(), signal = beat_](error_code) {
-          auto self = weak.lock();
-          if (!self || self->closed_) return;
-          self->beating_ = false;
-          self->poll();
-          if (!self->listening_) return;
-          error_code ignored;
-          self->awaited() ? self->beat() : (void)self->wake_.cancel(ignored);
-        }));
-  }
-
-  asio::any_io_executor executor_;
-  std::string name_;
-  shared_state shared_;
-  std::vector<std::shared_ptr<cuda_stream>> streams_;
-  std::optional<detail::worker_arena> workers_;
-  asio::posix::stream_descriptor wake_;
-  std::shared_ptr<asio::cancellation_signal> beat_ = std::make_shared<asio::cancellation_signal>();
-  bool listening_ = false, beating_ = false, closed_ = false;
-};
-
-// What cudaGetDeviceCount says first on a machine without a driver.
-cudaError_t find(int ordinal) {
-  int count = 0;
-  const auto status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess) return status;
-  return ordinal >= 0 && ordinal < count ? cudaSuccess : cudaErrorInvalidDevice;
-}
+// Adopted events that are waited for at once.
+constexpr std::size_t most_adopters = 64;
 
 }  // namespace
 
-result<opened> open(const asio::any_io_executor& ex, int ordinal) {
-  if (const auto e = find(ordinal); e != cudaSuccess) {
-    (void)cudaGetLastError();
-    return means_no_device(e) ? error_code(errc::no_device) : make_error(e);
-  }
-  auto made = std::make_shared<cuda_device>(ex, ordinal);
-  if (auto ec = made->create()) return ec;
-  return opened{made, made};
+cuda_device::cuda_device(asio::any_io_executor ex, std::shared_ptr<primary_context> context,
+                         std::optional<stream_words> words)
+    : executor_(std::move(ex)),
+      name_("cuda:" + std::to_string(context->ordinal())),
+      state_(std::move(context), words),
+      wake_(executor_) {
+  if (auto* io = executor_.target<asio::io_context::executor_type>()) io_.emplace(*io);
 }
 
-std::string explain(int ordinal) {
-  const auto name = "cuda:" + std::to_string(ordinal);
-  int count = 0;
-  if (const auto e = cudaGetDeviceCount(&count); e != cudaSuccess) {
-    (void)cudaGetLastError();
-    return name + ": no device: " + cudaGetErrorString(e);
+error_code cuda_device::create() {
+  current_device here(state_.ordinal());
+  if (auto ec = state_.create(clock::of(executor_))) return ec;
+  state_.expect_progress = [this] { expect_progress(); };
+  // A descriptor of its own: host functions that come late write into the other.
+  const int fd = ::dup(state_.fd()->get());
+  if (fd < 0) return {errno, boost::system::system_category()};
+  wake_.assign(fd);
+  progress::of(executor_).add(*this);
+  return {};
+}
+
+error_code cuda_device::usable() const {
+  if (closed_) return errc::closed;
+  return state_.context().lost() ? error_code(errc::device_lost) : error_code();
+}
+
+std::shared_ptr<detail::timeline_core> cuda_device::make_line() {
+  return std::make_shared<detail::timeline_core>(executor_, [weak = weak_from_this()] {
+    if (auto self = weak.lock(); self && !self->closed_) progress::of(self->executor_).wanted(*self);
+  });
+}
+
+// Under a plain io_context::run(): something is in flight that nobody waits for (yet), and its buffers are to be free
+// in time. Most often somebody waits a moment later, for more than the first of it.
+void cuda_device::expect_progress() {
+  if (progress::of(executor_).polled() || std::exchange(expecting_, true)) return;
+  asio::post(executor_, [weak = weak_from_this()] {
+    auto self = weak.lock();
+    if (!self || self->closed_) return;
+    self->expecting_ = false;
+    progress::of(self->executor_).wanted(*self);
+  });
+}
+
+result<std::shared_ptr<cuda_stream>> cuda_device::own(std::shared_ptr<native_stream> native, bool foreign,
+                                                      stream_options options) {
+  auto made =
+      std::make_shared<cuda_stream>(executor_, state_, std::move(native), foreign, std::move(options), make_line());
+  if (auto e = made->create(); e != cudaSuccess) return state_.context().judge(e);
+  return made;
+}
+
+// A handle keeps the device alive; the device keeps the stream until its work is done.
+std::shared_ptr<detail::stream_backend> cuda_device::handle_of(std::shared_ptr<cuda_stream> s) {
+  std::erase_if(streams_, [](auto& s) { return s.use_count() == 1 && s->idle(); });
+  streams_.push_back(s);
+  auto* backend = s.get();
+  auto held = std::make_shared<std::pair<std::shared_ptr<cuda_device>, std::shared_ptr<cuda_stream>>>(
+      shared_from_this(), std::move(s));
+  return {held, backend};
+}
+
+result<std::shared_ptr<detail::stream_backend>> cuda_device::make_stream(stream_options options) {
+  if (auto ec = usable()) return ec;
+  if (options.max_in_flight == 0) return errc::invalid_argument;
+  current_device here(state_.ordinal());
+  int least = 0, greatest = 0;
+  cudaStream_t native = nullptr;
+  auto e = cudaDeviceGetStreamPriorityRange(&least, &greatest);
+  if (e == cudaSuccess)
+    e = cudaStreamCreateWithPriority(&native, cudaStreamNonBlocking, std::clamp(options.priority, greatest, least));
+  if (e != cudaSuccess) return state_.context().judge(e);
+  name_stream(native, options.name);
+  auto made = own(std::make_shared<native_stream>(state_.shared_context(), native, true), false, std::move(options));
+  if (!made) return made.error();
+  return handle_of(std::move(*made));
+}
+
+result<std::shared_ptr<detail::stream_backend>> cuda_device::adopt_stream(void* native, stream_options options) {
+  if (auto ec = usable()) return ec;
+  if (options.max_in_flight == 0) return errc::invalid_argument;
+  current_device here(state_.ordinal());
+  auto* s = static_cast<cudaStream_t>(native);
+  auto capturing = cudaStreamCaptureStatusNone;
+  int ordinal = state_.ordinal();
+  auto e = cudaStreamIsCapturing(s, &capturing);
+#if CUDART_VERSION >= 12080
+  if (e == cudaSuccess) e = cudaStreamGetDevice(s, &ordinal);
+#endif
+  if (e != cudaSuccess) return state_.context().judge(e);
+  if (ordinal != state_.ordinal()) return errc::wrong_device;
+  if (capturing != cudaStreamCaptureStatusNone) return errc::unsupported;
+  auto made = own(std::make_shared<native_stream>(state_.shared_context(), s, false), true, std::move(options));
+  if (!made) return made.error();
+  return handle_of(std::move(*made));
+}
+
+result<event> cuda_device::adopt_event(void* native) {
+  if (auto ec = usable()) return ec;
+  auto free = std::find_if(adopters_.begin(), adopters_.end(), [](auto& s) { return s->idle(); });
+  if (free == adopters_.end()) {
+    if (adopters_.size() == most_adopters) return errc::queue_full;
+    current_device here(state_.ordinal());
+    cudaStream_t s = nullptr;
+    if (auto e = cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking); e != cudaSuccess)
+      return state_.context().judge(e);
+    auto made = own(std::make_shared<native_stream>(state_.shared_context(), s, true), false, {});
+    if (!made) return made.error();
+    streams_.push_back(*made);
+    free = adopters_.insert(adopters_.end(), std::move(*made));
   }
-  if (ordinal < 0 || ordinal >= count)
-    return name + ": no such device: this machine has " + std::to_string(count) + " CUDA devices";
-  cudaDeviceProp properties{};
-  if (const auto e = cudaGetDeviceProperties(&properties, ordinal); e != cudaSuccess)
-    return name + ": " + cudaGetErrorString(e);
-  return name + ": " + properties.name + ", " + std::to_string(properties.totalGlobalMem >> 20) + " MiB";
+  if (auto ec = (*free)->wait_native(static_cast<cudaEvent_t>(native))) {
+    adopters_.erase(free);
+    return ec;
+  }
+  return (*free)->record();
+}
+
+result<buffer> cuda_device::allocate(std::size_t bytes, memory_kind kind) {
+  if (auto ec = usable()) return ec;
+  return cuda::allocate(state_.shared_context(), bytes, kind);
+}
+
+result<buffer> cuda_device::adopt_memory(void* data, std::size_t bytes, std::shared_ptr<void> keep_alive) {
+  if (auto ec = usable()) return ec;
+  return cuda::adopt(state_.context(), data, bytes, std::move(keep_alive));
+}
+
+result<memory_handle> cuda_device::export_memory(const buffer& memory) {
+  if (auto ec = usable()) return ec;
+  return cuda::export_memory(state_.context(), memory);
+}
+
+result<buffer> cuda_device::import_memory(const memory_handle& handle) {
+  if (auto ec = usable()) return ec;
+  return cuda::import_memory(state_.shared_context(), handle);
+}
+
+bool cuda_device::submit(detail::unique_function<void()> f) {
+  if (closed_) return false;
+  if (!workers_) workers_.emplace(1);
+  workers_->submit(std::move(f));
+  return true;
+}
+
+std::size_t cuda_device::poll() {
+  std::size_t n = 0;
+  // By index: what a retired operation lets go of may make streams.
+  for (std::size_t i = 0; i < streams_.size(); ++i) n += streams_[i]->poll();
+  if (state_.context().lost() && !let_go_) let_go();
+  return n;
+}
+
+bool cuda_device::awaited() const {
+  return std::any_of(streams_.begin(), streams_.end(), [](auto& s) { return s->awaited(); });
+}
+
+void cuda_device::arm() {
+  if (closed_ || let_go_ || !awaited()) return;
+  for (std::size_t i = 0; i < streams_.size(); ++i)
+    if (streams_[i]->awaited()) streams_[i]->arm();
+  if (state_.context().lost()) return let_go();
+  listen();
+  beat();
+}
+
+void cuda_device::let_go() {
+  let_go_ = true;
+  const auto why = state_.context().failure();
+  auto streams = std::move(streams_);
+  adopters_.clear();
+  for (auto& s : streams) s->abandon(why);
+  state_.release();
+}
+
+// Neither this nor the heartbeat keeps a context running: who waits for a stream does, and else nobody cares.
+void cuda_device::listen() {
+  if (std::exchange(listening_, true)) return;
+  wake_.async_wait(asio::posix::stream_descriptor::wait_read, [weak = weak_from_this(), io = io_](error_code ec) {
+    if (io) io->on_work_started();
+    auto self = weak.lock();
+    if (!self) return;
+    std::uint64_t count;
+    if (!ec) [[maybe_unused]]
+      const auto got = ::read(self->state_.fd()->get(), &count, sizeof count);
+    self->woken();
+  });
+  if (io_) io_->on_work_finished();
+}
+
+// The wake-up came, or there is nothing left to be woken for.
+void cuda_device::woken() {
+  listening_ = false;
+  if (closed_) return;
+  poll();
+  if (awaited()) {
+    progress::of(executor_).wanted(*this);
+  } else if (beating_) {
+    beat_->emit(asio::cancellation_type::total);
+  }
+}
+
+void cuda_device::beat() {
+  if (std::exchange(beating_, true)) return;
+  // The timer's operation refers to the signal, also when it is abandoned after this device.
+  clock::of(executor_).async_wait_for(
+      heartbeat,
+      asio::bind_cancellation_slot(beat_->slot(), [weak = weak_from_this(), signal = beat_, io = io_](error_code) {
+        if (io) io->on_work_started();
+        auto self = weak.lock();
+        if (!self || self->closed_) return;
+        self->beating_ = false;
+        self->ask();
+        if (!self->listening_) return;
+        error_code ignored;
+        self->awaited() ? self->beat() : (void)self->wake_.cancel(ignored);
+      }));
+  if (io_) io_->on_work_finished();
+}
+
+void cuda_device::ask() {
+  for (std::size_t i = 0; i < streams_.size(); ++i) streams_[i]->ask();
+  poll();
+}
+
+void cuda_device::shutdown() {
+  closed_ = true;
+  progress::of(executor_).remove(*this);
+  if (workers_) workers_->close();
+  workers_.reset();
+  for (auto& s : streams_) s->close();
+  streams_.clear();
+  adopters_.clear();
+  if (wake_.is_open()) {
+    error_code ignored;
+    wake_.close(ignored);
+  }
+  state_.release();
+}
+
+bool cuda_device::idle() {
+  poll();
+  return std::all_of(streams_.begin(), streams_.end(), [](auto& s) { return s->idle(); }) &&
+         (!workers_ || workers_->idle());
 }
 
 }  // namespace cokv::cuda

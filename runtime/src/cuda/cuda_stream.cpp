@@ -4,95 +4,120 @@
 
 #include <algorithm>
 
+#include "cokv/runtime/detail/require.hpp"
 #include "cuda_error.hpp"
 
 namespace cokv::cuda {
+namespace {
 
-cudaError_t shared_state::take_event(cudaEvent_t& e) {
-  if (!free_events.empty()) {
-    e = free_events.back();
-    free_events.pop_back();
-    return cudaSuccess;
-  }
-  const auto status = cudaEventCreateWithFlags(&e, cudaEventDefault);
-  if (status == cudaSuccess) all_events.push_back(e);
-  return status;
+// The device doesn't write the word of a stream that failed: it is asked after this many polls that found nothing.
+constexpr std::uint32_t polls_before_asking = 4096;
+
+// Wake-ups of one stream at a time; what comes beyond is found by the heartbeat.
+constexpr std::size_t most_wakes = 4;
+
+// Pageable memory would make CUDA hold the host up; a CPU device's own memory is that too.
+bool reachable(const buffer& b) {
+  return b.kind() != memory_kind::host && !(b.kind() == memory_kind::device && b.host_accessible());
 }
 
-time_point shared_state::time_of(cudaEvent_t e) const {
-  float ms = 0;
-  (void)cudaEventElapsedTime(&ms, origin, e);
-  return origin_time + duration(static_cast<std::int64_t>(static_cast<double>(ms) * 1e6));
+// Capture of another engine's stream forbids these calls elsewhere on the thread; they have nothing to do with it.
+class beside_capture {
+ public:
+  beside_capture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~beside_capture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
+  beside_capture(const beside_capture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+void wake_up(void* data) {
+  auto* w = static_cast<wake*>(data);
+  const int fd = w->fd->get();
+  const std::uint64_t one = 1;
+  w->fired.store(true, std::memory_order_release);  // from here on it may be armed again
+  [[maybe_unused]] const auto written = ::write(fd, &one, sizeof one);
 }
 
-cuda_stream::cuda_stream(const asio::any_io_executor& ex, shared_state& shared, stream_options options,
-                         detail::unique_function<void()> wanted)
-    : shared_(shared),
+}  // namespace
+
+native_stream::~native_stream() {
+  if (!owned_ || context_->lost()) return;
+  current_device here(context_->ordinal());
+  (void)cudaStreamDestroy(stream_);
+}
+
+cuda_stream::cuda_stream(const asio::any_io_executor& ex, device_state& device, std::shared_ptr<native_stream> native,
+                         bool foreign, stream_options options, std::shared_ptr<detail::timeline_core> line)
+    : device_(device),
       options_(std::move(options)),
-      line_(std::make_shared<detail::timeline_core>(ex, std::move(wanted))),
+      line_(std::move(line)),
       recorder_(trace::of(ex)),
-      directory_(stream_directory::of(ex)) {
-  wake_.fd = shared.wake_fd;
-}
+      directory_(stream_directory::of(ex)),
+      native_(std::move(native)),
+      shared_(foreign),
+      foreign_(foreign) {}
 
 cuda_stream::~cuda_stream() { close(); }
 
 cudaError_t cuda_stream::create() {
-  int least = 0, greatest = 0;
-  if (auto e = cudaDeviceGetStreamPriorityRange(&least, &greatest); e != cudaSuccess) return e;
-  const int priority = std::clamp(options_.priority, greatest, least);
-  if (auto e = cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority); e != cudaSuccess) return e;
-  if (auto e = cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking); e != cudaSuccess) return e;
+  if (device_.words)
+    if (const auto e = device_.take_word(word_); e != cudaSuccess) return e;
   directory_.streams[line_.get()] = this;
   return cudaSuccess;
 }
 
 error_code cuda_stream::admit() {
-  if (!stream_) return errc::closed;
-  if (auto e = cudaSetDevice(shared_.ordinal); e != cudaSuccess) return make_error(e);
+  COKV_REQUIRE(!in_native_call_, "what launch_native() calls uses the native stream, not the cokv one");
+  if (failure_) return failure_;
+  if (!native_) return errc::closed;
+  if (device_.context().lost()) return fail(done_ + 1, device_.context().failure()), failure_;
   if (enqueued_ - done_ >= options_.max_in_flight) poll();
   if (failure_) return failure_;
-  return enqueued_ - done_ >= options_.max_in_flight ? error_code(errc::queue_full) : error_code();
+  if (enqueued_ - done_ >= options_.max_in_flight) return errc::queue_full;
+  return foreign_ ? refuses_capture() : error_code();
 }
 
-error_code cuda_stream::copy(std::span<const copy_op> batch, std::string_view name) {
-  for (auto& c : batch)
-    if (c.dst.size() != c.src.size()) return errc::invalid_argument;
-  if (auto ec = admit()) return ec;
-  flight f;
-  f.buffers.assign(batch.begin(), batch.end());
-  auto status = cudaSuccess;
-  if (recorder_.enabled()) {
+// What is captured runs when its graph is launched, if ever: it can't be waited for.
+error_code cuda_stream::refuses_capture() const {
+  auto capturing = cudaStreamCaptureStatusNone;
+  if (const auto e = cudaStreamIsCapturing(native_->get(), &capturing); e != cudaSuccess)
+    return device_.context().judge(e);
+  return capturing == cudaStreamCaptureStatusNone ? error_code() : error_code(errc::unsupported);
+}
+
+flight& cuda_stream::begin(std::string_view name, cudaError_t& status) {
+  flight& f = flights_.push_back();
+  if (!recorder_.enabled()) return f;
+  if (!name.empty()) {
     f.name = name;
-    status = shared_.take_event(f.start);
-    if (status == cudaSuccess) status = cudaEventRecord(f.start, stream_);
+    f.after = edges_.take();
   }
-  for (auto& c : batch) {
-    if (status != cudaSuccess) break;
-    if (c.src.size()) status = cudaMemcpyAsync(c.dst.data(), c.src.data(), c.src.size(), cudaMemcpyDefault, stream_);
-  }
-  return push(std::move(f), status);
+  status = record(f.start);
+  return f;
 }
 
-error_code cuda_stream::wait(const event& e) {
-  if (auto ec = admit()) return ec;
-  if (e.ready()) {
-    if (e.status()) fail(++enqueued_, e.status());
-    return {};
-  }
-  const auto found = directory_.streams.find(e.line().get());
-  if (found == directory_.streams.end()) return errc::wrong_device;
-  return push({}, cudaStreamWaitEvent(stream_, found->second->event_at(e.position()), 0));
+// An event that was not recorded says that it is done: it must not be asked.
+cudaError_t cuda_stream::record(cudaEvent_t& e) {
+  auto status = device_.take_event(e);
+  if (status != cudaSuccess) return e = nullptr, status;
+  status = cudaEventRecord(e, native_->get());
+  if (status != cudaSuccess) device_.give_event(std::exchange(e, nullptr));
+  return status;
 }
 
-// The operation is on the stream, or part of it is and the rest failed.
-error_code cuda_stream::push(flight f, cudaError_t status) {
-  if (status == cudaSuccess) status = shared_.take_event(f.end);
-  if (status == cudaSuccess) status = cudaEventRecord(f.end, stream_);
-  flights_.push_back(std::move(f));
+// The operation is on the stream, or part of it is and the rest was refused: then it is no success, but its end still
+// tells when the buffers are free.
+error_code cuda_stream::push(flight& f, cudaError_t status) {
   ++enqueued_;
-  if (status == cudaSuccess) return {};
-  fail(enqueued_, make_error(status));
+  auto marked = cudaSuccess;
+  if (!word_ || f.start) marked = record(f.end);
+  if (word_ && marked == cudaSuccess) marked = device_.words->write(native_->get(), word_, enqueued_);
+  stuck_ = stuck_ || marked != cudaSuccess;
+  if (status == cudaSuccess) status = marked;
+  if (status != cudaSuccess) fail(enqueued_, device_.context().judge(status));
+  if (flights_.size() == 1) device_.expect_progress();
   return failure_;
 }
 
@@ -102,64 +127,268 @@ void cuda_stream::fail(std::uint64_t from, error_code ec) {
   line_->fail(from, ec);
 }
 
-cudaEvent_t cuda_stream::event_at(std::uint64_t position) const {
-  const auto index = std::clamp<std::uint64_t>(position, done_ + 1, done_ + flights_.size()) - done_ - 1;
-  return flights_[index].end;
+error_code cuda_stream::copy(std::span<const copy_op> batch, std::string_view name) {
+  for (auto& c : batch) {
+    if (c.dst.size() != c.src.size()) return errc::invalid_argument;
+    if (!reachable(c.dst) || !reachable(c.src)) return errc::wrong_device;
+  }
+  if (auto ec = admit()) return ec;
+  current_device here(device_.ordinal());
+  auto status = here.status();
+  flight& f = begin(name, status);
+  for (auto& c : batch) {
+    f.keep.push_back(c.dst);
+    f.keep.push_back(c.src);
+    f.bytes += static_cast<std::int64_t>(c.src.size());
+  }
+  if (status == cudaSuccess) status = batch_copy(batch);
+  return push(f, status);
 }
 
-std::size_t cuda_stream::poll() {
-  const auto before = done_;
-  auto status = cudaSuccess;
-  while (!flights_.empty() && flights_.front().end && (status = cudaEventQuery(flights_.front().end)) == cudaSuccess) {
-    retire(std::move(flights_.front()));
-    flights_.pop_front();
-    ++done_;
+cudaError_t cuda_stream::batch_copy(std::span<const copy_op> batch) {
+#if CUDART_VERSION >= 13000
+  if (batch.size() > 1) {
+    destinations_.clear(), sources_.clear(), sizes_.clear();
+    for (auto& c : batch)
+      if (c.src.size()) {
+        destinations_.push_back(c.dst.data());
+        sources_.push_back(c.src.data());
+        sizes_.push_back(c.src.size());
+      }
+    if (sizes_.empty()) return cudaSuccess;
+    cudaMemcpyAttributes attributes{};
+    attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+    std::size_t first = 0;
+    const auto e = cudaMemcpyBatchAsync(destinations_.data(), sources_.data(), sizes_.data(), sizes_.size(),
+                                        &attributes, &first, 1, native_->get());
+    // An older driver, or a stream (the legacy one, adopted) that takes no batches: one by one. It was refused whole.
+    if (e != cudaErrorNotSupported && e != cudaErrorCallRequiresNewerDriver && e != cudaErrorInvalidValue) return e;
+    (void)cudaGetLastError();
   }
+#endif
+  for (auto& c : batch) {
+    if (c.src.size() == 0) continue;
+    const auto e = cudaMemcpyAsync(c.dst.data(), c.src.data(), c.src.size(), cudaMemcpyDefault, native_->get());
+    if (e != cudaSuccess) return e;
+  }
+  return cudaSuccess;
+}
+
+error_code cuda_stream::launch_native(std::string_view name, std::span<const buffer> uses, native_call fn) {
+  if (auto ec = admit()) return ec;
+  current_device here(device_.ordinal());
+  auto status = here.status();
+  flight& f = begin(name, status);
+  f.keep.assign(uses.begin(), uses.end());
+  error_code own;
+  if (status == cudaSuccess) {
+    in_native_call_ = true;
+    try {
+      own = fn.call(fn.function, native_->get());
+    } catch (...) {
+      in_native_call_ = false;
+      (void)push(flights_.back(), cudaSuccess);
+      throw;
+    }
+    in_native_call_ = false;
+  }
+  const auto ec = push(flights_.back(), status);
+  if (own && !ec) fail(enqueued_, own);
+  return failure_;
+}
+
+error_code cuda_stream::wait(const event& e) {
+  if (auto ec = admit()) return ec;
+  edges_.note(recorder_, e);
+  if (e.ready()) {
+    if (!e.status()) return {};
+    auto status = cudaSuccess;
+    (void)push(begin({}, status), status);
+    fail(enqueued_, e.status());
+    return {};
+  }
+  const auto found = directory_.streams.find(e.line().get());
+  if (found == directory_.streams.end()) return errc::wrong_device;
+  if (found->second == this) return {};
+  current_device here(device_.ordinal());
+  auto status = here.status();
+  flight& f = begin({}, status);
+  if (status == cudaSuccess) status = found->second->make_wait(native_->get(), e.position());
+  return push(f, status);
+}
+
+error_code cuda_stream::wait_native(cudaEvent_t e) {
+  if (auto ec = admit()) return ec;
+  current_device here(device_.ordinal());
+  auto status = here.status();
+  flight& f = begin({}, status);
+  if (status == cudaSuccess) status = cudaStreamWaitEvent(native_->get(), e, 0);
+  return push(f, status);
+}
+
+// Makes another stream wait for a position of this one that is not done yet: exactly for it, not for what was enqueued
+// later.
+cudaError_t cuda_stream::make_wait(cudaStream_t waiting, std::uint64_t position) {
+  if (position <= done_) return cudaSuccess;
+  const auto index = std::min<std::uint64_t>(position - done_, flights_.size()) - 1;
+  flight& f = flights_[index];
+  if (!f.end && index + 1 == flights_.size() && !shared_)
+    if (const auto e = record(f.end); e != cudaSuccess) return e;
+  if (f.end) return cudaStreamWaitEvent(waiting, f.end, 0);
+  // The write was enqueued before this wait, so that queues which the device shares between streams can't block.
+  return device_.words->wait_until_at_least(waiting, word_, position);
+}
+
+event cuda_stream::record() {
+  if (!shared_ || failure_ || !native_ || device_.context().lost()) return {line_, enqueued_};
+  if (foreign_)
+    if (const auto refused = refuses_capture()) {
+      auto nowhere = std::make_shared<detail::timeline_core>(line_->get_executor());
+      nowhere->fail(0, refused);
+      return {std::move(nowhere), 1};
+    }
+  current_device here(device_.ordinal());
+  auto status = here.status();
+  (void)push(begin({}, status), status);
+  return {line_, enqueued_};
+}
+
+void* cuda_stream::native_handle() {
+  if (!native_ || device_.context().lost()) return nullptr;
+  shared_ = true;
+  return native_->get();
+}
+
+result<buffer> cuda_stream::allocate(std::size_t bytes) {
+  if (failure_) return failure_;
+  if (!native_) return errc::closed;
+  if (foreign_)
+    if (const auto ec = refuses_capture()) return ec;
+  current_device here(device_.ordinal());
+  void* data = nullptr;
+  const auto status = cudaMallocAsync(&data, std::max<std::size_t>(bytes, 1), native_->get());
+  if (status == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();
+    return errc::out_of_memory;
+  }
+  if (status != cudaSuccess) return device_.context().judge(status);
+  // On any thread; what used it on other streams is done, else it would be held.
+  auto give_back = [native = native_](void* p) {
+    if (native->context().lost()) return;
+    current_device here(native->context().ordinal());
+    (void)cudaFreeAsync(p, native->get());
+  };
+  return buffer::adopt(data, bytes, memory_kind::device, std::shared_ptr<void>(data, std::move(give_back)));
+}
+
+bool cuda_stream::time_to_ask() {
+  if (__atomic_load_n(word_, __ATOMIC_ACQUIRE) > done_) return idle_polls_ = 0, false;
+  if (++idle_polls_ < polls_before_asking) return false;
+  idle_polls_ = 0;
+  return true;
+}
+
+std::size_t cuda_stream::poll_word() {
+  const auto before = done_, reached = __atomic_load_n(word_, __ATOMIC_ACQUIRE);
+  while (done_ < reached && !flights_.empty()) retire_front();
   if (done_ != before) line_->advance(done_);
-  if (status != cudaSuccess && status != cudaErrorNotReady) fail(done_ + 1, make_error(status));
   return done_ - before;
 }
 
-void cuda_stream::retire(flight f) {
-  if (f.start && recorder_.enabled()) {
-    std::int64_t bytes = 0;
-    for (auto& c : f.buffers) bytes += static_cast<std::int64_t>(c.src.size());
-    recorder_.add(
-        {options_.name, std::move(f.name), shared_.time_of(f.start), shared_.time_of(f.end), {{"bytes", bytes}}});
+std::size_t cuda_stream::poll_slowly() {
+  current_device here(device_.ordinal());
+  beside_capture unaffected;
+  const auto before = done_;
+  auto status = here.status();
+  if (word_) {
+    poll_word();
+    if (status == cudaSuccess && !flights_.empty()) status = cudaStreamQuery(native_->get());
+  } else {
+    while (status == cudaSuccess && !flights_.empty() && flights_.front().end &&
+           (status = cudaEventQuery(flights_.front().end)) == cudaSuccess)
+      retire_front();
+    if (done_ != before) line_->advance(done_);
   }
-  if (f.start) shared_.free_events.push_back(f.start);
-  shared_.free_events.push_back(f.end);
+  if (status != cudaSuccess && status != cudaErrorNotReady) fail(done_ + 1, device_.context().judge(status));
+  return done_ - before;
 }
 
-// On the stream itself the host function would run after everything already enqueued, and hold up what follows.
+void cuda_stream::retire_front() {
+  flight& f = flights_.front();
+  if (f.start && f.end && recorder_.enabled()) {
+    const auto start = device_.time_of(f.start), end = device_.time_of(f.end);
+    if (!f.name.empty()) {
+      std::vector<trace::argument> args;
+      if (f.bytes) args.push_back({"bytes", f.bytes});
+      recorder_.add({options_.name, f.name, start, end, std::move(args), {line_->id(), done_ + 1}, std::move(f.after)});
+    }
+    device_.move_origin(f.end, end);
+  }
+  if (f.start) device_.give_event(f.start);
+  if (f.end) device_.give_event(f.end);
+  ++done_;
+  flights_.pop_front();
+}
+
 void cuda_stream::arm() {
-  if (wake_.armed.exchange(true)) return;
-  auto status = cudaStreamWaitEvent(side_, event_at(line_->awaited()), 0);
-  if (status == cudaSuccess)
-    status = cudaLaunchHostFunc(
-        side_,
-        [](void* data) {
-          auto* w = static_cast<wake*>(data);
-          const std::uint64_t one = 1;
-          w->armed.store(false);
-          [[maybe_unused]] const auto written = ::write(w->fd, &one, sizeof one);
-        },
-        &wake_);
-  if (status != cudaSuccess) fail(done_ + 1, make_error(status));
+  poll();  // what is done by now needs no wake-up
+  std::erase_if(armed_, [&](auto& w) {
+    if (!w->fired.load(std::memory_order_acquire)) return false;
+    device_.give_wake(std::move(w));
+    return true;
+  });
+  // Somebody waits for a position; else for the buffers of the oldest operation.
+  const auto head = line_->awaited();
+  const auto target = head == detail::timeline_core::never ? done_ + 1 : std::min(head, enqueued_);
+  if (flights_.empty() || target <= done_ || armed_.size() >= most_wakes) return;
+  for (auto& w : armed_)
+    if (w->position <= target) return;
+  current_device here(device_.ordinal());
+  beside_capture unaffected;
+  std::shared_ptr<wake> w;
+  auto status = device_.take_wake(w);
+  if (status == cudaSuccess) {
+    w->position = target;
+    w->fired.store(false, std::memory_order_relaxed);
+    armed_.push_back(w);
+    status = word_ ? device_.words->wait_until_at_least(w->side, word_, target) : make_wait(w->side, target);
+  }
+  if (status == cudaSuccess) status = cudaLaunchHostFunc(w->side, wake_up, w.get());
+  if (status != cudaSuccess) fail(done_ + 1, device_.context().judge(status));
 }
 
 void cuda_stream::close() {
   directory_.streams.erase(line_.get());
-  if (stream_) {
-    (void)cudaSetDevice(shared_.ordinal);
-    (void)cudaStreamSynchronize(stream_);
-    (void)cudaStreamSynchronize(side_);
-    (void)cudaStreamDestroy(stream_);
-    (void)cudaStreamDestroy(side_);
-    stream_ = side_ = nullptr;
+  if (!native_) return;
+  if (device_.context().lost()) return abandon(device_.context().failure());
+  {
+    current_device here(device_.ordinal());
+    auto status = flights_.empty() ? cudaSuccess : cudaStreamSynchronize(native_->get());
+    for (auto& w : armed_)
+      if (status == cudaSuccess) status = cudaStreamSynchronize(w->side);
+    (void)device_.context().judge(status);
   }
-  flights_.clear();
+  if (device_.context().lost()) return abandon(device_.context().failure());
+  for (auto& w : armed_) device_.give_wake(std::move(w));
+  armed_.clear();
+  while (!flights_.empty()) retire_front();
+  line_->advance(done_);
+  if (word_) device_.give_word(word_);
+  word_ = nullptr;
+  native_.reset();
   line_->fail(done_ + 1, errc::closed);
+}
+
+void cuda_stream::abandon(error_code ec) {
+  directory_.streams.erase(line_.get());
+  fail(done_ + 1, ec);
+  if (!native_) return;
+  // A wake-up or a copy may still be on its way: they are kept until the device is reset.
+  if (!flights_.empty()) device_.context().bury(std::make_shared<flight_ring>(std::exchange(flights_, {})));
+  if (!armed_.empty())
+    device_.context().bury(std::make_shared<std::vector<std::shared_ptr<wake>>>(std::exchange(armed_, {})));
+  word_ = nullptr;
+  native_.reset();
 }
 
 }  // namespace cokv::cuda

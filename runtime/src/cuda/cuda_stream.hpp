@@ -1,18 +1,19 @@
-// A CUDA stream. Every operation is followed by a CUDA event; only the oldest one is asked for, by the polling loop or
-// by the wake-up that a side stream arranges before the loop sleeps.
+// A CUDA stream. Behind every operation it writes its position into a pinned word, or records an event; the loop looks
+// at the word, or asks for the oldest event. Before it sleeps, a wake-up on a stream of its own is arranged.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
-#include <atomic>
-#include <deque>
+#include <cstdint>
 #include <map>
 #include <memory>
-#include <string>
 #include <vector>
 
+#include "../trace_edges.hpp"
 #include "cokv/runtime/stream.hpp"
 #include "cokv/runtime/trace.hpp"
+#include "device_state.hpp"
+#include "flight_ring.hpp"
 
 namespace cokv::cuda {
 
@@ -32,70 +33,91 @@ class stream_directory final : public asio::execution_context::service {
   void shutdown() override {}
 };
 
-// What the streams of a device share; the device owns it and outlives them.
-struct shared_state {
-  int ordinal = 0;
-  int wake_fd = -1;
-  cudaEvent_t origin = nullptr;  // device time at origin_time
-  time_point origin_time;
-  std::vector<cudaEvent_t> free_events;
-  std::vector<cudaEvent_t> all_events;
+// Destroyed with its last user: memory that goes back in its order holds it too.
+class native_stream {
+ public:
+  native_stream(std::shared_ptr<primary_context> context, cudaStream_t s, bool owned)
+      : context_(std::move(context)), stream_(s), owned_(owned) {}
+  ~native_stream();
+  native_stream(const native_stream&) = delete;
+  cudaStream_t get() const noexcept { return stream_; }
+  primary_context& context() const noexcept { return *context_; }
 
-  cudaError_t take_event(cudaEvent_t& e);
-  time_point time_of(cudaEvent_t e) const;
+ private:
+  const std::shared_ptr<primary_context> context_;
+  const cudaStream_t stream_;
+  const bool owned_;
 };
 
 class cuda_stream final : public detail::stream_backend {
  public:
-  cuda_stream(const asio::any_io_executor& ex, shared_state& shared, stream_options options,
-              detail::unique_function<void()> wanted);
+  cuda_stream(const asio::any_io_executor& ex, device_state& device, std::shared_ptr<native_stream> native,
+              bool foreign, stream_options options, std::shared_ptr<detail::timeline_core> line);
   ~cuda_stream() override;
   cudaError_t create();
 
   error_code copy(std::span<const copy_op> batch, std::string_view name) override;
   error_code launch(std::string_view, detail::kernel, cost) override { return errc::unsupported; }
+  error_code launch_native(std::string_view name, std::span<const buffer> uses, native_call fn) override;
   error_code wait(const event& e) override;
+  error_code wait_native(cudaEvent_t e);
+  result<buffer> allocate(std::size_t bytes) override;
+  void* native_handle() override;
+  event record() override;
   std::uint64_t enqueued() const noexcept override { return enqueued_; }
   std::size_t max_in_flight() const noexcept override { return options_.max_in_flight; }
   const std::shared_ptr<detail::timeline_core>& line() const noexcept override { return line_; }
 
-  std::size_t poll();
-  bool awaited() const { return !flights_.empty() && !failure_ && line_->awaited() != detail::timeline_core::never; }
+  // Retires what is done; how much that was.
+  std::size_t poll() {
+    if (flights_.empty()) return 0;
+    return word_ && !time_to_ask() ? poll_word() : poll_slowly();
+  }
+  // The same, and finds out whether the device failed.
+  void ask() {
+    if (!flights_.empty()) poll_slowly();
+  }
+  bool awaited() const { return !flights_.empty() && !stuck_; }
   bool idle() const { return flights_.empty(); }
   void arm();
-  void close();  // waits for the device
+  void close();                 // waits for the device
+  void abandon(error_code ec);  // the device is lost: nothing of it is touched any more
 
  private:
-  // An operation on the device, with what it reads and writes.
-  struct flight {
-    cudaEvent_t start = nullptr;  // only while tracing
-    cudaEvent_t end = nullptr;
-    std::vector<copy_op> buffers;
-    std::string name;
-  };
-  // What the host function of the side stream touches, on CUDA's thread.
-  struct wake {
-    std::atomic<bool> armed{false};
-    int fd = -1;
-  };
-
   error_code admit();
-  error_code push(flight f, cudaError_t status);
+  error_code refuses_capture() const;
+  flight& begin(std::string_view name, cudaError_t& status);
+  cudaError_t record(cudaEvent_t& e);
+  error_code push(flight& f, cudaError_t status);
   void fail(std::uint64_t from, error_code ec);
-  void retire(flight f);
-  cudaEvent_t event_at(std::uint64_t position) const;
+  void retire_front();
+  std::size_t poll_word();
+  std::size_t poll_slowly();
+  bool time_to_ask();
+  cudaError_t batch_copy(std::span<const copy_op> batch);
+  cudaError_t make_wait(cudaStream_t waiting, std::uint64_t position);
 
-  shared_state& shared_;
+  device_state& device_;
   const stream_options options_;
   const std::shared_ptr<detail::timeline_core> line_;
   trace::recorder& recorder_;
   stream_directory& directory_;
-  wake wake_;
-  cudaStream_t stream_ = nullptr;
-  cudaStream_t side_ = nullptr;
-  std::deque<flight> flights_;  // the oldest is at position done_ + 1; after a failure they keep their buffers
+  std::shared_ptr<native_stream> native_;  // null once closed
+  std::uint64_t* word_ = nullptr;          // null: events tell
+  flight_ring flights_;                    // the oldest is at position done_ + 1
   std::uint64_t done_ = 0, enqueued_ = 0;
+  std::uint32_t idle_polls_ = 0;
+  bool shared_;         // somebody else may enqueue too: every record() is an operation of its own
+  const bool foreign_;  // and owns it
+  detail::trace_edges edges_;
+  bool stuck_ = false;  // an operation's end could not be marked: it is known when the stream closes
+  bool in_native_call_ = false;
   error_code failure_;
+  std::vector<std::shared_ptr<wake>> armed_;
+  // What a batch is made of, kept for the next one.
+  std::vector<void*> destinations_;
+  std::vector<const void*> sources_;
+  std::vector<std::size_t> sizes_;
 };
 
 }  // namespace cokv::cuda

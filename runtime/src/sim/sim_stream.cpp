@@ -66,6 +66,8 @@ error_code sim_stream::launch(std::string_view name, kernel fn, cost price) {
   return enqueue({std::move(fn), std::string(name), price});
 }
 
+result<buffer> sim_stream::allocate(std::size_t bytes) { return owner_->allocate(bytes, memory_kind::device); }
+
 error_code sim_stream::wait(const event& e) {
   if (!e.ready()) {
     // One context's streams wait for each other without the host; another's time has nothing to do with this one's.

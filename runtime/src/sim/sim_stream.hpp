@@ -30,6 +30,7 @@ class sim_stream final : public stream_backend,
   error_code copy(std::span<const copy_op> batch, std::string_view name) override;
   error_code launch(std::string_view name, kernel fn, cost price) override;
   error_code wait(const event& e) override;
+  result<buffer> allocate(std::size_t bytes) override;
   std::uint64_t enqueued() const noexcept override { return enqueued_; }
   std::size_t max_in_flight() const noexcept override { return options_.max_in_flight; }
   const std::shared_ptr<timeline_core>& line() const noexcept override { return line_; }

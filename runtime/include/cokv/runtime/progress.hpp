@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/clock.hpp"
 
 namespace cokv {
 
@@ -31,6 +32,8 @@ class progress_source {
   virtual void arm() = 0;
 };
 
+struct run_options;
+
 // The sources of a context.
 class progress final : public asio::execution_context::service {
  public:
@@ -47,19 +50,28 @@ class progress final : public asio::execution_context::service {
     if (!polled_) source.arm();
   }
 
+  bool polled() const noexcept { return polled_; }  // run() is at work
+
   std::size_t poll();
   bool awaited() const;
   void arm();
 
  private:
-  friend std::size_t run(asio::io_context& ctx);
+  friend std::size_t run(asio::io_context& ctx, run_options options);
   void shutdown() override { sources_.clear(); }
 
   std::vector<progress_source*> sources_;
   bool polled_ = false;
 };
 
+struct run_options {
+  // How long the loop polls without finding anything, while somebody waits for what only a poll finds, before it arms
+  // the sources and sleeps. About what a wake-up costs is never more than twice as dear as the better choice; 0 sleeps
+  // at once, duration::max() never does.
+  duration spin = std::chrono::microseconds(50);
+};
+
 // Runs the context until it is out of work or stopped; the number of handlers that ran.
-std::size_t run(asio::io_context& ctx);
+std::size_t run(asio::io_context& ctx, run_options options = {});
 
 }  // namespace cokv

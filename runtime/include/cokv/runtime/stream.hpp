@@ -20,6 +20,9 @@
 // | the stream's error | it failed before; nothing is enqueued any more |
 // | errc::closed | its context is gone |
 //
+// A CUDA device copies from and to pinned, shared and device memory. Pageable memory (memory_kind::host) is
+// errc::wrong_device there: CUDA would hold the loop up until everything enqueued before it is done.
+//
 // Cheap to copy; used from the context's thread.
 #pragma once
 
@@ -59,10 +62,20 @@ using kernel = unique_function<error_code()>;
 // A device's side of a stream.
 class stream_backend {
  public:
+  // What enqueues on the native stream: called during the call it is given to, and not kept.
+  struct native_call {
+    void* function;
+    error_code (*call)(void* function, void* native_stream);
+  };
+
   virtual ~stream_backend() = default;
   virtual error_code copy(std::span<const copy_op> batch, std::string_view name) = 0;
   virtual error_code launch(std::string_view name, kernel fn, cost price) = 0;
+  virtual error_code launch_native(std::string_view, std::span<const buffer>, native_call) { return errc::unsupported; }
   virtual error_code wait(const event& e) = 0;
+  virtual result<buffer> allocate(std::size_t bytes) = 0;
+  virtual void* native_handle() { return nullptr; }
+  virtual event record() { return {line(), enqueued()}; }
   virtual std::uint64_t enqueued() const noexcept = 0;
   virtual std::size_t max_in_flight() const noexcept = 0;
   virtual const std::shared_ptr<timeline_core>& line() const noexcept = 0;
@@ -91,7 +104,7 @@ class stream {
   error_code wait(const event& e) { return backend_->wait(e); }
 
   // The point behind everything enqueued so far.
-  event record() const { return {backend_->line(), backend_->enqueued()}; }
+  event record() const { return backend_->record(); }
 
   // Runs fn, `void()` or `error_code()`, move-only or not, on the device's threads, with all of them for parallel
   // algorithms of oneTBB inside it. What it returns or throws as an error sticks to the stream.
@@ -104,6 +117,28 @@ class stream {
           name, [fn = std::decay_t<F>(std::forward<F>(fn))]() mutable -> error_code { return fn(), error_code(); },
           price);
   }
+
+  // Work that a library or a kernel launch puts on the native stream: fn(native_handle()) is called here and now, and
+  // all it enqueued is one operation, which keeps `uses` until it is done. fn returns nothing or an error_code, which
+  // sticks. errc::unsupported where there is no native stream: launch() is for those devices.
+  template <class F>
+  error_code launch_native(std::string_view name, std::span<const buffer> uses, F&& fn) {
+    auto call = [](void* function, void* native) -> error_code {
+      auto& f = *static_cast<std::remove_reference_t<F>*>(function);
+      if constexpr (std::is_convertible_v<std::invoke_result_t<F&, void*>, error_code>)
+        return f(native);
+      else
+        return f(native), error_code();
+    };
+    return backend_->launch_native(name, uses, {const_cast<void*>(static_cast<const void*>(std::addressof(fn))), call});
+  }
+
+  // Device memory from here on in this stream's order: what is enqueued next may use it, other streams behind an event
+  // of this one. It goes back when its last handle does, without waiting where the device can. errc::out_of_memory.
+  result<buffer> allocate(std::size_t bytes) { return backend_->allocate(bytes); }
+
+  // A cudaStream_t, null where there is none. Whatever is enqueued on it by others is covered by the next record().
+  void* native_handle() { return backend_->native_handle(); }
 
   // The error that stuck, if one did.
   error_code status() const noexcept { return backend_->line()->status(backend_->enqueued()); }

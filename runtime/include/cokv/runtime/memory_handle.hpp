@@ -1,0 +1,31 @@
+// The name by which another process maps memory of kind shared or exportable. shared: a file descriptor, to be passed
+// over a Unix socket (SCM_RIGHTS); exportable: the bytes of a CUDA IPC handle, valid on the same machine. Offset and
+// length say which part is meant; whoever maps it checks them against what is there.
+//
+//     memory_handle pool = device.export_memory(block).value();
+//     send(pool.offset, pool.bytes, pool.descriptor());      // in the other process:
+//     buffer mapped = device.import_memory(memory_handle::of_descriptor(fd, offset, bytes)).value();
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+
+#include "cokv/runtime/buffer.hpp"
+
+namespace cokv {
+
+struct memory_handle {
+  memory_kind kind = memory_kind::shared;
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+  std::array<std::byte, 64> ipc{};  // exportable: cudaIpcMemHandle_t
+  std::shared_ptr<const int> file;  // shared: closed with the last handle
+
+  int descriptor() const noexcept { return file ? *file : -1; }
+
+  // Takes the descriptor over.
+  static memory_handle of_descriptor(int fd, std::size_t offset, std::size_t bytes);
+};
+
+}  // namespace cokv

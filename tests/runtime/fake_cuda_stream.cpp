@@ -1,0 +1,235 @@
+// How the CUDA backend uses CUDA, step by step, on fake_cuda.
+#include <cuda_runtime_api.h>
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "cokv/runtime/device.hpp"
+#include "cokv/runtime/progress.hpp"
+#include "support/fake_cuda.hpp"
+
+using namespace cokv;
+namespace fake_cuda = cokv::test::fake_cuda;
+
+namespace {
+
+struct fixture {
+  explicit fixture(completion_signal signal = completion_signal::automatic, fake_cuda::options how = {}) {
+    fake_cuda::reset(how);
+    dev = open_device(ctx.get_executor(), "cuda:0", {.signal = signal}).value();
+  }
+  buffer filled(std::size_t n, int value) {
+    auto b = dev.allocate(n, memory_kind::pinned).value();
+    std::fill(b.bytes().begin(), b.bytes().end(), std::byte(value));
+    return b;
+  }
+  asio::io_context ctx{1};
+  device dev;
+};
+
+constexpr completion_signal signals[] = {completion_signal::word, completion_signal::event};
+
+}  // namespace
+
+TEST_CASE("fake_cuda: a copy is done when its event is, and not before") {
+  for (auto signal : signals) {
+    fixture f(signal);
+    auto s = f.dev.make_stream().value();
+    auto a = f.filled(64, 1), b = f.filled(64, 0);
+    CHECK(!s.copy(b, a));
+    auto e = s.record();
+    bool done = false;
+    e.async_wait([&](error_code ec) { done = !ec; });
+    while (b.data()[0] != std::byte{1}) {
+      f.ctx.poll();
+      CHECK(!e.ready());
+      CHECK(!done);
+      REQUIRE(fake_cuda::step());
+    }
+    fake_cuda::drain();
+    CHECK(run(f.ctx) > 0);
+    CHECK(done);
+    CHECK(e.ready());
+  }
+}
+
+TEST_CASE("fake_cuda: a word costs one write an operation and no event; polling it calls CUDA not at all") {
+  fixture f(completion_signal::word);
+  auto s = f.dev.make_stream().value();
+  auto a = f.filled(64, 1), b = f.filled(64, 0);
+  const auto recorded = fake_cuda::calls("cudaEventRecord");
+  for (int i = 0; i < 10; ++i) CHECK(!s.copy(b, a));
+  auto e = s.record();
+  CHECK(fake_cuda::calls("cuStreamWriteValue64") == 10);
+  CHECK(fake_cuda::calls("cudaEventRecord") == recorded);
+  const auto before = fake_cuda::calls("");
+  auto& loop = progress::of(f.ctx.get_executor());
+  for (int i = 0; i < 1000; ++i) CHECK(loop.poll() == 0);
+  CHECK(fake_cuda::calls("") == before);
+  fake_cuda::drain();
+  CHECK(loop.poll() == 10);
+  CHECK(fake_cuda::calls("") == before);
+  CHECK(e.ready());
+}
+
+TEST_CASE("fake_cuda: where the driver writes no words, events tell; asked for words it says so") {
+  fixture f(completion_signal::automatic, {.words = false});
+  auto s = f.dev.make_stream().value();
+  auto a = f.filled(64, 1), b = f.filled(64, 0);
+  CHECK(!s.copy(b, a));
+  fake_cuda::drain();
+  progress::of(f.ctx.get_executor()).poll();
+  CHECK(s.record().ready());
+  CHECK(fake_cuda::calls("cuStreamWriteValue64") == 0);
+  CHECK(open_device(f.ctx.get_executor(), "cuda:0", {.signal = completion_signal::word}).error() == errc::unsupported);
+}
+
+TEST_CASE("fake_cuda: a batch is one call, or one a copy where the driver is older") {
+  for (bool batches : {true, false}) {
+    fixture f(completion_signal::automatic, {.batches = batches});
+    auto s = f.dev.make_stream().value();
+    auto a = f.filled(64, 1), b = f.filled(64, 0);
+    std::vector<copy_op> pieces;
+    for (std::size_t i = 0; i < 8; ++i) pieces.push_back({b.slice(i * 8, 8), a.slice(i * 8, 8)});
+    CHECK(!s.copy_batch(pieces));
+    CHECK(s.in_flight() == 1);
+    CHECK(fake_cuda::calls("cudaMemcpyAsync") == (batches ? 0 : 8));
+    fake_cuda::drain();
+    CHECK(std::ranges::equal(a.bytes(), b.bytes()));
+  }
+}
+
+TEST_CASE("fake_cuda: under a plain io_context::run the loop is woken once a waiter, not once an operation") {
+  for (auto signal : signals) {
+    fixture f(signal, {.mode = fake_cuda::mode::threaded});
+    auto s = f.dev.make_stream().value();
+    auto a = f.filled(64, 1), b = f.filled(64, 0);
+    for (int i = 0; i < 10; ++i) s.copy(b, a);
+    bool done = false;
+    s.record().async_wait([&](error_code ec) { done = !ec; });
+    f.ctx.run();
+    CHECK(done);
+    CHECK(fake_cuda::calls("cudaLaunchHostFunc") == 1);
+  }
+}
+
+TEST_CASE("fake_cuda: who comes later and waits for less is not woken later") {
+  for (auto signal : signals) {
+    fixture f(signal);
+    auto s = f.dev.make_stream().value();
+    auto a = f.filled(64, 1), b = f.filled(64, 0);
+    s.copy(b, a);
+    auto first = s.record();
+    s.copy(b, a);
+    bool last_done = false, first_done = false;
+    s.record().async_wait([&](error_code) { last_done = true; });
+    CHECK(fake_cuda::calls("cudaLaunchHostFunc") == 1);
+    first.async_wait([&](error_code) { first_done = true; });
+    CHECK(fake_cuda::calls("cudaLaunchHostFunc") == 2);
+    first.async_wait([](error_code) {});
+    CHECK(fake_cuda::calls("cudaLaunchHostFunc") == 2);
+    while (!first_done) {
+      REQUIRE(fake_cuda::step());
+      f.ctx.poll();
+    }
+    CHECK(!last_done);
+    fake_cuda::drain();
+    f.ctx.run();
+    CHECK(last_done);
+  }
+}
+
+TEST_CASE("fake_cuda: a loop that polls arms nothing; one that sleeps at once arms") {
+  for (auto spin : {duration::max(), duration(0)}) {
+    fixture f(completion_signal::word, {.mode = fake_cuda::mode::threaded});
+    auto s = f.dev.make_stream().value();
+    auto a = f.filled(64, 1), b = f.filled(64, 0);
+    int done = 0;
+    asio::co_spawn(
+        f.ctx,
+        [](stream s, buffer a, buffer b, int& done) -> awaitable<void> {
+          for (int i = 0; i < 100; ++i) {
+            s.copy(b, a);
+            co_await s.record().async_wait();
+            ++done;
+          }
+        }(s, a, b, done),
+        asio::detached);
+    run(f.ctx, {.spin = spin});
+    CHECK(done == 100);
+    CHECK((fake_cuda::calls("cudaLaunchHostFunc") == 0) == (spin == duration::max()));
+  }
+}
+
+TEST_CASE("fake_cuda: an event of another device is refused; a CPU stream waits for a CUDA stream") {
+  fixture f(completion_signal::automatic, {.mode = fake_cuda::mode::threaded});
+  auto a = f.dev.make_stream().value(), b = f.dev.make_stream().value();
+  auto x = f.filled(8, 1), y = f.filled(8, 0);
+  CHECK(!b.wait(event()));
+  auto cpu = open_device(f.ctx.get_executor(), "cpu", {.threads = 1}).value();
+  auto c = cpu.make_stream().value();
+  std::atomic<bool> open{false};
+  c.launch("held", [&] {
+    while (!open) std::this_thread::yield();
+  });
+  CHECK(b.wait(c.record()) == errc::wrong_device);
+  CHECK(!b.status());
+  CHECK(a.copy(y, cpu.allocate(8).value()) == errc::wrong_device);
+  CHECK(!a.copy(y, x));
+  auto d = cpu.make_stream().value();
+  CHECK(!d.wait(a.record()));
+  bool waited = false;
+  d.launch("after", [&] { waited = y.data()[0] == std::byte{1}; });
+  open = true;
+  bool all = false;
+  d.record().async_wait([&](error_code ec) { all = !ec; });
+  f.ctx.run();
+  CHECK(all);
+  CHECK(waited);
+}
+
+TEST_CASE("fake_cuda: a stream that is being captured is not adopted, nor recorded, nor enqueued on") {
+  fixture f;
+  cudaStream_t native = nullptr;
+  REQUIRE(cudaStreamCreateWithFlags(&native, cudaStreamNonBlocking) == cudaSuccess);
+  {
+    auto s = f.dev.adopt_stream(native).value();
+    auto a = f.filled(8, 1), b = f.filled(8, 0);
+    fake_cuda::set_capturing(native, true);
+    CHECK(f.dev.adopt_stream(native).error() == errc::unsupported);
+    CHECK(s.copy(b, a) == errc::unsupported);
+    CHECK(s.allocate(8).error() == errc::unsupported);
+    auto e = s.record();
+    CHECK(e.ready());
+    CHECK(e.status() == errc::unsupported);
+    CHECK(s.in_flight() == 0);
+    fake_cuda::set_capturing(native, false);
+    CHECK(!s.copy(b, a));
+    fake_cuda::drain();
+    error_code ended = errc::closed;
+    s.record().async_wait([&](error_code ec) { ended = ec; });
+    fake_cuda::drain();
+    run(f.ctx);
+    CHECK(!ended);
+  }
+  CHECK(cudaStreamDestroy(native) == cudaSuccess);
+}
+
+TEST_CASE("fake_cuda: events are adopted up to a bound") {
+  fixture f;
+  cudaEvent_t e = nullptr;
+  REQUIRE(cudaEventCreateWithFlags(&e, cudaEventDisableTiming) == cudaSuccess);
+  auto s = f.dev.make_stream().value();
+  auto a = f.filled(8, 1), b = f.filled(8, 0);
+  CHECK(!s.copy(b, a));
+  REQUIRE(cudaEventRecord(e, static_cast<cudaStream_t>(s.native_handle())) == cudaSuccess);
+  std::vector<event> adopted;
+  for (int i = 0; i < 64; ++i) adopted.push_back(f.dev.adopt_event(e).value());
+  CHECK(f.dev.adopt_event(e).error() == errc::queue_full);
+  fake_cuda::drain();
+  progress::of(f.ctx.get_executor()).poll();
+  for (auto& one : adopted) CHECK(one.ready());
+  CHECK(f.dev.adopt_event(e).has_value());
+  CHECK(cudaEventDestroy(e) == cudaSuccess);
+}

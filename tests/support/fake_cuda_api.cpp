@@ -1,0 +1,357 @@
+// The CUDA runtime's and driver's functions themselves.
+#include <cuda.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "support/fake_cuda_model.hpp"
+
+using namespace cokv::test::fake_cuda;
+
+namespace cokv::test::fake_cuda {
+void add_stream(model& m, CUstream_st* s);
+}
+
+// Every call: one lock, counted, and failed when a test planned it.
+#define CALL(name)        \
+  auto& m = model::get(); \
+  auto lock = m.lock();   \
+  if (auto planned = m.enter(#name); planned != cudaSuccess) return planned
+
+namespace {
+
+thread_local int current = 0;
+
+constexpr char ipc_magic[8] = "fakeipc";
+
+struct ipc_handle {
+  char magic[8];
+  std::byte* base;
+};
+
+cudaError_t take(model& m, void** p, std::size_t n, cudaMemoryType type) {
+  if (n > m.how.memory - std::min(m.how.memory, m.used_memory)) return cudaErrorMemoryAllocation;
+  *p = std::aligned_alloc(4096, (n + 4095) / 4096 * 4096);
+  std::memset(*p, 0xDB, n);
+  m.memory[static_cast<std::byte*>(*p)] = {n, type, true};
+  m.used_memory += n;
+  return cudaSuccess;
+}
+
+// Really free: under a sanitizer, whatever still uses it is found as well.
+cudaError_t release(model& m, void* p, const char* call) {
+  auto found = m.memory.find(static_cast<std::byte*>(p));
+  if (found == m.memory.end())
+    return m.violate(std::string(call) + " of what was not allocated"), cudaErrorInvalidValue;
+  if (m.used(p, found->second.bytes)) m.violate(std::string(call) + " while a copy uses the memory");
+  if (found->second.ours) {
+    m.used_memory -= found->second.bytes;
+    std::free(p);
+  }
+  m.memory.erase(found);
+  return cudaSuccess;
+}
+
+CUresult write_value(CUstream s, CUdeviceptr word, cuuint64_t value, unsigned) {
+  auto& m = model::get();
+  auto lock = m.lock();
+  if (auto e = m.enter("cuStreamWriteValue64"); e != cudaSuccess) return static_cast<CUresult>(e);
+  if (!m.valid(s, "cuStreamWriteValue64")) return CUDA_ERROR_INVALID_HANDLE;
+  operation op;
+  op.word = reinterpret_cast<std::uint64_t*>(word);
+  op.value = value;
+  m.enqueue(*s, std::move(op));
+  return CUDA_SUCCESS;
+}
+
+CUresult wait_value(CUstream s, CUdeviceptr word, cuuint64_t value, unsigned) {
+  auto& m = model::get();
+  auto lock = m.lock();
+  if (auto e = m.enter("cuStreamWaitValue64"); e != cudaSuccess) return static_cast<CUresult>(e);
+  if (!m.valid(s, "cuStreamWaitValue64")) return CUDA_ERROR_INVALID_HANDLE;
+  operation op;
+  op.word = reinterpret_cast<std::uint64_t*>(word);
+  op.value = value;
+  op.waits_for_word = true;
+  m.enqueue(*s, std::move(op));
+  return CUDA_SUCCESS;
+}
+
+CUresult get_device(CUdevice* device, int ordinal) { return *device = ordinal, CUDA_SUCCESS; }
+
+CUresult get_attribute(int* value, CUdevice_attribute attribute, CUdevice) {
+  *value = attribute == CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS && model::get().how.words;
+  return CUDA_SUCCESS;
+}
+
+CUresult address_range(CUdeviceptr* base, std::size_t* size, CUdeviceptr p) {
+  auto& m = model::get();
+  auto lock = m.lock();
+  auto after = m.memory.upper_bound(reinterpret_cast<std::byte*>(p));
+  if (after == m.memory.begin()) return CUDA_ERROR_NOT_FOUND;
+  --after;
+  *base = reinterpret_cast<CUdeviceptr>(after->first);
+  *size = after->second.bytes;
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  CALL(cudaGetDeviceCount);
+  *count = m.how.devices;
+  return m.how.devices ? cudaSuccess : cudaErrorInsufficientDriver;
+}
+cudaError_t cudaSetDevice(int ordinal) {
+  CALL(cudaSetDevice);
+  if (ordinal >= m.how.devices) return cudaErrorInvalidDevice;
+  current = ordinal;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDevice(int* ordinal) { return *ordinal = current, cudaSuccess; }
+cudaError_t cudaDeviceReset() {
+  auto& m = model::get();
+  auto lock = m.lock();
+  ++m.called["cudaDeviceReset"];
+  m.lost = cudaSuccess;
+  m.forget_handles(lock);
+  for (auto at = m.memory.begin(); at != m.memory.end();) {
+    if (at->second.ours) std::free(at->first), m.used_memory -= at->second.bytes;
+    at = m.memory.erase(at);
+  }
+  m.opened_handles = 0;
+  ++m.epoch;
+  ++m.resets;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
+  *p = {};
+  std::strcpy(p->name, "fake");
+  p->totalGlobalMem = model::get().how.memory;
+  return cudaSuccess;
+}
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorString(cudaError_t e) {
+  return e == cudaErrorIllegalAddress ? "an illegal memory access was encountered" : "some error";
+}
+const char* cudaGetErrorName(cudaError_t e) {
+  return e == cudaErrorIllegalAddress ? "cudaErrorIllegalAddress" : "name";
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** found, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* status) {
+  const std::pair<const char*, void*> all[] = {
+      {"cuDeviceGet", reinterpret_cast<void*>(get_device)},
+      {"cuDeviceGetAttribute", reinterpret_cast<void*>(get_attribute)},
+      {"cuStreamWriteValue64", reinterpret_cast<void*>(write_value)},
+      {"cuStreamWaitValue64", reinterpret_cast<void*>(wait_value)},
+      {"cuMemGetAddressRange", reinterpret_cast<void*>(address_range)},
+  };
+  *status = cudaDriverEntryPointSymbolNotFound;
+  for (auto& [known, function] : all)
+    if (std::strcmp(name, known) == 0) *found = function, *status = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
+  CALL(cudaEventCreateWithFlags);
+  m.events.insert(*e = new CUevent_st{m.epoch, nullptr});
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+  CALL(cudaEventRecord);
+  if (!m.valid(e, "cudaEventRecord")) return cudaErrorInvalidResourceHandle;
+  e->last = std::make_shared<mark>();
+  if (!s) return e->last->done = true, cudaSuccess;
+  if (!m.valid(s, "cudaEventRecord")) return cudaErrorInvalidResourceHandle;
+  operation op;
+  op.marks = e->last;
+  m.enqueue(*s, std::move(op));
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+  CALL(cudaEventSynchronize);
+  return m.valid(e, "cudaEventSynchronize") ? cudaSuccess : cudaErrorInvalidResourceHandle;
+}
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+  CALL(cudaEventQuery);
+  if (!m.valid(e, "cudaEventQuery")) return cudaErrorInvalidResourceHandle;
+  return !e->last || e->last->done ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+  CALL(cudaEventElapsedTime);
+  if (!m.valid(from, "cudaEventElapsedTime") || !m.valid(to, "cudaEventElapsedTime"))
+    return cudaErrorInvalidResourceHandle;
+  *ms = static_cast<float>(to->last->time - from->last->time) / 1e6f;
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+  CALL(cudaEventDestroy);
+  if (!m.valid(e, "cudaEventDestroy")) return cudaErrorInvalidResourceHandle;
+  m.events.erase(e);
+  delete e;
+  return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned, int) {
+  CALL(cudaStreamCreateWithPriority);
+  add_stream(m, *s = new CUstream_st{});
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
+  CALL(cudaStreamCreateWithFlags);
+  add_stream(m, *s = new CUstream_st{});
+  return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+  CALL(cudaStreamSynchronize);
+  return m.valid(s, "cudaStreamSynchronize") ? m.synchronize(lock, *s) : cudaErrorInvalidResourceHandle;
+}
+cudaError_t cudaStreamQuery(cudaStream_t s) {
+  CALL(cudaStreamQuery);
+  if (!m.valid(s, "cudaStreamQuery")) return cudaErrorInvalidResourceHandle;
+  return s->queue.empty() && !s->busy ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+  CALL(cudaStreamDestroy);
+  if (!m.valid(s, "cudaStreamDestroy")) return cudaErrorInvalidResourceHandle;
+  // CUDA lets what is left come to its end. But nothing that uses memory, or calls the host, may be left.
+  for (auto& op : s->queue)
+    if (!op.copies.empty() || op.run || op.after || op.waits_for_word) {
+      m.violate("cudaStreamDestroy with work on the stream");
+      break;
+    }
+  (void)m.synchronize(lock, *s);
+  m.stop(lock, s);
+  delete s;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+  CALL(cudaStreamWaitEvent);
+  if (!m.valid(s, "cudaStreamWaitEvent") || !m.valid(e, "cudaStreamWaitEvent")) return cudaErrorInvalidResourceHandle;
+  operation op;
+  op.after = e->last;
+  m.enqueue(*s, std::move(op));
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* status) {
+  CALL(cudaStreamIsCapturing);
+  *status = s->capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamGetDevice(cudaStream_t, int* ordinal) { return *ordinal = 0, cudaSuccess; }
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
+cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void* data) {
+  CALL(cudaLaunchHostFunc);
+  if (!m.valid(s, "cudaLaunchHostFunc")) return cudaErrorInvalidResourceHandle;
+  operation op;
+  op.run = [fn, data] { fn(data); };
+  m.enqueue(*s, std::move(op));
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t n, cudaMemcpyKind, cudaStream_t s) {
+  CALL(cudaMemcpyAsync);
+  if (!m.valid(s, "cudaMemcpyAsync")) return cudaErrorInvalidResourceHandle;
+  operation op;
+  op.copies.push_back({static_cast<std::byte*>(dst), static_cast<const std::byte*>(src), n});
+  m.enqueue(*s, std::move(op));
+  return cudaSuccess;
+}
+#if CUDART_VERSION >= 13000
+cudaError_t cudaMemcpyBatchAsync(void* const* dsts, const void* const* srcs, const std::size_t* sizes,
+                                 std::size_t count, cudaMemcpyAttributes*, std::size_t*, std::size_t, cudaStream_t s) {
+  CALL(cudaMemcpyBatchAsync);
+  if (!m.how.batches) return cudaErrorCallRequiresNewerDriver;
+  if (!m.valid(s, "cudaMemcpyBatchAsync")) return cudaErrorInvalidResourceHandle;
+  operation op;
+  for (std::size_t i = 0; i < count; ++i)
+    op.copies.push_back({static_cast<std::byte*>(dsts[i]), static_cast<const std::byte*>(srcs[i]), sizes[i]});
+  m.enqueue(*s, std::move(op));
+  return cudaSuccess;
+}
+#endif
+
+cudaError_t cudaMalloc(void** p, std::size_t n) {
+  CALL(cudaMalloc);
+  return take(m, p, n, cudaMemoryTypeDevice);
+}
+cudaError_t cudaHostAlloc(void** p, std::size_t n, unsigned) {
+  CALL(cudaHostAlloc);
+  return take(m, p, n, cudaMemoryTypeHost);
+}
+cudaError_t cudaFree(void* p) {
+  CALL(cudaFree);
+  return release(m, p, "cudaFree");
+}
+cudaError_t cudaFreeHost(void* p) {
+  CALL(cudaFreeHost);
+  return release(m, p, "cudaFreeHost");
+}
+cudaError_t cudaMallocAsync(void** p, std::size_t n, cudaStream_t s) {
+  CALL(cudaMallocAsync);
+  if (!m.valid(s, "cudaMallocAsync")) return cudaErrorInvalidResourceHandle;
+  return take(m, p, n, cudaMemoryTypeDevice);
+}
+cudaError_t cudaFreeAsync(void* p, cudaStream_t s) {
+  CALL(cudaFreeAsync);
+  if (!m.valid(s, "cudaFreeAsync")) return cudaErrorInvalidResourceHandle;
+  auto found = m.memory.find(static_cast<std::byte*>(p));
+  if (found == m.memory.end()) return m.violate("cudaFreeAsync of what was not allocated"), cudaErrorInvalidValue;
+  if (m.used(p, found->second.bytes)) m.violate("cudaFreeAsync while a copy uses the memory");
+  operation op;
+  op.frees = p;
+  m.enqueue(*s, std::move(op));
+  return cudaSuccess;
+}
+cudaError_t cudaHostRegister(void* p, std::size_t n, unsigned) {
+  CALL(cudaHostRegister);
+  m.memory[static_cast<std::byte*>(p)] = {n, cudaMemoryTypeHost, false};
+  return cudaSuccess;
+}
+cudaError_t cudaHostUnregister(void* p) {
+  CALL(cudaHostUnregister);
+  return release(m, p, "cudaHostUnregister");
+}
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
+  CALL(cudaPointerGetAttributes);
+  *a = {};
+  a->type = cudaMemoryTypeUnregistered;
+  auto* at = static_cast<std::byte*>(const_cast<void*>(p));
+  auto after = m.memory.upper_bound(at);
+  if (after == m.memory.begin()) return cudaSuccess;
+  --after;
+  if (at < after->first + after->second.bytes) a->type = after->second.type;
+  return cudaSuccess;
+}
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* p) {
+  CALL(cudaIpcGetMemHandle);
+  ipc_handle made{};
+  std::memcpy(made.magic, ipc_magic, sizeof ipc_magic);
+  made.base = static_cast<std::byte*>(p);
+  std::memset(handle, 0, sizeof *handle);
+  std::memcpy(handle, &made, sizeof made);
+  return cudaSuccess;
+}
+cudaError_t cudaIpcOpenMemHandle(void** p, cudaIpcMemHandle_t handle, unsigned) {
+  CALL(cudaIpcOpenMemHandle);
+  ipc_handle given;
+  std::memcpy(&given, &handle, sizeof given);
+  if (std::memcmp(given.magic, ipc_magic, sizeof ipc_magic) != 0) return cudaErrorInvalidResourceHandle;
+  ++m.opened_handles;
+  *p = given.base;
+  return cudaSuccess;
+}
+cudaError_t cudaIpcCloseMemHandle(void*) {
+  CALL(cudaIpcCloseMemHandle);
+  --m.opened_handles;
+  return cudaSuccess;
+}
+
+}  // extern "C"

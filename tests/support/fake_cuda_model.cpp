@@ -1,0 +1,264 @@
+#include "support/fake_cuda_model.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace cokv::test::fake_cuda {
+
+model& model::get() {
+  static auto* instance = new model;
+  return *instance;
+}
+
+std::uint64_t model::below(std::uint64_t bound) {
+  std::uint64_t z = (random_ += 0x9E3779B97F4A7C15ull);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  return (z ^ (z >> 31)) % bound;
+}
+
+cudaError_t model::enter(const char* name) {
+  ++called[name];
+  if (calls_left && --calls_left == 0) {
+    lost = loss;
+    changed_.notify_all();
+  }
+  if (lost != cudaSuccess) return lost;
+  for (auto p = plan.begin(); p != plan.end(); ++p) {
+    if (!p->name.empty() && p->name != name) continue;
+    if (--p->k != 0) continue;
+    const auto error = p->error;
+    plan.erase(p);
+    return error;
+  }
+  return cudaSuccess;
+}
+
+void model::enqueue(CUstream_st& s, operation op) {
+  if (how.seed && how.max_delay) op.delay = static_cast<int>(below(static_cast<std::uint64_t>(how.max_delay) + 1));
+  s.queue.push_back(std::move(op));
+  changed_.notify_all();
+}
+
+bool model::runnable(CUstream_st& s) const {
+  if (lost != cudaSuccess || s.queue.empty() || s.busy) return false;
+  auto& head = s.queue.front();
+  if (head.after && !head.after->done) return false;
+  return !head.waits_for_word || __atomic_load_n(head.word, __ATOMIC_ACQUIRE) >= head.value;
+}
+
+// One step of the stream's first operation. Bytes move, and host functions run, without the lock, as on a device.
+void model::advance(std::unique_lock<std::mutex>& lock, CUstream_st& s) {
+  auto& op = s.queue.front();
+  s.busy = true;
+  if (!op.copies.empty() && !op.begun) {
+    lock.unlock();
+    for (auto& c : op.copies) std::memset(c.dst, 0xDB, c.n);
+    lock.lock();
+    op.begun = true;
+  } else if (op.delay > 0) {
+    --op.delay;
+  } else {
+    auto done = op;  // a copy: until it is done it counts as using its memory
+    lock.unlock();
+    for (auto& c : done.copies) std::memmove(c.dst, c.src, c.n);
+    if (done.word && !done.waits_for_word) __atomic_store_n(done.word, done.value, __ATOMIC_RELEASE);
+    if (done.run) done.run();
+    lock.lock();
+    s.queue.pop_front();
+    now_ += 1000;
+    if (done.marks) done.marks->done = true, done.marks->time = now_;
+    if (done.frees) {
+      used_memory -= memory[static_cast<std::byte*>(done.frees)].bytes;
+      memory.erase(static_cast<std::byte*>(done.frees));
+      std::free(done.frees);
+    }
+  }
+  s.busy = false;
+  changed_.notify_all();
+}
+
+bool model::step(std::unique_lock<std::mutex>& lock) {
+  auto turn = order;
+  if (how.seed)
+    for (auto n = turn.size(); n > 1; --n) std::swap(turn[n - 1], turn[below(n)]);
+  bool moved = false;
+  for (auto* s : turn)
+    if (streams.contains(s) && runnable(*s)) {
+      // A reordered device leaves streams out for a while.
+      moved = true;
+      if (how.seed && below(4) == 0) continue;
+      advance(lock, *s);
+    }
+  return moved;
+}
+
+void model::serve(CUstream_st* s) {
+  auto lock = this->lock();
+  for (;;) {
+    changed_.wait(lock, [&] { return s->ending || runnable(*s); });
+    if (s->ending) return;
+    advance(lock, *s);
+    if (how.seed && below(4) == 0) {
+      lock.unlock();
+      std::this_thread::yield();
+      lock.lock();
+    }
+  }
+}
+
+cudaError_t model::synchronize(std::unique_lock<std::mutex>& lock, CUstream_st& s) {
+  if (how.mode == mode::threaded) {
+    changed_.wait(lock, [&] { return lost != cudaSuccess || (s.queue.empty() && !s.busy); });
+  } else {
+    while (!s.queue.empty() && lost == cudaSuccess)
+      if (!step(lock)) {
+        violate("cudaStreamSynchronize of a stream that is blocked for good");
+        break;
+      }
+  }
+  return lost;
+}
+
+void add_stream(model& m, CUstream_st* s) {
+  s->epoch = m.epoch;
+  s->id = ++m.next_id_;
+  m.streams.insert(s);
+  m.order.push_back(s);
+  if (m.how.mode == mode::threaded) s->thread = std::thread([&m, s] { m.serve(s); });
+}
+
+void model::stop(std::unique_lock<std::mutex>& lock, CUstream_st* s) {
+  s->ending = true;
+  changed_.notify_all();
+  streams.erase(s);
+  std::erase(order, s);
+  if (s->thread.joinable()) {
+    lock.unlock();
+    s->thread.join();
+    lock.lock();
+  }
+}
+
+void model::forget_handles(std::unique_lock<std::mutex>& lock) {
+  while (!streams.empty()) {
+    auto* s = *streams.begin();
+    stop(lock, s);
+    s->queue.clear();
+    old_streams_.push_back(s);
+  }
+  old_events_.insert(old_events_.end(), events.begin(), events.end());
+  events.clear();
+}
+
+void model::reset(options o) {
+  auto lock = this->lock();
+  lost = cudaSuccess;
+  forget_handles(lock);
+  ++epoch;
+  how = o;
+  random_ = o.seed;
+  now_ = 0;
+  for (auto& [p, a] : memory)
+    if (a.ours) std::free(p);
+  memory.clear();
+  opened_handles = used_memory = 0;
+  called.clear();
+  plan.clear();
+  violations.clear();
+  resets = calls_left = 0;
+}
+
+bool model::used(const void* p, std::size_t n) {
+  auto* first = static_cast<const std::byte*>(p);
+  auto overlaps = [&](const std::byte* at, std::size_t m) { return at < first + n && first < at + m; };
+  for (auto* s : streams)
+    for (auto& op : s->queue) {
+      for (auto& c : op.copies)
+        if (overlaps(c.dst, c.n) || overlaps(c.src, c.n)) return true;
+      if (op.word && overlaps(reinterpret_cast<std::byte*>(op.word), 8)) return true;
+    }
+  return false;
+}
+
+void reset(options o) { model::get().reset(o); }
+
+bool step() {
+  auto& m = model::get();
+  auto lock = m.lock();
+  return m.step(lock);
+}
+
+void drain() {
+  auto& m = model::get();
+  auto lock = m.lock();
+  if (m.how.mode == mode::threaded) {
+    for (auto* s : std::vector(m.order)) (void)m.synchronize(lock, *s);
+  } else {
+    while (m.step(lock)) {
+    }
+  }
+}
+
+void fail_call(std::string_view name, std::size_t k, int cuda_error) {
+  auto& m = model::get();
+  auto lock = m.lock();
+  m.plan.push_back({std::string(name), k, static_cast<cudaError_t>(cuda_error)});
+}
+
+std::size_t calls(std::string_view name) {
+  auto& m = model::get();
+  auto lock = m.lock();
+  if (!name.empty()) {
+    auto found = m.called.find(name);
+    return found == m.called.end() ? 0 : found->second;
+  }
+  std::size_t all = 0;
+  for (auto& [_, n] : m.called) all += n;
+  return all;
+}
+
+void lose_device(int cuda_error) {
+  auto& m = model::get();
+  auto lock = m.lock();
+  m.lost = static_cast<cudaError_t>(cuda_error);
+}
+
+void lose_after(std::size_t calls, int cuda_error) {
+  auto& m = model::get();
+  auto lock = m.lock();
+  m.calls_left = calls;
+  m.loss = static_cast<cudaError_t>(cuda_error);
+}
+
+bool device_is_lost() {
+  auto lock = model::get().lock();
+  return model::get().lost != cudaSuccess;
+}
+
+std::size_t device_resets() {
+  auto lock = model::get().lock();
+  return model::get().resets;
+}
+void set_capturing(void* stream, bool on) {
+  auto lock = model::get().lock();
+  static_cast<CUstream_st*>(stream)->capturing = on;
+}
+std::size_t live_streams() {
+  auto lock = model::get().lock();
+  return model::get().streams.size();
+}
+std::size_t live_events() {
+  auto lock = model::get().lock();
+  return model::get().events.size();
+}
+std::size_t live_allocations() {
+  auto lock = model::get().lock();
+  return model::get().memory.size() + model::get().opened_handles;
+}
+std::vector<std::string> violations() {
+  auto lock = model::get().lock();
+  return model::get().violations;
+}
+
+}  // namespace cokv::test::fake_cuda

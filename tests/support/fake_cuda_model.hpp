@@ -1,0 +1,128 @@
+// What fake_cuda's calls work on: streams of operations, events, memory.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "support/fake_cuda.hpp"
+
+namespace cokv::test::fake_cuda {
+
+// A point that streams get to: shared by an event and what refers to one recording of it.
+struct mark {
+  bool done = false;
+  std::uint64_t time = 0;  // nanoseconds
+};
+
+struct copy_part {
+  std::byte* dst;
+  const std::byte* src;
+  std::size_t n;
+};
+
+struct operation {
+  std::vector<copy_part> copies;
+  std::function<void()> run;      // a host function
+  std::shared_ptr<mark> marks;    // a recording of an event
+  std::shared_ptr<mark> after;    // blocked until then
+  std::uint64_t* word = nullptr;  // written, or waited for
+  std::uint64_t value = 0;
+  bool waits_for_word = false;
+  void* frees = nullptr;
+  bool begun = false;
+  int delay = 0;
+};
+
+}  // namespace cokv::test::fake_cuda
+
+struct CUevent_st {
+  int epoch;
+  std::shared_ptr<cokv::test::fake_cuda::mark> last;
+};
+
+struct CUstream_st {
+  int epoch;
+  int id;
+  std::deque<cokv::test::fake_cuda::operation> queue;
+  bool busy = false, ending = false, capturing = false;
+  std::thread thread;
+};
+
+namespace cokv::test::fake_cuda {
+
+class model {
+ public:
+  static model& get();
+
+  std::unique_lock<std::mutex> lock() { return std::unique_lock(mutex_); }
+
+  // What a call returns before it does anything; with the lock held.
+  cudaError_t enter(const char* name);
+  template <class Handle>
+  bool valid(Handle* h, const char* call) {
+    if (h && h->epoch == epoch) return true;
+    violate(std::string(call) + " with a handle of before the reset");
+    return false;
+  }
+  void violate(std::string what) { violations.push_back(std::move(what)); }
+
+  void enqueue(CUstream_st& s, operation op);
+  bool step(std::unique_lock<std::mutex>& lock);
+  cudaError_t synchronize(std::unique_lock<std::mutex>& lock, CUstream_st& s);
+  void stop(std::unique_lock<std::mutex>& lock, CUstream_st* s);
+  void reset(options o);
+  void forget_handles(std::unique_lock<std::mutex>& lock);
+  bool used(const void* p, std::size_t n);  // by an operation that is not done
+
+  struct allocation {
+    std::size_t bytes;
+    cudaMemoryType type;
+    bool ours;  // to be freed
+  };
+
+  options how;
+  int epoch = 0;
+  cudaError_t lost = cudaSuccess;
+  std::set<CUstream_st*> streams;
+  std::vector<CUstream_st*> order;
+  std::set<CUevent_st*> events;
+  std::map<std::byte*, allocation> memory;
+  std::map<std::string, std::size_t, std::less<>> called;
+  std::size_t calls_left = 0;  // until the device is lost; 0: not planned
+  cudaError_t loss = cudaSuccess;
+  std::size_t resets = 0, opened_handles = 0, used_memory = 0;
+  std::vector<std::string> violations;
+
+  struct planned {
+    std::string name;
+    std::size_t k;
+    cudaError_t error;
+  };
+  std::vector<planned> plan;
+
+ private:
+  bool runnable(CUstream_st& s) const;
+  void advance(std::unique_lock<std::mutex>& lock, CUstream_st& s);
+  void serve(CUstream_st* s);
+  std::uint64_t below(std::uint64_t bound);
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t random_ = 0, now_ = 0;
+  int next_id_ = 0;
+  std::vector<CUstream_st*> old_streams_;  // kept: using one is a violation that has to be seen, not a crash
+  std::vector<CUevent_st*> old_events_;
+  friend void add_stream(model&, CUstream_st*);
+};
+
+}  // namespace cokv::test::fake_cuda

@@ -14,8 +14,8 @@ using steady = std::chrono::steady_clock;
 // it fires early it is set again.
 class real_clock final : public detail::clock_impl {
  public:
-  explicit real_clock(const asio::any_io_executor& ex) : timer_(std::in_place, ex) {
-    if (auto* io = ex.target<asio::io_context::executor_type>()) io_.emplace(*io);
+  explicit real_clock(asio::any_io_executor ex) : executor_(std::move(ex)) {
+    if (auto* io = executor_.target<asio::io_context::executor_type>()) io_.emplace(*io);
   }
 
   time_point now() const noexcept override {
@@ -23,6 +23,11 @@ class real_clock final : public detail::clock_impl {
   }
   wall_time wall_now() const noexcept override {
     return std::chrono::time_point_cast<duration>(std::chrono::system_clock::now());
+  }
+
+  // Not before: a timer brings the context a reactor, which makes it twice as dear to wake from another thread.
+  void open() override {
+    if (!closed_) timer_.emplace(executor_);
   }
 
   void add(detail::deadline_operation& op) noexcept override {
@@ -37,7 +42,10 @@ class real_clock final : public detail::clock_impl {
     if (heap_.empty() && !io_ && timer_) timer_->cancel();  // else it would keep the context running
   }
 
-  void shutdown() override { timer_.reset(); }
+  void shutdown() override {
+    closed_ = true;
+    timer_.reset();
+  }
 
  private:
   void arm(time_point when) {
@@ -63,12 +71,14 @@ class real_clock final : public detail::clock_impl {
     if (!heap_.empty() && !armed_) arm(time_point(duration(heap_.earliest())));
   }
 
+  asio::any_io_executor executor_;
   std::optional<asio::steady_timer> timer_;
   std::optional<asio::io_context::executor_type> io_;
   detail::deadline_heap heap_;
   time_point armed_for_{};
   std::uint64_t turn_ = 0;
   bool armed_ = false;
+  bool closed_ = false;
 };
 
 }  // namespace

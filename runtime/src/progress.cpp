@@ -53,17 +53,20 @@ std::size_t run(asio::io_context& ctx, run_options options) {
     const std::size_t ran = ctx.poll();
     std::size_t found = sources.poll();
     handlers += ran;
-    if (!found && !ran && sources.awaited())
-      for (int i = 1; i < source_polls_a_round && !found; ++i) found = sources.poll();
-    if (ran || found) {
-      idle_since.reset();
-      continue;
-    }
     if (ctx.stopped()) break;
-    if (sources.awaited() && options.spin > duration()) {
-      const auto now = time.now();
-      if (!idle_since) idle_since = now;
-      if (now - *idle_since < options.spin) continue;
+    // While nobody waits for what only a poll can find, another round costs system calls and finds nothing.
+    if (sources.awaited()) {
+      if (!found && !ran)
+        for (int i = 1; i < source_polls_a_round && !found; ++i) found = sources.poll();
+      if (ran || found) {
+        idle_since.reset();
+        continue;
+      }
+      if (options.spin > duration()) {
+        const auto now = time.now();
+        if (!idle_since) idle_since = now;
+        if (now - *idle_since < options.spin) continue;
+      }
     }
     sources.arm();
     idle_since.reset();

@@ -1,5 +1,6 @@
 #include "cokv/runtime/clock.hpp"
 
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_future.hpp>
 
 #include "support/co_test.hpp"
@@ -66,6 +67,18 @@ TEST_CASE("a cancelled wait ends at once and leaves no timer behind") {
       CHECK(got == asio::error::operation_aborted);
     }
   });
+}
+
+TEST_CASE("a clock that is only read brings its context no timer, which would make waking it dearer") {
+  using timers = asio::detail::deadline_timer_service<
+      asio::detail::chrono_time_traits<std::chrono::steady_clock, asio::wait_traits<std::chrono::steady_clock>>>;
+  asio::io_context ctx(1);
+  auto& time = clock::of(ctx.get_executor());
+  CHECK(time.now() > time_point());
+  CHECK(!asio::has_service<timers>(ctx));
+  time.async_wait_for(1ns, asio::detached);
+  CHECK(asio::has_service<timers>(ctx));
+  ctx.run();
 }
 
 TEST_CASE("many deadlines that are cancelled cost no time: the context ends with its last operation") {

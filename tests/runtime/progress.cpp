@@ -133,6 +133,24 @@ TEST_CASE("run: under a plain io_context::run a source is armed by its first wai
   CHECK(source.wakes == 1);
 }
 
+TEST_CASE("run: while nobody waits for a source it sleeps at once, without another round") {
+  asio::io_context ctx(1);
+  word_source source(ctx);
+  auto work = std::make_optional(asio::make_work_guard(ctx));
+  std::atomic<int> handled{0};
+  std::thread other([&] {
+    for (int i = 1; i <= 100; ++i) {
+      asio::post(ctx, [&] { ++handled; });
+      while (handled < i) std::this_thread::yield();
+    }
+    asio::post(ctx, [&] { work.reset(); });
+  });
+  const auto handlers = run(ctx);
+  other.join();
+  CHECK(handlers == 101);
+  CHECK(source.polls <= 2 * 102);  // when the handlers have run, and before it sleeps
+}
+
 TEST_CASE("run: ends when there is no work, also when nothing was ever to be polled") {
   asio::io_context ctx(1);
   CHECK(run(ctx) == 0);

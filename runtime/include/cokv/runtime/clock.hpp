@@ -39,12 +39,14 @@ namespace detail {
 struct deadline_state;
 struct sim_task;
 using deadline_operation = operation<void(error_code), deadline_state>;
+using deadline_beginning = beginning<void(error_code), deadline_state>;
 
 class clock_impl {
  public:
   virtual ~clock_impl() = default;
   virtual time_point now() const noexcept = 0;
   virtual wall_time wall_now() const noexcept = 0;
+  virtual void open() {}                                    // before the first deadline; may throw
   virtual void add(deadline_operation& op) noexcept = 0;    // its state().when is set
   virtual void remove(deadline_state& state) noexcept = 0;  // its operation ends
   virtual void shutdown() = 0;
@@ -86,21 +88,24 @@ class clock : public asio::execution_context::service {
   template <class Token = asio::deferred_t>
   auto async_wait_until(time_point when, Token&& token = Token()) {
     return detail::initiate<void(error_code), detail::deadline_state>(
-        std::forward<Token>(token), ex_, [this, when](detail::deadline_operation& op) { add(op, when); });
+        std::forward<Token>(token), ex_, [this, when](detail::deadline_beginning& begin) { add(begin, when); });
   }
 
   // The same, counted from when the operation is started. duration::max() is never.
   template <class Token = asio::deferred_t>
   auto async_wait_for(duration d, Token&& token = Token()) {
     return detail::initiate<void(error_code), detail::deadline_state>(
-        std::forward<Token>(token), ex_, [this, d](detail::deadline_operation& op) {
+        std::forward<Token>(token), ex_, [this, d](detail::deadline_beginning& begin) {
           time_point start = now();
-          add(op, d > time_point::max() - start ? time_point::max() : start + d);
+          add(begin, d > time_point::max() - start ? time_point::max() : start + d);
         });
   }
 
  private:
-  void add(detail::deadline_operation& op, time_point when) {
+  void add(detail::deadline_beginning& begin, time_point when) {
+    if (!open_) impl_->open();
+    open_ = true;
+    auto& op = begin.wait();
     op.state().when = when;
     op.state().owner = impl_.get();
     op.state().operation = &op;
@@ -112,6 +117,7 @@ class clock : public asio::execution_context::service {
 
   detail::prepared_executor ex_;
   std::unique_ptr<detail::clock_impl> impl_;
+  bool open_ = false;
 };
 
 }  // namespace cokv

@@ -55,18 +55,17 @@ std::size_t run(asio::io_context& ctx, run_options options) {
     handlers += ran;
     if (ctx.stopped()) break;
     // While nobody waits for what only a poll can find, another round costs system calls and finds nothing.
-    if (sources.awaited()) {
-      if (!found && !ran)
-        for (int i = 1; i < source_polls_a_round && !found; ++i) found = sources.poll();
-      if (ran || found) {
-        idle_since.reset();
-        continue;
-      }
-      if (options.spin > duration()) {
-        const auto now = time.now();
-        if (!idle_since) idle_since = now;
-        if (now - *idle_since < options.spin) continue;
-      }
+    const bool awaited = sources.awaited();
+    if (awaited && !found && !ran)
+      for (int i = 1; i < source_polls_a_round && !found; ++i) found = sources.poll();
+    if (found || (awaited && ran)) {
+      idle_since.reset();
+      continue;
+    }
+    if (awaited && options.spin > duration()) {
+      const auto now = time.now();
+      if (!idle_since) idle_since = now;
+      if (now - *idle_since < options.spin) continue;
     }
     sources.arm();
     idle_since.reset();

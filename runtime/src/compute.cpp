@@ -2,8 +2,10 @@
 
 #include <thread>
 
+#include "cokv/runtime/sim_context.hpp"
 #include "cpu/worker_arena.hpp"
 #include "device_service.hpp"
+#include "sim/worker.hpp"
 
 namespace cokv::detail {
 namespace {
@@ -32,6 +34,29 @@ class arena_resource final : public submit_target, public device_resource {
   std::unique_ptr<worker_arena> workers_;  // null after shutdown
 };
 
+// Virtual time knows no other threads.
+class sim_arena final : public submit_target {
+ public:
+  sim_arena(const asio::any_io_executor& ex, const sim_context::executor_type& home, int threads)
+      : back_(ex), core_(home.core()), domain_(home.domain()), threads_(std::max(threads, 1)) {}
+
+  int concurrency() const noexcept override { return threads_; }
+  bool submit(unique_function<void()> f) override {
+    if (!back_.open()) return false;
+    core_.at(core_.now(), domain_, [f = std::move(f)]() mutable {
+      sim_worker inside;
+      f();
+    });
+    return true;
+  }
+
+ private:
+  mailbox back_;
+  sim_context& core_;
+  sim_domain& domain_;
+  int threads_;
+};
+
 }  // namespace
 
 void remote_call::start(waiter& op, const asio::any_io_executor& ex, submit_target& target) {
@@ -53,6 +78,7 @@ void remote_call::start(waiter& op, const asio::any_io_executor& ex, submit_targ
 }
 
 std::shared_ptr<submit_target> make_arena(const asio::any_io_executor& ex, int threads) {
+  if (auto* home = ex.target<sim_context::executor_type>()) return std::make_shared<sim_arena>(ex, *home, threads);
   auto made = std::make_shared<arena_resource>(threads);
   device_service::of(ex).own(made);
   return made;

@@ -7,6 +7,7 @@
 
 #include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/detail/operation.hpp"
+#include "task_waits.hpp"
 
 namespace cokv::detail {
 
@@ -25,7 +26,8 @@ class device_service final : public asio::execution_context::service {
 
   // The registry comes first, so that it shuts down last: what an operation's frame holds is destroyed only when no
   // worker uses it any more.
-  explicit device_service(asio::execution_context& context) : service(context) {
+  explicit device_service(asio::execution_context& context)
+      : service(context), waits_(asio::use_service<task_waits>(context)) {
     asio::use_service<operation_registry>(context);
   }
 
@@ -45,10 +47,12 @@ class device_service final : public asio::execution_context::service {
 
  private:
   void shutdown() override {
+    waits_.close();  // tasks that wait for coroutines would never end
     for (auto& r : owned_) r->shutdown();
     owned_.clear();
   }
 
+  task_waits& waits_;
   std::vector<std::shared_ptr<device_resource>> owned_;
 };
 

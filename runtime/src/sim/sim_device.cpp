@@ -4,6 +4,8 @@
 #include <cstring>
 #include <new>
 
+#include "worker.hpp"
+
 namespace cokv::detail {
 
 sim_device::sim_device(asio::any_io_executor ex, sim_domain& domain, sim::device& unit)
@@ -48,7 +50,10 @@ result<buffer> sim_device::allocate(std::size_t bytes, memory_kind kind) {
 
 bool sim_device::submit(unique_function<void()> f) {
   if (closed_) return false;
-  domain_.core.at(domain_.core.now(), domain_, std::move(f));
+  domain_.core.at(domain_.core.now(), domain_, [f = std::move(f)]() mutable {
+    sim_worker inside;
+    f();
+  });
   return true;
 }
 

@@ -13,7 +13,10 @@
 // | errors       | the exception of fn; system_error(errc::closed) when the context is gone              |
 //
 // fn and what it returns live in the operation until the caller resumes. A context that is destroyed waits for what has
-// begun; the rest never runs.
+// begun; the rest never runs. In virtual time fn runs as a handler, at the moment that the seed picks.
+//
+// An arena is an executor too: asio::post(threads.executor(), f). And inside fn, wait_in_task (wait_in_task.hpp) waits
+// for a coroutine of the context without holding the thread up.
 #pragma once
 
 #include <atomic>
@@ -99,8 +102,14 @@ class arena {
   explicit arena(asio::any_io_executor ex, int threads = 0)
       : executor_(std::move(ex)), target_(detail::make_arena(executor_, threads)) {}
 
-  const asio::any_io_executor& get_executor() const noexcept { return executor_; }
+  const asio::any_io_executor& get_executor() const noexcept { return executor_; }  // of the context
   int concurrency() const noexcept { return target_->concurrency(); }
+
+  // The threads, for Asio. What is posted runs in any order and at the same time: coroutines need a strand of it. It is
+  // no work of the context, whose run() may return before it has run; where the context goes first it is dropped. A
+  // function that throws ends the process.
+  class executor_type;
+  executor_type executor() const;
 
  private:
   template <class F>
@@ -111,6 +120,31 @@ class arena {
   asio::any_io_executor executor_;
   std::shared_ptr<detail::submit_target> target_;
 };
+
+class arena::executor_type {
+ public:
+  asio::execution_context& query(asio::execution::context_t) const noexcept { return *context_; }
+  static constexpr asio::execution::blocking_t::never_t query(asio::execution::blocking_t) noexcept { return {}; }
+
+  template <class F>
+  void execute(F&& f) const {
+    target_->submit(std::forward<F>(f));
+  }
+
+  bool operator==(const executor_type&) const noexcept = default;
+
+ private:
+  friend class arena;
+  executor_type(asio::execution_context& context, std::shared_ptr<detail::submit_target> target)
+      : context_(&context), target_(std::move(target)) {}
+
+  asio::execution_context* context_;
+  std::shared_ptr<detail::submit_target> target_;
+};
+
+inline arena::executor_type arena::executor() const {
+  return {asio::query(executor_, asio::execution::context), target_};
+}
 
 template <class F>
 awaitable<std::invoke_result_t<F&>> on(const device& d, F f) {

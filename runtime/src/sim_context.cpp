@@ -20,10 +20,20 @@ class caches : asio::detail::thread_context {
   thread_call_stack::context entered_;
 };
 
+// A domain's tasks, in their order.
+void take_out(std::vector<detail::sim_task*>& from, const detail::sim_domain& domain,
+              std::vector<detail::sim_task*>& to) {
+  std::erase_if(from, [&](detail::sim_task* task) {
+    const bool its = task->domain == &domain;
+    if (its) to.push_back(task);
+    return its;
+  });
+}
+
 }  // namespace
 
 sim_context::sim_context(std::uint64_t seed, sim_options options)
-    : home_{*this, *this, "home"}, seed_(seed), random_state_(seed), options_(options) {
+    : home_{*this, *this, "home"}, seed_(seed), random_(seed), options_(options) {
   detail::add_sim_services(home_);
 }
 
@@ -42,8 +52,9 @@ sim_context::~sim_context() {
 }
 
 void sim_context::destroy_all() {
-  while (!ready_.empty() || !deadlines_.empty()) {
-    for (detail::sim_task* task : std::exchange(ready_, {})) task->call(task, false);
+  while (!ready_.empty() || !held_.empty() || !deadlines_.empty()) {
+    for (auto* list : {&ready_, &held_})
+      for (detail::sim_task* task : std::exchange(*list, {})) task->call(task, false);
     while (!deadlines_.empty()) {
       auto& task = static_cast<detail::sim_task&>(deadlines_.pop());
       task.call(&task, false);
@@ -55,11 +66,8 @@ void sim_context::drop(detail::sim_domain& domain) {
   for (bool found = true; found;) {
     found = false;
     std::vector<detail::sim_task*> doomed;
-    std::erase_if(ready_, [&](detail::sim_task* task) {
-      bool its = task->domain == &domain;
-      if (its) doomed.push_back(task);
-      return its;
-    });
+    take_out(ready_, domain, doomed);
+    take_out(held_, domain, doomed);
     std::size_t ready = doomed.size();
     for (std::size_t i = 0; i < deadlines_.size(); ++i)
       if (auto& task = static_cast<detail::sim_task&>(deadlines_[i]); task.domain == &domain) doomed.push_back(&task);
@@ -69,14 +77,26 @@ void sim_context::drop(detail::sim_domain& domain) {
   }
 }
 
+void sim_context::pause(detail::sim_domain& domain) {
+  domain.paused = true;
+  take_out(ready_, domain, held_);
+}
+
+void sim_context::resume(detail::sim_domain& domain) {
+  domain.paused = false;
+  take_out(held_, domain, ready_);
+}
+
 bool sim_context::cancel(timer_id id) {
   if (!id.task || id.task->ticket != id.ticket) return false;
   if (id.task->place != detail::heap_node::none) {
     deadlines_.erase(*id.task);
-  } else if (auto due = std::ranges::find(ready_, id.task); due != ready_.end()) {
-    ready_.erase(due);  // its time has come, its turn not: what it was for may be gone when it does
   } else {
-    return false;
+    // Its time has come, its turn not: what it was for may be gone when it does.
+    auto& list = id.task->domain->paused ? held_ : ready_;
+    auto due = std::ranges::find(list, id.task);
+    if (due == list.end()) return false;
+    list.erase(due);
   }
   id.task->call(id.task, false);
   return true;
@@ -107,7 +127,7 @@ bool sim_context::advance(time_point limit) {
     steps_this_instant_ = 0;
   }
   while (!deadlines_.empty() && deadlines_.earliest() <= when)
-    ready_.push_back(&static_cast<detail::sim_task&>(deadlines_.pop()));
+    make_ready(&static_cast<detail::sim_task&>(deadlines_.pop()));
   return true;
 }
 
@@ -127,45 +147,24 @@ sim_context::outcome sim_context::run_until(time_point limit) {
     steps_this_instant_ = 0;
   }
   if (!deadlines_.empty()) return outcome::reached;
-  return work_ == 0 ? outcome::done : outcome::suspended;
+  return work_ == 0 && held_.empty() ? outcome::done : outcome::suspended;
 }
 
 sim_context::outcome sim_context::poll() { return run_until(now_); }
 
 bool sim_context::step() {
   caches in_use;
-  if (ready_.empty() && !advance(time_point::max())) return false;
+  while (ready_.empty())
+    if (!advance(time_point::max())) return false;
   run_one();
   return true;
-}
-
-// splitmix64: any seed, 0 too, gives a full period.
-std::uint64_t sim_context::random() noexcept {
-  std::uint64_t z = (random_state_ += 0x9E3779B97F4A7C15ull);
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-  return z ^ (z >> 31);
-}
-
-std::uint64_t sim_context::below(std::uint64_t bound) noexcept {
-  return static_cast<std::uint64_t>((static_cast<unsigned __int128>(random()) * bound) >> 64);
-}
-
-bool sim_context::chance(double probability) noexcept {
-  if (probability <= 0) return false;
-  return static_cast<double>(random() >> 11) * 0x1.0p-53 < probability;
-}
-
-duration sim_context::between(duration low, duration high) noexcept {
-  if (high <= low) return low;
-  return low + duration(below(static_cast<std::uint64_t>((high - low).count()) + 1));
 }
 
 void* sim_context::allocate(std::size_t bytes) {
   std::size_t size_class = (bytes + granule - 1) / granule;
   if (size_class >= classes) return ::operator new(bytes);
   auto& list = free_[size_class];
-  if (list.empty()) return ::operator new(size_class * granule);
+  if (list.empty()) return ::operator new(size_class* granule);
   void* p = list.back();
   list.pop_back();
   return p;

@@ -2,7 +2,9 @@
 
 #include <set>
 
+#include "cokv/runtime/error.hpp"
 #include "cokv/runtime/net.hpp"
+#include "cokv/runtime/sim_node.hpp"
 #include "support/co_test.hpp"
 
 using namespace cokv;
@@ -230,4 +232,119 @@ TEST_CASE("clogged bytes come late but come") {
   CHECK(!clean.ec);
   CHECK(!clogged.ec);
   CHECK(clogged.time >= 3s);
+}
+
+namespace {
+
+// Two hosts and one connection between them: out is the first's end.
+struct pair_of_hosts {
+  sim_context context;
+  sim::node a{context, "a"}, b{context, "b"};
+  byte_stream out, in;
+  listener door;
+
+  explicit pair_of_hosts(std::uint64_t seed) : context(seed) {
+    door = network::of(b.get_executor()).listen({"", 7}).value();
+    door.async_accept([this](error_code, byte_stream s) { in = std::move(s); });
+    network::of(a.get_executor()).async_connect({"b", 7}, [this](error_code, byte_stream s) { out = std::move(s); });
+    context.run();
+  }
+
+  // Whether one byte gets through within a second.
+  std::optional<duration> passes(byte_stream& from, byte_stream& to) {
+    char c = 'x', got = 0;
+    std::optional<duration> took;
+    const auto start = context.now();
+    asio::async_write(from, asio::buffer(&c, 1), [](error_code, std::size_t) {});
+    asio::async_read(to, asio::buffer(&got, 1), [&](error_code ec, std::size_t) {
+      if (!ec && got == 'x') took = context.now() - start;
+    });
+    context.run_for(1s);
+    if (!took) {
+      sim::net::of(context).heal();
+      context.run_for(1s);
+      CHECK(took);
+      took.reset();
+    }
+    return took;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a one-way partition stops one direction, and no connection is made across it") {
+  for (auto seed : test::seeds(100)) {
+    INFO(test::replay_command(seed));
+    pair_of_hosts hosts(seed);
+    auto& net = sim::net::of(hosts.context);
+    CHECK(hosts.passes(hosts.out, hosts.in));
+    net.partition_one_way("a", "b");
+    CHECK(hosts.passes(hosts.in, hosts.out));
+    error_code got;
+    network::of(hosts.b.get_executor()).async_connect({"a", 7}, [&](error_code ec, byte_stream) { got = ec; });
+    hosts.context.run_for(11s);
+    CHECK(got == asio::error::timed_out);
+    CHECK(!hosts.passes(hosts.out, hosts.in));  // heals it
+    net.partition_one_way("b", "a");
+    CHECK(hosts.passes(hosts.out, hosts.in));
+    CHECK(!hosts.passes(hosts.in, hosts.out));
+    CHECK(hosts.passes(hosts.in, hosts.out));
+  }
+}
+
+TEST_CASE("a link of its own latency and bandwidth leaves the others as they are") {
+  pair_of_hosts hosts(1);
+  auto& net = sim::net::of(hosts.context);
+  CHECK(*hosts.passes(hosts.out, hosts.in) < 1ms);
+  net.set_link("a", "b", {.latency_min = 30ms, .latency_max = 40ms, .bytes_per_second = 1000});
+  for (auto [from, to] : {std::pair(&hosts.out, &hosts.in), std::pair(&hosts.in, &hosts.out)}) {
+    auto took = hosts.passes(*from, *to);
+    REQUIRE(took);
+    CHECK(*took >= 31ms);
+    CHECK(*took <= 41ms);
+  }
+  sim::node c(hosts.context, "c");
+  error_code got = errc::closed;
+  const auto start = hosts.context.now();
+  duration took{};
+  network::of(c.get_executor()).async_connect({"b", 7}, [&](error_code ec, byte_stream) {
+    got = ec;
+    took = hosts.context.now() - start;
+  });
+  hosts.context.run_for(1s);
+  CHECK(!got);
+  CHECK(took < 1ms);
+  net.clear_link("b", "a");
+  CHECK(*hosts.passes(hosts.out, hosts.in) < 1ms);
+}
+
+TEST_CASE("a clog that ends leaves a partition of the same hosts in place") {
+  pair_of_hosts hosts(1);
+  auto& net = sim::net::of(hosts.context);
+  net.clog("a", "b", 100ms);
+  net.partition("a", "b");
+  hosts.context.run_for(200ms);
+  CHECK(!hosts.passes(hosts.out, hosts.in));
+  net.clog("a", "b", 300ms);
+  net.clog("b", "a", 100ms);  // shorter than the one there is
+  auto took = hosts.passes(hosts.out, hosts.in);
+  REQUIRE(took);
+  CHECK(*took >= 300ms);
+}
+
+TEST_CASE("connections of two hosts break, those of others stay") {
+  pair_of_hosts hosts(1);
+  sim::node c(hosts.context, "c");
+  byte_stream other, other_in;
+  hosts.door.async_accept([&](error_code, byte_stream s) { other_in = std::move(s); });
+  network::of(c.get_executor()).async_connect({"b", 7}, [&](error_code, byte_stream s) { other = std::move(s); });
+  hosts.context.run();
+  sim::net::of(hosts.context).reset_connections("b", "a");
+  hosts.context.run();
+  char byte = 0;
+  error_code got;
+  asio::async_read(hosts.in, asio::buffer(&byte, 1), [&](error_code ec, std::size_t) { got = ec; });
+  hosts.context.run();
+  CHECK(got == asio::error::connection_reset);
+  CHECK(hosts.passes(other, other_in));
 }

@@ -115,3 +115,128 @@ TEST_CASE("what is posted to a dead node is dropped") {
   CHECK(token.use_count() == 1);
   CHECK(context.run() == sim_context::outcome::done);
 }
+
+TEST_CASE("a paused node stands still: its peers see silence, and what came due runs when it goes on") {
+  for (auto seed : test::seeds(500)) {
+    INFO(test::replay_command(seed));
+    sim_context context(seed);
+    sim::node server(context, "server"), client(context, "client");
+    auto alive = std::make_shared<int>();
+    asio::co_spawn(server.get_executor(), counter(server.get_executor(), alive), asio::detached);
+    int ticks = 0, answers = 0;
+    auto tick = [&](asio::any_io_executor ex) -> awaitable<void> {
+      for (;; ++ticks) co_await clock::of(ex).async_wait_for(1ms);
+    };
+    asio::co_spawn(server.get_executor(), tick(server.get_executor()), asio::detached);
+    auto body = [&](asio::any_io_executor ex) -> awaitable<void> {
+      for (;;) {
+        auto r = co_await ask(ex);
+        CHECK(r.has_value());
+        ++answers;
+      }
+    };
+    asio::co_spawn(client.get_executor(), body(client.get_executor()), asio::detached);
+    context.run_for(context.between(20ms, 40ms));
+    CHECK(answers > 5);
+    server.pause();
+    CHECK(server.paused());
+    CHECK(server.up());
+    context.run_for(1ms);  // what was on its way to the client arrives
+    const auto ticked = ticks, answered = answers;
+    context.run_for(10s);
+    CHECK(ticks == ticked);
+    CHECK(answers == answered);
+    server.resume();
+    context.run_for(50ms);
+    CHECK(ticks > ticked + 30);
+    CHECK(answers > answered + 10);
+  }
+}
+
+TEST_CASE("a paused node can be cancelled, killed and destroyed, and nothing else is held up") {
+  sim_context context(1);
+  auto token = std::make_shared<int>();
+  bool other_ran = false, aborted = false;
+  {
+    sim::node host(context, "host"), other(context, "other");
+    asio::any_io_executor ex = host.get_executor();
+    asio::cancellation_signal signal;
+    clock::of(ex).async_wait_for(1s, asio::bind_cancellation_slot(signal.slot(), [&, token](error_code ec) {
+                                   aborted = ec == asio::error::operation_aborted;
+                                 }));
+    asio::post(ex, [token] { FAIL("ran"); });
+    host.pause();
+    asio::post(ex, [token] { FAIL("ran"); });
+    asio::post(other.get_executor(), [&] { other_ran = true; });
+    CHECK(context.run() == sim_context::outcome::suspended);
+    CHECK(other_ran);
+    CHECK(!context.step());
+    signal.emit(asio::cancellation_type::terminal);  // its timer has come due and is held
+    CHECK(context.run() == sim_context::outcome::suspended);
+    CHECK(!aborted);
+    host.kill();
+    CHECK(token.use_count() == 1);
+    CHECK(context.run() == sim_context::outcome::done);
+    host.start();
+    CHECK(!host.paused());
+    asio::post(host.get_executor(), [&aborted] { aborted = true; });
+    context.run();
+    CHECK(aborted);
+    host.pause();
+    asio::post(host.get_executor(), [token] { FAIL("ran"); });
+  }
+  CHECK(token.use_count() == 1);
+}
+
+TEST_CASE("a node boots what it runs at every start, and is found by its name while it is there") {
+  sim_context context(1);
+  CHECK(!sim::node::find(context, "server"));
+  auto alive = std::make_shared<int>();
+  {
+    sim::node client(context, "client");
+    sim::node server(context, "server",
+                     [alive](asio::any_io_executor ex) { asio::co_spawn(ex, counter(ex, alive), asio::detached); });
+    CHECK(sim::node::find(context, "server") == &server);
+    for (int life = 0; life < 3; ++life) {
+      result<int> r(error_code{});
+      asio::co_spawn(client.get_executor(), ask(client.get_executor()),
+                     [&](std::exception_ptr, result<int> got) { r = got; });
+      context.run_for(1s);
+      REQUIRE(r.has_value());
+      CHECK(*r == 0);  // it counts from the beginning in each life
+      server.restart();
+    }
+  }
+  CHECK(!sim::node::find(context, "server"));
+}
+
+TEST_CASE("the death of a host behind a partition is no news until the partition heals") {
+  for (auto seed : test::seeds(50)) {
+    INFO(test::replay_command(seed));
+    sim_context context(seed);
+    sim::node server(context, "server"), client(context, "client");
+    auto& net = sim::net::of(context);
+    auto serve = [](asio::any_io_executor ex) -> awaitable<void> {
+      auto door = network::of(ex).listen({"", 7}).value();
+      auto stream = co_await door.async_accept();
+      co_await clock::of(ex).async_wait_for(duration::max());
+    };
+    asio::co_spawn(server.get_executor(), serve(server.get_executor()), asio::detached);
+    error_code got;
+    auto body = [&](asio::any_io_executor ex) -> awaitable<void> {
+      auto stream = co_await network::of(ex).async_connect({"server", 7});
+      char c;
+      auto [ec, n] = co_await stream.async_read_some(asio::buffer(&c, 1), tuple);
+      got = ec;
+    };
+    asio::co_spawn(client.get_executor(), body(client.get_executor()), asio::detached);
+    context.run_for(10ms);
+    net.partition("server", "client");
+    server.kill();
+    context.run_for(50s);
+    CHECK(!got);
+    net.heal();
+    context.run_for(10ms);
+    CHECK((got == asio::error::connection_reset || got == asio::error::eof));
+  }
+}

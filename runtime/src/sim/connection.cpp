@@ -12,7 +12,11 @@ sim_connection::sim_connection(sim::net::state& net, sim_domain& client, sim_dom
   ends_[1].name = std::move(server_name);
 }
 
-bool sim_connection::blocked() const { return net_.blocked(ends_[0].domain->host, ends_[1].domain->host); }
+bool sim_connection::blocked(int to) const { return net_.blocked(host(1 - to), host(to)); }
+
+bool sim_connection::joins(const std::string& a, const std::string& b) const {
+  return (host(0) == a && host(1) == b) || (host(0) == b && host(1) == a);
+}
 
 void sim_connection::read(int side, const byte_stream::mutable_buffers& into, byte_stream::handler done) {
   asio::any_io_executor ex = sim_context::executor_type(*ends_[side].domain);
@@ -97,9 +101,10 @@ void sim_connection::send(int to, segment s) {
   const auto& faults = net_.of.faults;
   sim_context& core = net_.core;
   peer.in_flight += s.bytes.size();
-  auto wire = duration(static_cast<std::int64_t>(static_cast<double>(s.bytes.size()) / faults.bytes_per_second * 1e9));
+  auto wire = duration(static_cast<std::int64_t>(static_cast<double>(s.bytes.size()) /
+                                                 net_.bytes_per_second(host(1 - to), host(to)) * 1e9));
   peer.link_free = std::max(core.now(), peer.link_free) + wire;
-  time_point when = peer.link_free + net_.latency();
+  time_point when = peer.link_free + net_.latency(host(1 - to), host(to));
   if (core.chance(faults.clog)) when += core.between(duration(0), faults.clog_max);
   peer.last_arrival = std::max(peer.last_arrival + duration(1), when);  // in order
   core.at(peer.last_arrival, core.home(),
@@ -108,11 +113,11 @@ void sim_connection::send(int to, segment s) {
 
 void sim_connection::arrive(int to, segment s) {
   end& me = ends_[to];
-  if (!me.held.empty() || blocked()) {
+  if (!me.held.empty() || blocked(to)) {
     me.held.push_back(std::move(s));
     if (me.held.size() > 1) return;
     net_.core.at(net_.core.now() + net_.of.faults.give_up, net_.core.home(), [self = shared_from_this(), to] {
-      if (self->ends_[to].held.empty() || !self->blocked()) return;
+      if (self->ends_[to].held.empty() || !self->blocked(to)) return;
       ++self->net_.of.counts.timeouts;
       self->fail(0, asio::error::timed_out);
       self->fail(1, asio::error::timed_out);
@@ -123,12 +128,15 @@ void sim_connection::arrive(int to, segment s) {
 }
 
 void sim_connection::release() {
-  for (int to : {0, 1})
-    while (!ends_[to].held.empty() && !blocked()) {
+  for (int to : {0, 1}) {
+    if (blocked(to)) continue;
+    while (!ends_[to].held.empty()) {
       segment s = std::move(ends_[to].held.front());
       ends_[to].held.pop_front();
       deliver(to, std::move(s));
     }
+    if (auto ec = std::exchange(ends_[to].held_failure, {})) fail(to, ec);
+  }
 }
 
 void sim_connection::deliver(int to, segment s) {
@@ -184,8 +192,13 @@ void sim_connection::fail(int side, error_code ec) {
 }
 
 void sim_connection::fail_later(int side, error_code ec) {
-  net_.core.at(net_.core.now() + net_.latency(), net_.core.home(),
-               [self = shared_from_this(), side, ec] { self->fail(side, ec); });
+  net_.core.at(net_.core.now() + net_.latency(host(1 - side), host(side)), net_.core.home(),
+               [self = shared_from_this(), side, ec] {
+                 if (self->blocked(side))
+                   self->ends_[side].held_failure = ec;
+                 else
+                   self->fail(side, ec);
+               });
 }
 
 }  // namespace cokv::detail

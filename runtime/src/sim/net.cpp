@@ -106,7 +106,8 @@ class sim_network final : public network::impl {
     initiate<void(error_code, byte_stream), connect_state>(
         std::move(done), ex, [this, to = std::move(to)](connect_operation& op) mutable {
           op.state().core = &net_.core;
-          after(op, net_.latency(), [this, &op, to = std::move(to)] { ask(op, to); });
+          const auto way = net_.latency(domain_.host, to.host);
+          after(op, way, [this, &op, to = std::move(to)] { ask(op, to); });
         });
   }
 
@@ -124,18 +125,18 @@ class sim_network final : public network::impl {
 
   // The request is at its host.
   void ask(connect_operation& op, const endpoint& to) {
-    if (net_.blocked(domain_.host, to.host)) {
+    if (net_.unreachable(domain_.host, to.host)) {
       ++net_.of.counts.timeouts;
       return fail_after(op, net_.of.faults.connect_timeout, asio::error::timed_out);
     }
     auto host = net_.hosts.find(to.host);
     auto door = net_.doors.find({to.host, to.port});
     if (host == net_.hosts.end() && !known_once(to.host))
-      return fail_after(op, net_.latency(), asio::error::host_not_found);
+      return fail_after(op, net_.latency(to.host, domain_.host), asio::error::host_not_found);
     if (host == net_.hosts.end() || door == net_.doors.end() || door->second->waiting.size() >= door->second->backlog ||
         net_.core.chance(net_.of.faults.refuse)) {
       ++net_.of.counts.refused;
-      return fail_after(op, net_.latency(), asio::error::connection_refused);
+      return fail_after(op, net_.latency(to.host, domain_.host), asio::error::connection_refused);
     }
     ++net_.of.counts.connections;
     auto connection = std::make_shared<sim_connection>(
@@ -148,7 +149,8 @@ class sim_network final : public network::impl {
       at.waiting.push_back(std::move(server));
     else
       at.acceptors.front().complete({}, std::move(server));
-    after(op, net_.latency(), [&op, client = std::move(client)]() mutable { op.complete({}, std::move(client)); });
+    after(op, net_.latency(to.host, domain_.host),
+          [&op, client = std::move(client)]() mutable { op.complete({}, std::move(client)); });
   }
 
   bool known_once(const std::string& host) const { return net_.names.contains(host); }
@@ -211,25 +213,56 @@ void net::state::add(const std::shared_ptr<detail::sim_connection>& c) {
   connections.push_back(c);
 }
 
-void net::partition(const std::string& a, const std::string& b) { state_->cut.insert(std::minmax(a, b)); }
+void net::state::release_soon() {
+  each([&](detail::sim_connection& c) {
+    core.at(core.now() + of.faults.latency_min, core.home(), [self = c.shared_from_this()] { self->release(); });
+  });
+}
+
+void net::partition(const std::string& a, const std::string& b) {
+  partition_one_way(a, b);
+  partition_one_way(b, a);
+}
+
+void net::partition_one_way(const std::string& from, const std::string& to) { state_->cut.insert({from, to}); }
 
 void net::isolate(const std::string& host) { partition(host, host); }
 
 void net::heal(const std::string& a, const std::string& b) {
-  state_->cut.erase(std::minmax(a, b));
-  state_->each([&](detail::sim_connection& c) {
-    state_->core.at(state_->core.now() + state_->latency(), state_->core.home(),
-                    [self = c.shared_from_this()] { self->release(); });
-  });
+  state_->cut.erase({a, b});
+  state_->cut.erase({b, a});
+  state_->release_soon();
 }
 
 void net::heal() {
-  for (const auto& [a, b] : std::set(state_->cut)) heal(a, b);
+  state_->cut.clear();
+  state_->release_soon();
 }
 
+// Beside partitions, not instead of them: the end of the one is not the end of the other.
 void net::clog(const std::string& a, const std::string& b, duration for_how_long) {
-  partition(a, b);
-  state_->core.at(state_->core.now() + for_how_long, state_->core.home(), [this, a, b] { heal(a, b); });
+  auto& core = state_->core;
+  const auto until = core.now() + for_how_long;
+  for (const auto& d : {state::direction(a, b), state::direction(b, a)}) {
+    auto& so_far = state_->clogged[d];
+    so_far = std::max(so_far, until);
+  }
+  core.at(until, core.home(), [this] { state_->release_soon(); });
+}
+
+void net::set_link(const std::string& a, const std::string& b, const net_link& link) {
+  state_->links[{a, b}] = state_->links[{b, a}] = link;
+}
+
+void net::clear_link(const std::string& a, const std::string& b) {
+  state_->links.erase({a, b});
+  state_->links.erase({b, a});
+}
+
+void net::reset_connections(const std::string& a, const std::string& b) {
+  state_->each([&](detail::sim_connection& c) {
+    if (c.joins(a, b)) c.reset(0);
+  });
 }
 
 void net::reset_connections(const std::string& host) {

@@ -30,6 +30,7 @@ class sim_connection : public std::enable_shared_from_this<sim_connection> {
   void reset(int side);  // this side learns now, the other a latency later
   void lose(int side);   // the side's host is gone
   void release();        // a partition healed: what was held arrives
+  bool joins(const std::string& a, const std::string& b) const;
 
  private:
   struct segment {
@@ -51,6 +52,7 @@ class sim_connection : public std::enable_shared_from_this<sim_connection> {
     bool last_sent = false, last_arrived = false;
     time_point link_free{}, last_arrival{};
     std::deque<segment> held;
+    error_code held_failure;  // that its peer has gone: news as held up as bytes are
   };
 
   void pump_read(int side);
@@ -60,7 +62,8 @@ class sim_connection : public std::enable_shared_from_this<sim_connection> {
   void deliver(int to, segment s);
   void fail(int side, error_code ec);
   void fail_later(int side, error_code ec);
-  bool blocked() const;
+  bool blocked(int to) const;
+  const std::string& host(int side) const { return ends_[side].domain->host; }
 
   sim::net::state& net_;
   end ends_[2];
@@ -86,16 +89,33 @@ class net::state {
   sim_context& core;
   net& of;
   std::map<std::pair<std::string, std::uint16_t>, std::shared_ptr<detail::sim_door>> doors;
-  std::map<std::string, detail::sim_domain*> hosts;  // those that are up
-  std::set<std::string> names;                       // those that ever were
-  std::set<std::pair<std::string, std::string>> cut;
+  std::map<std::string, detail::sim_domain*> hosts;       // those that are up
+  std::set<std::string> names;                            // those that ever were
+  using direction = std::pair<std::string, std::string>;  // from, to
+  std::set<direction> cut;
+  std::map<direction, time_point> clogged;  // until when
+  std::map<direction, net_link> links;
   std::vector<std::weak_ptr<detail::sim_connection>> connections;
   std::uint16_t next_port = 40000;
 
-  duration latency() { return core.between(of.faults.latency_min, of.faults.latency_max); }
-  bool blocked(const std::string& a, const std::string& b) const {
-    return cut.contains(std::minmax(a, b)) || cut.contains({a, a}) || cut.contains({b, b});
+  duration latency(const std::string& from, const std::string& to) {
+    if (const auto* own = link(from, to)) return core.between(own->latency_min, own->latency_max);
+    return core.between(of.faults.latency_min, of.faults.latency_max);
   }
+  double bytes_per_second(const std::string& from, const std::string& to) const {
+    const auto* own = link(from, to);
+    return own ? own->bytes_per_second : of.faults.bytes_per_second;
+  }
+  bool blocked(const std::string& from, const std::string& to) const {
+    if (const auto until = clogged.find({from, to}); until != clogged.end() && core.now() < until->second) return true;
+    return cut.contains({from, to}) || cut.contains({from, from}) || cut.contains({to, to});
+  }
+  bool unreachable(const std::string& a, const std::string& b) const { return blocked(a, b) || blocked(b, a); }
+  const net_link* link(const std::string& from, const std::string& to) const {
+    const auto found = links.find({from, to});
+    return found == links.end() ? nullptr : &found->second;
+  }
+  void release_soon();  // what a partition held arrives
   void add(const std::shared_ptr<detail::sim_connection>& c);
   template <class F>
   void each(F f) {

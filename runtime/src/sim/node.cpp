@@ -1,8 +1,27 @@
 #include "cokv/runtime/sim_node.hpp"
 
+#include <map>
+
 #include "services.hpp"
 
 namespace cokv::sim {
+namespace {
+
+class nodes_service final : public asio::execution_context::service {
+ public:
+  inline static asio::execution_context::id id;
+  explicit nodes_service(asio::execution_context& c) : service(c) {}
+  std::map<std::string, node*> by_name;
+
+ private:
+  void shutdown() override {}
+};
+
+std::map<std::string, node*>& nodes_of(sim_context& context) {
+  return asio::use_service<nodes_service>(context).by_name;
+}
+
+}  // namespace
 
 class node::life : public asio::execution_context {
  public:
@@ -26,12 +45,22 @@ class node::life : public asio::execution_context {
   detail::sim_domain domain;
 };
 
-node::node(sim_context& context, std::string name)
-    : context_(context), name_(std::move(name)), disk_(std::make_shared<sim::disk>()) {
+node::node(sim_context& context, std::string name, boot_function boot)
+    : context_(context), name_(std::move(name)), boot_(std::move(boot)), disk_(std::make_shared<sim::disk>()) {
+  nodes_of(context_)[name_] = this;
   start();
 }
 
-node::~node() { stop(); }
+node::~node() {
+  stop();
+  if (auto& all = nodes_of(context_); all[name_] == this) all.erase(name_);
+}
+
+node* node::find(sim_context& context, const std::string& name) {
+  auto& all = nodes_of(context);
+  const auto found = all.find(name);
+  return found == all.end() ? nullptr : found->second;
+}
 
 sim_context::executor_type node::get_executor() const { return sim_context::executor_type(life_->domain); }
 
@@ -39,6 +68,17 @@ void node::start() {
   if (life_) return;
   life_ = std::make_shared<life>(context_, name_, disk_);
   context_.keep(life_);  // executors of this life may outlive it
+  if (boot_) boot_(get_executor());
+}
+
+bool node::paused() const noexcept { return life_ && life_->domain.paused; }
+
+void node::pause() {
+  if (life_) context_.pause(life_->domain);
+}
+
+void node::resume() {
+  if (life_) context_.resume(life_->domain);
 }
 
 void node::stop() {

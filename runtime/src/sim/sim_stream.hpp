@@ -26,6 +26,7 @@ class sim_stream final : public stream_backend,
                          public std::enable_shared_from_this<sim_stream> {
  public:
   sim_stream(std::shared_ptr<sim_device> owner, stream_options options);
+  ~sim_stream() { all_->engines.give_back(*this); }  // its host went with what was under way
 
   error_code copy(std::span<const copy_op> batch, std::string_view name) override;
   error_code launch(std::string_view name, kernel fn, cost price) override;

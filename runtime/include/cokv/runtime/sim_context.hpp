@@ -18,6 +18,7 @@
 
 #include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/detail/splitmix.hpp"
 
 namespace cokv {
 
@@ -36,6 +37,7 @@ struct sim_domain {
   std::string host;
   std::shared_ptr<sim::disk> disk = {};
   bool dead = false;
+  bool paused = false;  // what is ready is held until it goes on
 };
 
 // A handler that is ready, or waits for its time. Nodes come from the context's free lists.
@@ -84,10 +86,10 @@ class sim_context : public asio::execution_context {
   std::size_t outstanding_work() const noexcept { return work_; }
 
   // Decisions of simulated devices draw from here, so that they are part of the trace.
-  std::uint64_t random() noexcept;
-  std::uint64_t below(std::uint64_t bound) noexcept;  // 0 ... bound - 1
-  bool chance(double probability) noexcept;
-  duration between(duration low, duration high) noexcept;
+  std::uint64_t random() noexcept { return random_.next(); }
+  std::uint64_t below(std::uint64_t bound) noexcept { return random_.below(bound); }  // 0 ... bound - 1
+  bool chance(double probability) noexcept { return random_.chance(probability); }
+  duration between(duration low, duration high) noexcept { return random_.between(low, high); }
   void trace(std::uint64_t value) noexcept { hash_ = (hash_ ^ value) * 1099511628211ull; }
 
   // A timer that a simulated device sets: `fn` runs at `when` as a handler of the domain.
@@ -107,7 +109,9 @@ class sim_context : public asio::execution_context {
   bool cancel(timer_id id);  // false when it ran
 
   detail::sim_domain& home() noexcept { return home_; }
-  void drop(detail::sim_domain& domain);                                 // destroys every handler of the domain
+  void drop(detail::sim_domain& domain);  // destroys every handler of the domain
+  void pause(detail::sim_domain& domain);
+  void resume(detail::sim_domain& domain);
   void keep(std::shared_ptr<void> p) { keep_.push_back(std::move(p)); }  // until the context goes
   void* allocate(std::size_t bytes);
   void deallocate(void* p, std::size_t bytes) noexcept;
@@ -143,8 +147,9 @@ class sim_context : public asio::execution_context {
   }
   template <class F>
   void post(detail::sim_domain& domain, F&& fn) {
-    if (!domain.dead) ready_.push_back(make(domain, std::forward<F>(fn)));
+    if (!domain.dead) make_ready(make(domain, std::forward<F>(fn)));
   }
+  void make_ready(detail::sim_task* task) { (task->domain->paused ? held_ : ready_).push_back(task); }
 
   bool advance(time_point limit);
   void run_one();
@@ -153,10 +158,13 @@ class sim_context : public asio::execution_context {
   detail::sim_domain home_;
   detail::sim_domain* running_ = nullptr;
   std::vector<detail::sim_task*> ready_;
+  std::vector<detail::sim_task*> held_;  // ready, of domains that are paused
   detail::deadline_heap deadlines_;
   std::vector<void*> free_[classes];
   time_point now_{};
-  std::uint64_t seed_, random_state_, tickets_ = 0, hash_ = 1469598103934665603ull;
+  const std::uint64_t seed_;
+  detail::splitmix random_;
+  std::uint64_t tickets_ = 0, hash_ = 1469598103934665603ull;
   std::size_t steps_ = 0, steps_this_instant_ = 0, work_ = 0;
   sim_options options_;
   bool stopped_ = false;

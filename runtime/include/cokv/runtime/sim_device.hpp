@@ -10,7 +10,7 @@
 //
 // | fault | what the program sees |
 // |---|---|
-// | fail, fail_at | the operation ends with `error` after its time, a copy's bytes as poisoned as they are; the stream with it |
+// | fail, fail_at | the operation ends with `error` after its time, what it wrote is worth nothing; so does its stream |
 // | slow | the operation takes slow_factor times as long |
 // | lose | every stream fails with device_lost, memory is worth nothing, open_device too says device_lost for a while |
 #pragma once
@@ -35,7 +35,7 @@ struct device_faults {
   std::uint64_t fail_at = 0;  // the number of the operation that fails, the device's first being 1
   error_code error = errc::device_failed;
   double slow_factor = 10;
-  double slowdown = 1;             // of every operation
+  double slowdown = 1;              // of every operation
   duration lost_for = duration(0);  // of those that `lose` loses
 };
 

@@ -25,4 +25,8 @@ function(cokv_test name)
   target_compile_definitions(cokv_test_${name} PRIVATE COKV_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   add_test(NAME ${name} COMMAND cokv_test_${name})
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  if("sim" IN_LIST ARG_LABELS)  # the same with more seeds: ctest -L soak
+    add_test(NAME ${name}_soak COMMAND cokv_test_${name})
+    set_tests_properties(${name}_soak PROPERTIES LABELS soak TIMEOUT 7200 ENVIRONMENT COKV_SEEDS=10000)
+  endif()
 endfunction()

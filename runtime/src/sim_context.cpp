@@ -35,10 +35,12 @@ void take_out(std::vector<detail::sim_task*>& from, const detail::sim_domain& do
 sim_context::sim_context(std::uint64_t seed, sim_options options)
     : home_{*this, *this, "home"}, seed_(seed), random_(seed), options_(options) {
   detail::add_sim_services(home_);
+  if (observer_) observer_->begins(*this);
 }
 
 // Destroying a suspended coroutine posts its unwinding, and that may post more.
 sim_context::~sim_context() {
+  if (observer_) observer_->ends(*this);
   caches in_use;
   destroy_all();
   shutdown();

@@ -64,6 +64,11 @@ std::vector<span> recorder::spans(std::string_view track) const {
   return out;
 }
 
+std::size_t recorder::capacity() const {
+  std::lock_guard lock(mutex_);
+  return capacity_;
+}
+
 std::size_t recorder::dropped() const {
   std::lock_guard lock(mutex_);
   return dropped_;

@@ -184,7 +184,7 @@ tally run_all(std::size_t count, const plan& p) {
   for (auto seed : test::seeds(count)) run(seed, p, t);
   MESSAGE(t.written, " writes, ", t.failed_writes, " failed; ", t.reads, " reads, ", t.failed_reads, " failed; ",
           t.good_blocks, " blocks verified; ", t.starts, " server starts");
-  if (!std::getenv("COKV_SEED")) {
+  if (!test::one_seed()) {
     CHECK(t.good_blocks > static_cast<int>(count));
     CHECK(t.written > static_cast<int>(count));
   }
@@ -195,7 +195,7 @@ tally run_all(std::size_t count, const plan& p) {
 
 TEST_CASE("cache in virtual time: without faults nothing fails") {
   for (bool on_disk : {false, true}) {
-    tally t = run_all(50, {.on_disk = on_disk, .net = {.short_transfer = 0.5}});
+    tally t = run_all(500, {.on_disk = on_disk, .net = {.short_transfer = 0.5}});
     CHECK(t.failed_writes == 0);
     CHECK(t.failed_reads == 0);
   }
@@ -204,12 +204,12 @@ TEST_CASE("cache in virtual time: without faults nothing fails") {
 TEST_CASE("cache in virtual time: broken connections") {
   tally t =
       run_all(500, {.net = {.short_transfer = 0.3, .reset = 0.01, .refuse = 0.02, .clog = 0.002, .clog_max = 8s}});
-  if (!std::getenv("COKV_SEED")) CHECK(t.failed_writes + t.failed_reads > 100);
+  if (!test::one_seed()) CHECK(t.failed_writes + t.failed_reads > 100);
 }
 
 TEST_CASE("cache in virtual time: bits that flip on the wire") {
   tally t = run_all(500, {.net = {.short_transfer = 0.3, .flip = 0.02}});
-  if (!std::getenv("COKV_SEED")) CHECK(t.failed_writes + t.failed_reads > 100);
+  if (!test::one_seed()) CHECK(t.failed_writes + t.failed_reads > 100);
 }
 
 TEST_CASE("cache in virtual time: a disk that fails, fills and flips bits") {
@@ -224,7 +224,7 @@ TEST_CASE("cache in virtual time: a disk that fails, fills and flips bits") {
 
 TEST_CASE("cache in virtual time: a server that is killed and comes back with what its disk had synced") {
   tally t = run_all(500, {.on_disk = true, .kill = true, .net = {.reset = 0.002}});
-  if (!std::getenv("COKV_SEED")) CHECK(t.starts > 1000);
+  if (!test::one_seed()) CHECK(t.starts > 1000);
 }
 
 TEST_CASE("cache in virtual time: partitions that heal") { run_all(500, {.partition = true, .net = {.reset = 0.002}}); }

@@ -314,7 +314,7 @@ TEST_CASE("any fault in any tier: right bytes or a recomputation") {
           for (auto& [key, block] : store->kept)
             for (std::uint32_t l = 0; l < layers; ++l) CHECK(block[l] == truth(key, l));
       },
-      {.real = false, .seeds = 200});
+      {.real = false, .seeds = 500});
 }
 
 TEST_CASE("a connector can be cancelled and destroyed at every step") {

@@ -107,13 +107,13 @@ TEST_CASE("file store: after a crash every block is whole or not there, and what
     context.run();
     CHECK(finished);
   }
-  CHECK(kept > 1000);  // the test tested something
-  CHECK(lost > 1000);
+  CHECK((kept > 1000 || one_seed()));  // the test tested something
+  CHECK((lost > 1000 || one_seed()));
 }
 
 TEST_CASE("file store: on a disk that fails, nothing is wrong and nothing is left over") {
   std::uint64_t errors = 0, failed = 0, flips = 0;
-  for (auto seed : seeds(300)) {
+  for (auto seed : seeds(500)) {
     INFO(replay_command(seed));
     auto report = run_seed(seed, [&](asio::any_io_executor ex) -> awaitable<void> {
       auto& context = static_cast<sim_context&>(asio::query(ex, asio::execution::context));
@@ -153,9 +153,9 @@ TEST_CASE("file store: on a disk that fails, nothing is wrong and nothing is lef
     });
     CHECK(report.finished);
   }
-  CHECK(errors > 1000);
-  CHECK(failed > 100);
-  CHECK(flips > 100);
+  CHECK((errors > 1000 || one_seed()));
+  CHECK((failed > 100 || one_seed()));
+  CHECK((flips > 100 || one_seed()));
 }
 
 TEST_CASE("file store: a full disk is store_full, and leaves what was there") {
@@ -241,8 +241,8 @@ TEST_CASE("file store: a disk that has no room for the end of a write keeps as m
         CHECK(s->info().used_bytes == used_by_blocks(disk));
         some += kept > 0 && kept < 8;
       },
-      {.real = false, .seeds = 50});
-  CHECK(some > 20);
+      {.real = false, .seeds = 500});
+  CHECK((some > 20 || one_seed()));
 }
 
 TEST_CASE("file store: what can't be read just now is an error, stays, and is not called damaged") {

@@ -57,7 +57,7 @@ TEST_CASE("a file replaced by write, sync, rename, sync is the old or the new on
     kept_old += after == old_data;
     kept_new += after == new_data;
   }
-  if (!std::getenv("COKV_SEED")) {
+  if (!test::one_seed()) {
     CHECK(kept_old > 50);
     CHECK(kept_new > 50);
   }
@@ -83,7 +83,7 @@ TEST_CASE("what was not synced is lost, kept or torn, and the tests of a store c
     CHECK(after.size() % 512 == 0);
     (after.empty() ? lost : after.size() == 4096 ? kept : torn)++;
   }
-  if (!std::getenv("COKV_SEED")) {
+  if (!test::one_seed()) {
     CHECK(lost > 50);
     CHECK(kept > 50);
     CHECK(torn > 20);
@@ -132,7 +132,7 @@ TEST_CASE("planned faults arrive as the system's errors") {
           errors += ec || rec || sec;
         }
       },
-      {.real = false, .seeds = 50, .setup = [](sim_context& c) {
+      {.real = false, .seeds = 500, .setup = [](sim_context& c) {
          auto& f = sim::disk::of(c).faults;
          f.read_error = f.write_error = f.no_space = f.sync_error = f.open_error = 0.1;
        }});

@@ -211,7 +211,7 @@ TEST_CASE("a node boots what it runs at every start, and is found by its name wh
 }
 
 TEST_CASE("the death of a host behind a partition is no news until the partition heals") {
-  for (auto seed : test::seeds(50)) {
+  for (auto seed : test::seeds(500)) {
     INFO(test::replay_command(seed));
     sim_context context(seed);
     sim::node server(context, "server"), client(context, "client");

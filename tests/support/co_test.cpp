@@ -1,7 +1,10 @@
 #include "support/co_test.hpp"
 
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
+#include <stdexcept>
 
 namespace cokv::test {
 namespace {
@@ -32,24 +35,48 @@ std::string name(sim_context::outcome outcome) {
   return "?";
 }
 
-std::optional<std::uint64_t> chosen_seed() {
-  const char* text = std::getenv("COKV_SEED");
+std::optional<std::uint64_t> number_in(const char* variable) {
+  const char* text = std::getenv(variable);
   if (!text || !*text) return {};
-  return std::strtoull(text, nullptr, 0);
+  const bool hex = text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
+  const char *first = text + (hex ? 2 : 0), *last = text + std::strlen(text);
+  std::uint64_t number = 0;
+  const auto [end, ec] = std::from_chars(first, last, number, hex ? 16 : 10);
+  if (ec != std::errc() || end != last || first == last)
+    throw std::invalid_argument(std::string(variable) + "=" + text + ": not a number of 64 bits, decimal or 0x...");
+  return number;
+}
+
+std::optional<std::uint64_t> chosen_seed() { return number_in("COKV_SEED"); }
+
+// The build folder that the program is in, as it was called: ".../build/asan".
+std::string build_folder() {
+  const std::string program = program_invocation_name;
+  const auto tests = program.rfind("/tests/");
+  return tests == program.npos ? std::string() : program.substr(0, tests);
 }
 
 }  // namespace
 
 std::vector<std::uint64_t> seeds(std::size_t count, std::uint64_t first) {
   if (auto one = chosen_seed()) return {*one};
+  // The sweeps over one seed stay as they are; who runs more seeds than others goes on doing so.
+  if (auto many = number_in("COKV_SEEDS"); many && count > 1)
+    count = std::max<std::size_t>(count * *many / seeds_of_a_suite, 1);
   std::vector<std::uint64_t> all(count);
   for (std::size_t i = 0; i < count; ++i) all[i] = first + i;
   return all;
 }
 
+bool one_seed() { return chosen_seed().has_value(); }
+
 std::string replay_command(std::uint64_t seed) {
-  const char* test = doctest::getContextOptions()->currentTest ? doctest::getContextOptions()->currentTest->m_name : "";
-  return "replay with: COKV_SEED=" + std::to_string(seed) + " " + program_invocation_name + " -tc='" + test + "'";
+  std::string test = doctest::getContextOptions()->currentTest ? doctest::getContextOptions()->currentTest->m_name : "";
+  for (std::size_t quote = 0; (quote = test.find('\'', quote)) != test.npos; quote += 4)
+    test.replace(quote, 1, "'\\''");
+  const auto build = build_folder();
+  const bool usual = build.empty() || build.ends_with("build/release");
+  return "replay with: scripts/replay " + std::to_string(seed) + " '" + test + "'" + (usual ? "" : " --build " + build);
 }
 
 sim_report run_seed(std::uint64_t seed, const co_body& body, const co_options& options) {

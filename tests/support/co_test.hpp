@@ -5,7 +5,9 @@
 //       co_test([](asio::any_io_executor ex) -> awaitable<void> { ... CHECK(...); });
 //     }
 //
-// The environment variable COKV_SEED runs that seed alone.
+// In the environment, COKV_SEED=17 runs that seed alone; COKV_SEEDS=10000 makes of each 500 seeds so many, and more or
+// fewer in proportion; COKV_TRACE=run.json writes what the simulated contexts did (sim_trace.hpp). `scripts/replay`
+// sets the first and the last.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -41,8 +43,12 @@ void co_test(const co_body& body, const co_options& options = {});
 void run_real(const co_body& body);
 sim_report run_seed(std::uint64_t seed, const co_body& body, const co_options& options = {});
 
-// `count` seeds from the first, or the one that COKV_SEED names.
+constexpr std::size_t seeds_of_a_suite = 500;  // at least, in every run of the tests
+
+// `count` seeds from the first, or as many as COKV_SEEDS says, or the one that COKV_SEED names.
 std::vector<std::uint64_t> seeds(std::size_t count, std::uint64_t first = 1);
+// COKV_SEED named one: what has to come up among many seeds need not.
+bool one_seed();
 std::string replay_command(std::uint64_t seed);
 
 // Runs the body once for every handler it takes, and cancels it after that many. Whatever comes of it, it must end.

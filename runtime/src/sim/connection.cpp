@@ -18,6 +18,12 @@ bool sim_connection::joins(const std::string& a, const std::string& b) const {
   return (host(0) == a && host(1) == b) || (host(0) == b && host(1) == a);
 }
 
+void sim_connection::note(int to, std::string what, time_point arrives) const {
+  if (net_.recorder.enabled())
+    net_.recorder.add(
+        {"net " + ends_[1 - to].name + " > " + ends_[to].name, std::move(what), net_.core.now(), arrives, {}});
+}
+
 void sim_connection::read(int side, const byte_stream::mutable_buffers& into, byte_stream::handler done) {
   asio::any_io_executor ex = sim_context::executor_type(*ends_[side].domain);
   initiate<void(error_code, std::size_t)>(std::move(done), ex, [this, side, &into](transfer_operation& op) {
@@ -107,6 +113,8 @@ void sim_connection::send(int to, segment s) {
   time_point when = peer.link_free + net_.latency(host(1 - to), host(to));
   if (core.chance(faults.clog)) when += core.between(duration(0), faults.clog_max);
   peer.last_arrival = std::max(peer.last_arrival + duration(1), when);  // in order
+  if (net_.recorder.enabled())
+    note(to, s.bytes.empty() ? "end" : std::to_string(s.bytes.size()) + " bytes", peer.last_arrival);
   core.at(peer.last_arrival, core.home(),
           [self = shared_from_this(), to, s = std::move(s)]() mutable { self->arrive(to, std::move(s)); });
 }
@@ -174,6 +182,7 @@ void sim_connection::close(int side) {
 
 void sim_connection::reset(int side) {
   ++net_.of.counts.resets;
+  note(1 - side, "reset", net_.core.now());
   fail(side, asio::error::connection_reset);
   fail_later(1 - side, asio::error::connection_reset);
 }

@@ -6,6 +6,7 @@
 #include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/file.hpp"
+#include "cokv/runtime/trace.hpp"
 #include "disk.hpp"
 #include "services.hpp"
 
@@ -46,7 +47,8 @@ struct disk_wait {
 // A host's view of its disk.
 class disk::files_of final : public file_system::impl {
  public:
-  explicit files_of(detail::sim_domain& domain) : domain_(domain), disk_(*domain.disk) {}
+  explicit files_of(detail::sim_domain& domain)
+      : domain_(domain), disk_(*domain.disk), recorder_(trace::of(domain.core.get_executor())) {}
 
   void open(std::string path, open_mode mode, file_system::open_handler done) override;
   void remove(std::string path, file_system::handler done) override;
@@ -70,15 +72,16 @@ class disk::files_of final : public file_system::impl {
 
   // After its time, `work()` says what came of it. A cancellation finds the operation begun or not, as the seed has it.
   template <class... T, class F>
-  void run(asio::any_completion_handler<void(error_code, T...)> done, std::size_t bytes, F work) {
+  void run(asio::any_completion_handler<void(error_code, T...)> done, const char* what, std::size_t bytes, F work) {
     using operation = detail::operation<void(error_code, T...), disk_wait>;
     asio::any_io_executor ex = sim_context::executor_type(domain_);
     detail::initiate<void(error_code, T...), disk_wait>(
-        std::move(done), ex, [this, bytes, work = std::move(work)](operation& op) mutable {
+        std::move(done), ex, [this, what, bytes, work = std::move(work)](operation& op) mutable {
           sim_context& core = domain_.core;
           auto transfer =
               duration(static_cast<std::int64_t>(static_cast<double>(bytes) / disk_.faults.bytes_per_second * 1e9));
           duration takes = core.between(disk_.faults.latency_min, disk_.faults.latency_max) + transfer;
+          if (recorder_.enabled()) recorder_.add({"disk " + domain_.host, what, core.now(), core.now() + takes, {}});
           op.state().core = &core;
           op.state().timer = core.at(core.now() + takes, domain_, [&op, work = std::move(work)]() mutable {
             std::tuple<error_code, T...> values = work();
@@ -98,6 +101,7 @@ class disk::files_of final : public file_system::impl {
 
   detail::sim_domain& domain_;
   disk& disk_;
+  trace::recorder& recorder_;
   std::shared_ptr<std::set<std::string>> locked_ = std::make_shared<std::set<std::string>>();  // they end with the life
 };
 
@@ -110,7 +114,7 @@ class disk::files_of::handle final : public file::impl {
 
   void read_at(std::uint64_t offset, asio::mutable_buffer into, file::transfer_handler done) override {
     if (into.size() != 0) std::memset(into.data(), 0xdb, into.size());  // the buffer is the operation's from now on
-    files_.run(std::move(done), into.size(), [&files = files_, f = file_, offset, into] {
+    files_.run(std::move(done), "read", into.size(), [&files = files_, f = file_, offset, into] {
       disk& d = files.disk_;
       ++d.counts.reads;
       if (files.chance(d.faults.read_error)) return std::tuple(files.failed(sys::io_error), std::size_t(0));
@@ -127,7 +131,7 @@ class disk::files_of::handle final : public file::impl {
   }
 
   void write_at(std::uint64_t offset, asio::const_buffer from, file::transfer_handler done) override {
-    files_.run(std::move(done), from.size(), [&files = files_, f = file_, offset, from, writable = writable_] {
+    files_.run(std::move(done), "write", from.size(), [&files = files_, f = file_, offset, from, writable = writable_] {
       disk& d = files.disk_;
       sim_context& core = files.domain_.core;
       ++d.counts.writes;
@@ -157,7 +161,7 @@ class disk::files_of::handle final : public file::impl {
   void sync(file::handler done) override {
     std::size_t bytes = 0;
     for (const auto& w : file_->unsynced) bytes += w.bytes.size();
-    files_.run(std::move(done), bytes, [&files = files_, f = file_] {
+    files_.run(std::move(done), "sync", bytes, [&files = files_, f = file_] {
       disk& d = files.disk_;
       ++d.counts.syncs;
       bool failed = files.chance(d.faults.sync_error);
@@ -177,7 +181,7 @@ class disk::files_of::handle final : public file::impl {
 };
 
 void disk::files_of::open(std::string path, open_mode mode, file_system::open_handler done) {
-  run(std::move(done), 0, [this, path = normal(path), mode]() -> std::tuple<error_code, file> {
+  run(std::move(done), "open", 0, [this, path = normal(path), mode]() -> std::tuple<error_code, file> {
     if (chance(disk_.faults.open_error)) return {failed(sys::too_many_files_open), file()};
     auto found = disk_.live_.find(path);
     bool there = found != disk_.live_.end();
@@ -199,7 +203,7 @@ void disk::files_of::open(std::string path, open_mode mode, file_system::open_ha
 }
 
 void disk::files_of::remove(std::string path, file_system::handler done) {
-  run(std::move(done), 0, [this, path = normal(path)]() -> std::tuple<error_code> {
+  run(std::move(done), "remove", 0, [this, path = normal(path)]() -> std::tuple<error_code> {
     if (!disk_.live_.contains(path)) return system_error(sys::no_such_file_or_directory);
     if (is_directory(path)) {
       auto next = disk_.live_.upper_bound(path + "/");
@@ -212,7 +216,7 @@ void disk::files_of::remove(std::string path, file_system::handler done) {
 }
 
 void disk::files_of::rename(std::string from, std::string to, file_system::handler done) {
-  run(std::move(done), 0, [this, from = normal(from), to = normal(to)]() -> std::tuple<error_code> {
+  run(std::move(done), "rename", 0, [this, from = normal(from), to = normal(to)]() -> std::tuple<error_code> {
     auto found = disk_.live_.find(from);
     if (found == disk_.live_.end() || !is_directory(parent(to))) return system_error(sys::no_such_file_or_directory);
     if (from == to) return error_code();
@@ -230,7 +234,7 @@ void disk::files_of::rename(std::string from, std::string to, file_system::handl
 }
 
 void disk::files_of::list(std::string directory, file_system::list_handler done) {
-  run(std::move(done), 0,
+  run(std::move(done), "list", 0,
       [this, directory = normal(directory)]() -> std::tuple<error_code, std::vector<directory_entry>> {
         if (!is_directory(directory))
           return {system_error(disk_.live_.contains(directory) ? sys::not_a_directory : sys::no_such_file_or_directory),
@@ -249,7 +253,7 @@ void disk::files_of::list(std::string directory, file_system::list_handler done)
 }
 
 void disk::files_of::make_directories(std::string path, file_system::handler done) {
-  run(std::move(done), 0, [this, path = normal(path)]() -> std::tuple<error_code> {
+  run(std::move(done), "make directories", 0, [this, path = normal(path)]() -> std::tuple<error_code> {
     change c;
     for (std::size_t end = 0; end != path.npos;) {
       end = path.find('/', end + 1);
@@ -267,7 +271,7 @@ void disk::files_of::make_directories(std::string path, file_system::handler don
 }
 
 void disk::files_of::sync_directory(std::string path, file_system::handler done) {
-  run(std::move(done), 0, [this, path = normal(path)]() -> std::tuple<error_code> {
+  run(std::move(done), "sync directory", 0, [this, path = normal(path)]() -> std::tuple<error_code> {
     if (!is_directory(path)) return system_error(sys::no_such_file_or_directory);
     if (chance(disk_.faults.sync_error)) return failed(sys::io_error);
     for (const change& c : std::exchange(disk_.journal_, {})) disk_.apply(c, disk_.durable_);

@@ -8,6 +8,7 @@
 #include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/net.hpp"
 #include "cokv/runtime/sim_net.hpp"
+#include "cokv/runtime/trace.hpp"
 
 namespace cokv::detail {
 
@@ -63,6 +64,7 @@ class sim_connection : public std::enable_shared_from_this<sim_connection> {
   void fail(int side, error_code ec);
   void fail_later(int side, error_code ec);
   bool blocked(int to) const;
+  void note(int to, std::string what, time_point arrives) const;
   const std::string& host(int side) const { return ends_[side].domain->host; }
 
   sim::net::state& net_;
@@ -84,10 +86,11 @@ namespace cokv::sim {
 
 class net::state {
  public:
-  state(sim_context& c, net& owner) : core(c), of(owner) {}
+  state(sim_context& c, net& owner) : core(c), of(owner), recorder(trace::of(c.get_executor())) {}
 
   sim_context& core;
   net& of;
+  trace::recorder& recorder;
   std::map<std::pair<std::string, std::uint16_t>, std::shared_ptr<detail::sim_door>> doors;
   std::map<std::string, detail::sim_domain*> hosts;       // those that are up
   std::set<std::string> names;                            // those that ever were

@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "cokv/runtime/trace.hpp"
 #include "services.hpp"
 
 namespace cokv::sim {
@@ -28,6 +29,7 @@ class node::life : public asio::execution_context {
   life(sim_context& core, const std::string& name, std::shared_ptr<sim::disk> disk)
       : domain{core, *this, name, std::move(disk)} {
     detail::add_sim_services(domain);
+    if (auto& all = trace::of(core.get_executor()); all.enabled()) trace::of(executor()).enable(all.capacity());
   }
   ~life() {
     end();
@@ -37,12 +39,47 @@ class node::life : public asio::execution_context {
   // Every operation that waits is abandoned with its handler, and every handler that is queued is dropped. What goes
   // with them may queue more: those are dropped as they come.
   void end() {
+    hand_over_spans();
     domain.dead = true;
     shutdown();
     domain.core.drop(domain);
   }
 
+  void pause() {
+    if (!domain.paused) paused_ = domain.core.now();
+    domain.core.pause(domain);
+  }
+  void resume() {
+    if (domain.paused) note("paused", paused_);
+    domain.core.resume(domain);
+  }
+
+  sim_context::executor_type executor() { return sim_context::executor_type(domain); }
+
   detail::sim_domain domain;
+
+ private:
+  void note(const char* what, time_point since) {
+    auto& all = trace::of(domain.core.get_executor());
+    if (all.enabled()) all.add({"node " + domain.host, what, since, domain.core.now(), {}});
+  }
+
+  // A trace of the simulation shows all its hosts.
+  void hand_over_spans() {
+    if (domain.dead) return;
+    if (domain.paused) note("paused", paused_);
+    note("up", started_);
+    auto& all = trace::of(domain.core.get_executor());
+    auto& own = trace::of(executor());
+    if (!all.enabled() || !own.enabled()) return;
+    for (auto& s : own.spans()) {
+      s.track = domain.host + ": " + s.track;
+      all.add(std::move(s));
+    }
+  }
+
+  const time_point started_ = domain.core.now();
+  time_point paused_{};
 };
 
 node::node(sim_context& context, std::string name, boot_function boot)
@@ -74,11 +111,11 @@ void node::start() {
 bool node::paused() const noexcept { return life_ && life_->domain.paused; }
 
 void node::pause() {
-  if (life_) context_.pause(life_->domain);
+  if (life_) life_->pause();
 }
 
 void node::resume() {
-  if (life_) context_.resume(life_->domain);
+  if (life_) life_->resume();
 }
 
 void node::stop() {

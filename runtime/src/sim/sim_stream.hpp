@@ -1,7 +1,7 @@
-// A stream in virtual time: its operations take engines of the device and the time that the spec prices, and the bytes
-// really move. A copy's destination is poisoned when it begins and arrives in pieces, in an order that the seed picks; a
-// kernel's function runs when its time is over. Code that reads too early, or writes a source too early, computes with
-// wrong bytes here as it would on the device.
+// A stream in virtual time: its operations take engines of the device and the time that the spec prices, and the
+// bytes really move. A copy's destination is poisoned when it begins and arrives in pieces, in an order that the seed
+// picks; a kernel's function runs when its time is over. Code that reads too early, or writes a source too early,
+// computes with wrong bytes here as it would on the device.
 #pragma once
 
 #include <deque>

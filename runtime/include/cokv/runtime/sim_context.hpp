@@ -51,6 +51,16 @@ struct sim_task : heap_node {
 
 }  // namespace detail
 
+// Is told of every sim_context of the process: for tools that record runs.
+class sim_observer {
+ public:
+  virtual void begins(sim_context& context) = 0;
+  virtual void ends(sim_context& context) = 0;  // everything of it is still there
+
+ protected:
+  ~sim_observer() = default;
+};
+
 struct sim_options {
   std::size_t steps_per_instant = 1'000'000;  // more without time moving is a livelock
 };
@@ -69,6 +79,9 @@ class sim_context : public asio::execution_context {
 
   explicit sim_context(std::uint64_t seed, sim_options options = {});
   ~sim_context();
+
+  // None: nobody. Contexts that have begun keep whom they told.
+  static void observe(sim_observer* o) noexcept { newest_observer_ = o; }
 
   executor_type get_executor() noexcept;
 
@@ -155,6 +168,8 @@ class sim_context : public asio::execution_context {
   void run_one();
   void destroy_all();
 
+  inline static sim_observer* newest_observer_ = nullptr;
+  sim_observer* const observer_ = newest_observer_;
   detail::sim_domain home_;
   detail::sim_domain* running_ = nullptr;
   std::vector<detail::sim_task*> ready_;

@@ -10,9 +10,9 @@
 //
 // | fault | what the program sees |
 // |---|---|
-// | fail, fail_at | the operation ends with `error` after its time, what it wrote is worth nothing; so does its stream |
+// | fail, fail_at | the operation ends with `error` after its time, what it wrote is worth nothing; its stream too |
 // | slow | the operation takes slow_factor times as long |
-// | lose | every stream fails with device_lost, memory is worth nothing, open_device too says device_lost for a while |
+// | lose | every stream fails with device_lost, memory is worth nothing; opening fails too, for a while |
 #pragma once
 
 #include <cstdint>

@@ -97,6 +97,7 @@ class recorder final : public asio::execution_context::service {
 
   // Keeps the newest `capacity` spans. Does nothing in a build without tracing.
   void enable(std::size_t capacity = default_capacity);
+  std::size_t capacity() const;
   void disable() noexcept { enabled_.store(false, std::memory_order_relaxed); }
   void clear();
 

@@ -49,6 +49,8 @@ std::size_t device_resets();
 
 void set_capturing(void* stream, bool on);
 
+bool would_use(const void* p, std::size_t n);  // an operation that is not done
+
 std::size_t live_streams();
 std::size_t live_events();
 std::size_t live_allocations();  // with registered memory and opened handles

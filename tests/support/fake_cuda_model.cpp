@@ -244,6 +244,10 @@ void set_capturing(void* stream, bool on) {
   auto lock = model::get().lock();
   static_cast<CUstream_st*>(stream)->capturing = on;
 }
+bool would_use(const void* p, std::size_t n) {
+  auto lock = model::get().lock();
+  return model::get().used(p, n);
+}
 std::size_t live_streams() {
   auto lock = model::get().lock();
   return model::get().streams.size();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cuda/nvtx.hpp"
+
 namespace cokv::trace {
 namespace {
 
@@ -25,7 +27,10 @@ std::vector<interval> united(std::span<const span> spans) {
 
 }  // namespace
 
+scoped::scoped(recorder& r, span s) : recorder_(&r), span_(std::move(s)) { range_ = cuda::begin_range(span_->name); }
+
 void scoped::end() {
+  cuda::end_range(range_);
   span_->end = recorder_->now();
   recorder_->add(std::move(*span_));
 }

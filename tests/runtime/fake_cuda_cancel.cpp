@@ -81,8 +81,7 @@ TEST_CASE("fake_cuda: cancelled at every step, a scope ends, and no memory goes 
           asio::io_context ctx{1};
           asio::cancellation_signal cancel;
           auto d = open_device(ctx.get_executor(), "cuda:0", {.signal = signal}).value();
-          asio::co_spawn(ctx, stream_out(d),
-                         asio::bind_cancellation_slot(cancel.slot(), [&](std::exception_ptr e) {
+          asio::co_spawn(ctx, stream_out(d), asio::bind_cancellation_slot(cancel.slot(), [&](std::exception_ptr e) {
                            r.ended = true;
                            r.error = e;
                          }));

@@ -4,8 +4,12 @@
 
 namespace cokv::cuda {
 
-void name_stream(cudaStream_t s, const std::string& name) {
-  if (!name.empty()) nvtxNameCudaStreamA(s, name.c_str());
+std::uint64_t begin_range(const std::string& name) { return nvtxRangeStartA(name.c_str()); }
+
+void end_range(std::uint64_t range) { nvtxRangeEnd(range); }
+
+void name_stream(void* native, const std::string& name) {
+  if (!name.empty()) nvtxNameCudaStreamA(static_cast<cudaStream_t>(native), name.c_str());
 }
 
 }  // namespace cokv::cuda

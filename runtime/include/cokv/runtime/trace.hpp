@@ -8,6 +8,8 @@
 //     { auto step = recorder.scope("scheduler", "step"); ... }
 //     recorder.write_perfetto(file);
 //
+// Built with CUDA, scopes are NVTX ranges too and CUDA streams carry their names, for NVIDIA's profilers.
+//
 // enable() and disable() belong to the context's thread; spans may come from any thread.
 #pragma once
 
@@ -65,7 +67,8 @@ class recorder;
 class scoped {
  public:
   scoped() = default;
-  scoped(scoped&& other) noexcept : recorder_(std::exchange(other.recorder_, nullptr)), span_(std::move(other.span_)) {}
+  scoped(scoped&& other) noexcept
+      : recorder_(std::exchange(other.recorder_, nullptr)), range_(other.range_), span_(std::move(other.span_)) {}
   scoped& operator=(scoped&&) = delete;
   ~scoped() {
     if (recording()) end();
@@ -78,11 +81,12 @@ class scoped {
 
  private:
   friend class recorder;
-  scoped(recorder& r, span s) : recorder_(&r), span_(std::move(s)) {}
+  scoped(recorder& r, span s);
   bool recording() const noexcept { return compiled && recorder_; }
   void end();
 
   recorder* recorder_ = nullptr;
+  std::uint64_t range_ = 0;  // of NVTX
   std::optional<span> span_;
 };
 

@@ -7,7 +7,9 @@
 #include "cokv/kvstream/file_store.hpp"
 #include "cokv/kvstream/http_store.hpp"
 #include "cokv/kvstream/memory_store.hpp"
+#include "cokv/runtime/error.hpp"
 #include "cokv/runtime/sim_disk.hpp"
+#include "cokv/runtime/sim_fault_plan.hpp"
 #include "cokv/runtime/sim_net.hpp"
 #include "cokv/runtime/sim_node.hpp"
 #include "support/co_test.hpp"
@@ -228,6 +230,55 @@ TEST_CASE("cache in virtual time: a server that is killed and comes back with wh
 }
 
 TEST_CASE("cache in virtual time: partitions that heal") { run_all(500, {.partition = true, .net = {.reset = 0.002}}); }
+
+TEST_CASE("cache in virtual time: under any fault plan right blocks or errors, and success when it is over") {
+  tally t;
+  for (auto seed : test::seeds(500)) {
+    INFO(test::replay_command(seed));
+    sim::fault_profile profile;
+    profile.nodes = {"cache"};
+    profile.links = {{"cache", "client"}};
+    profile.disks = {"cache"};
+    profile.horizon = 5s;
+    profile.longest = 1s;
+    profile.weight(sim::fault_kind::net_flips) = profile.weight(sim::fault_kind::disk_flips) = 1;
+    const auto faults = sim::fault_plan::make(seed, profile);
+    INFO(faults.to_string());
+    sim_context context(seed);
+    sim::node cache(context, "cache", [&](auto ex) { asio::co_spawn(ex, serve(ex, true, t), asio::detached); });
+    sim::node client(context, "client");
+    bool finished = false;
+    error_code written = errc::closed, read_back = errc::closed;
+    int whole = 0;
+    auto body = [&](asio::any_io_executor ex) -> awaitable<void> {
+      co_await use(ex, seed, 40, t);
+      co_await clock::of(ex).async_wait_until(time_point(profile.horizon + 60s));  // nobody waits for anything any more
+      http_store remote(ex, "http://cache:9009");
+      // A block whose file rotted goes when somebody reads it, and is there again once it is written again.
+      for (std::uint32_t i = 0; i <= prompt_blocks && whole < static_cast<int>(prompt_blocks); ++i) {
+        written = co_await write(remote, 0, prompt_blocks, false);
+        const auto before = t.good_blocks;
+        read_back = co_await read(remote, 0, prompt_blocks, t);
+        whole = t.good_blocks - before;
+      }
+      finished = true;
+    };
+    asio::co_spawn(client.get_executor(), body(client.get_executor()), asio::detached);
+    faults.apply(context);
+    CHECK(context.run_for(1h) != sim_context::outcome::livelock);
+    CHECK(finished);
+    CHECK(written == error_code());
+    CHECK(read_back == error_code());
+    CHECK(whole == static_cast<int>(prompt_blocks));
+    CHECK(t.wrong_bytes == 0);
+  }
+  MESSAGE(t.written, " writes, ", t.failed_writes, " failed; ", t.reads, " reads, ", t.failed_reads, " failed; ",
+          t.good_blocks, " blocks verified; ", t.starts, " server starts");
+  if (!test::one_seed()) {
+    CHECK(t.failed_writes + t.failed_reads > 100);
+    CHECK(t.starts > 700);
+  }
+}
 
 TEST_CASE("cache in virtual time: the same seed gives the same trace, faults and all") {
   plan p{.on_disk = true, .kill = true, .net = {.reset = 0.01, .flip = 0.01}, .disk = {.flip_read = 0.01}};

@@ -1,11 +1,14 @@
 #include "cokv/runtime/buffer.hpp"
 
+#include <limits>
 #include <new>
 #include <stdexcept>
 
 namespace cokv {
 
 buffer buffer::host(std::size_t bytes, std::size_t align) {
+  // The allocator would round such a size up to nothing.
+  if (bytes > static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max()) - align) throw std::bad_alloc();
   const std::align_val_t alignment{align};
   void* memory = ::operator new(bytes ? bytes : 1, alignment);
   return adopt(memory, bytes, memory_kind::host,

@@ -1,7 +1,6 @@
 #include "cokv/runtime/task_group.hpp"
 
-#include <boost/assert.hpp>
-
+#include "cokv/runtime/detail/require.hpp"
 #include "cokv/runtime/error.hpp"
 
 namespace cokv::detail {
@@ -13,7 +12,7 @@ scope_child::~scope_child() {
 }
 
 std::unique_ptr<scope_child> scope::open(bool body) {
-  BOOST_ASSERT_MSG(started(), "a task_group runs children only inside with()");
+  COKV_REQUIRE(started(), "a task_group runs children only inside with()");
   if (cancelled_) {
     // Cancelled from outside, with work that was still to be done: that is no success, even if all that ran was one.
     if (!on_purpose_ && !first_ && !thrown_) {

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -70,6 +71,11 @@ class buffer {
 struct copy_op {
   buffer dst;
   buffer src;
+
+  bool overlaps() const noexcept {
+    return !dst.empty() && !src.empty() && std::less<>()(dst.data(), src.data() + src.size()) &&
+           std::less<>()(src.data(), dst.data() + dst.size());
+  }
 };
 
 }  // namespace cokv

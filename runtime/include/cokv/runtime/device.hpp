@@ -42,6 +42,7 @@
 #include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/buffer.hpp"
 #include "cokv/runtime/detail/initiate_erased.hpp"
+#include "cokv/runtime/detail/require.hpp"
 #include "cokv/runtime/memory_handle.hpp"
 #include "cokv/runtime/stream.hpp"
 
@@ -93,18 +94,18 @@ class device {
   explicit device(std::shared_ptr<detail::device_backend> backend) noexcept : backend_(std::move(backend)) {}
   explicit operator bool() const noexcept { return backend_ != nullptr; }
 
-  std::string_view name() const noexcept { return backend_->name(); }
-  const asio::any_io_executor& get_executor() const noexcept { return backend_->get_executor(); }
+  std::string_view name() const noexcept { return used().name(); }
+  const asio::any_io_executor& get_executor() const noexcept { return used().get_executor(); }
 
   result<stream> make_stream(stream_options options = {}) {
-    auto made = backend_->make_stream(std::move(options));
+    auto made = used().make_stream(std::move(options));
     if (!made) return made.error();
     return stream(std::move(*made));
   }
 
   // Uninitialised (on a simulated device: poisoned). errc::out_of_memory, errc::unsupported for a kind it hasn't.
   result<buffer> allocate(std::size_t bytes, memory_kind kind = memory_kind::device) {
-    return backend_->allocate(bytes, kind);
+    return used().allocate(bytes, kind);
   }
 
   // The same on the device's own threads: pinning and registering gigabytes takes long, and the loop goes on meanwhile.
@@ -125,31 +126,36 @@ class device {
   // options than name and max_in_flight are its owner's. errc::unsupported where there are no native streams, and while
   // it is being captured into a graph.
   result<stream> adopt_stream(void* native, stream_options options = {}) {
-    auto adopted = backend_->adopt_stream(native, std::move(options));
+    auto adopted = used().adopt_stream(native, std::move(options));
     if (!adopted) return adopted.error();
     return stream(std::move(*adopted));
   }
 
   // What a cudaEvent_t stands for at this moment; it may be recorded again, or destroyed, afterwards.
-  result<event> adopt_event(void* native) { return backend_->adopt_event(native); }
+  result<event> adopt_event(void* native) { return used().adopt_event(native); }
 
   // Memory of this device, or host memory known to it, that keep_alive owns: a tensor of another engine.
   // errc::wrong_device for another device's, and for pageable memory.
   result<buffer> adopt_memory(void* data, std::size_t bytes, std::shared_ptr<void> keep_alive) {
-    return backend_->adopt_memory(data, bytes, std::move(keep_alive));
+    return used().adopt_memory(data, bytes, std::move(keep_alive));
   }
 
   // For another process, or another device of this one. errc::unsupported for memory that is neither shared nor
   // exportable; errc::invalid_argument for a handle that is not what it says.
-  result<memory_handle> export_memory(const buffer& memory) { return backend_->export_memory(memory); }
-  result<buffer> import_memory(const memory_handle& handle) { return backend_->import_memory(handle); }
+  result<memory_handle> export_memory(const buffer& memory) { return used().export_memory(memory); }
+  result<buffer> import_memory(const memory_handle& handle) { return used().import_memory(handle); }
 
   // Threads that work on a launched kernel.
-  int concurrency() const noexcept { return backend_->concurrency(); }
+  int concurrency() const noexcept { return used().concurrency(); }
 
   const std::shared_ptr<detail::device_backend>& backend() const noexcept { return backend_; }
 
  private:
+  detail::device_backend& used() const {
+    COKV_REQUIRE(backend_, "a device is opened by open_device before it is used");
+    return *backend_;
+  }
+
   std::shared_ptr<detail::device_backend> backend_;
 };
 

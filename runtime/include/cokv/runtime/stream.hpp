@@ -14,7 +14,7 @@
 // |---|---|
 // | success | accepted; its own failure sticks to the stream |
 // | errc::queue_full | max_in_flight operations are not done: async_room |
-// | errc::invalid_argument | sizes of source and destination differ |
+// | errc::invalid_argument | source and destination differ in size, or overlap |
 // | errc::wrong_device | a buffer or event that this device can't reach |
 // | errc::unsupported | a launch on a device that has no host kernels |
 // | the stream's error | it failed before; nothing is enqueued any more |
@@ -37,6 +37,7 @@
 
 #include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/buffer.hpp"
+#include "cokv/runtime/detail/require.hpp"
 #include "cokv/runtime/detail/unique_function.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/event.hpp"
@@ -88,32 +89,35 @@ class stream {
   stream() = default;
   explicit stream(std::shared_ptr<detail::stream_backend> backend) noexcept : backend_(std::move(backend)) {}
   explicit operator bool() const noexcept { return backend_ != nullptr; }
-  const asio::any_io_executor& get_executor() const noexcept { return backend_->line()->get_executor(); }
+  const asio::any_io_executor& get_executor() const noexcept { return backend().line()->get_executor(); }
 
   // dst and src are of equal size and don't overlap. `name` is the span's in a trace.
   error_code copy(buffer dst, buffer src, std::string_view name = "copy") {
     const copy_op one{std::move(dst), std::move(src)};
-    return backend_->copy({&one, 1}, name);
+    return one.overlaps() ? errc::invalid_argument : backend().copy({&one, 1}, name);
   }
-  // One operation for the bound and for events; nothing is enqueued if one of the batch is refused.
+  // One operation for the bound and for events; nothing is enqueued if one of the batch is refused. Its copies may run
+  // in any order, or at once.
   error_code copy_batch(std::span<const copy_op> batch, std::string_view name = "copy") {
-    return backend_->copy(batch, name);
+    for (auto& c : batch)
+      if (c.overlaps()) return errc::invalid_argument;
+    return backend().copy(batch, name);
   }
 
   // What is enqueued from here on waits for the event; its error becomes this stream's.
-  error_code wait(const event& e) { return backend_->wait(e); }
+  error_code wait(const event& e) { return backend().wait(e); }
 
   // The point behind everything enqueued so far.
-  event record() const { return backend_->record(); }
+  event record() const { return backend().record(); }
 
   // Runs fn, `void()` or `error_code()`, move-only or not, on the device's threads, with all of them for parallel
   // algorithms of oneTBB inside it. What it returns or throws as an error sticks to the stream.
   template <class F>
   error_code launch(std::string_view name, F&& fn, cost price = {}) {
     if constexpr (std::is_convertible_v<std::invoke_result_t<std::decay_t<F>&>, error_code>)
-      return backend_->launch(name, std::forward<F>(fn), price);
+      return backend().launch(name, std::forward<F>(fn), price);
     else
-      return backend_->launch(
+      return backend().launch(
           name, [fn = std::decay_t<F>(std::forward<F>(fn))]() mutable -> error_code { return fn(), error_code(); },
           price);
   }
@@ -130,20 +134,20 @@ class stream {
       else
         return f(native), error_code();
     };
-    return backend_->launch_native(name, uses, {const_cast<void*>(static_cast<const void*>(std::addressof(fn))), call});
+    return backend().launch_native(name, uses, {const_cast<void*>(static_cast<const void*>(std::addressof(fn))), call});
   }
 
   // Device memory from here on in this stream's order: what is enqueued next may use it, other streams behind an event
   // of this one. It goes back when its last handle does, without waiting where the device can. errc::out_of_memory.
-  result<buffer> allocate(std::size_t bytes) { return backend_->allocate(bytes); }
+  result<buffer> allocate(std::size_t bytes) { return backend().allocate(bytes); }
 
   // A cudaStream_t, null where there is none. Whatever is enqueued on it by others is covered by the next record().
-  void* native_handle() { return backend_->native_handle(); }
+  void* native_handle() { return backend().native_handle(); }
 
   // The error that stuck, if one did.
-  error_code status() const noexcept { return backend_->line()->status(backend_->enqueued()); }
+  error_code status() const noexcept { return backend().line()->status(backend().enqueued()); }
   std::size_t in_flight() const noexcept {
-    const auto done = backend_->line()->value(), enqueued = backend_->enqueued();
+    const auto done = backend().line()->value(), enqueued = backend().enqueued();
     return done < enqueued && !status() ? enqueued - done : 0;
   }
 
@@ -151,18 +155,23 @@ class stream {
   // error. Cancellation: terminal, partial, total.
   template <class Token = asio::deferred_t>
   auto async_room(Token&& token = Token()) const {
-    const auto next = backend_->enqueued() + 1, bound = std::uint64_t{backend_->max_in_flight()};
-    return detail::timeline_core::async_wait(backend_->line(), next > bound ? next - bound : 0,
+    const auto next = backend().enqueued() + 1, bound = std::uint64_t{backend().max_in_flight()};
+    return detail::timeline_core::async_wait(backend().line(), next > bound ? next - bound : 0,
                                              std::forward<Token>(token));
   }
 
   // void(error_code): when everything enqueued so far is done, with the stream's error. Cancellation: as async_room.
   template <class Token = asio::deferred_t>
   auto async_drain(Token&& token = Token()) const {
-    return detail::timeline_core::async_wait(backend_->line(), backend_->enqueued(), std::forward<Token>(token));
+    return detail::timeline_core::async_wait(backend().line(), backend().enqueued(), std::forward<Token>(token));
   }
 
  private:
+  detail::stream_backend& backend() const {
+    COKV_REQUIRE(backend_, "a stream is made by device::make_stream before it is used");
+    return *backend_;
+  }
+
   std::shared_ptr<detail::stream_backend> backend_;
 };
 

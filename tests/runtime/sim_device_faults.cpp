@@ -157,7 +157,7 @@ TEST_CASE("device faults: a lost device fails everything on it once and is empty
     CHECK(ends == std::vector<error_code>(4, errc::device_lost));
     CHECK(!ran);
     CHECK(!healthy.status());
-    CHECK(idle.copy(host, host) == errc::device_lost);
+    CHECK(idle.copy(buffer::host(n), host) == errc::device_lost);
     CHECK(f.dev.make_stream().error() == errc::device_lost);
     CHECK(f.dev.allocate(1).error() == errc::device_lost);
     CHECK(healthy.copy(there, block) == errc::wrong_device);

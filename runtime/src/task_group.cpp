@@ -61,23 +61,24 @@ void scope::cancel(bool on_purpose) {
 void scope::leave(bool completed) {
   --live_;
   abandoned_ = abandoned_ || !completed;
-  if (live_ == 0 && join_) finish_join();
+  if (live_ == 0) finish_join();
 }
 
-void scope::joining() {
+void scope::join(joiner& op) {
+  op.state() = this;
+  op.on_cancel([](joiner& self, asio::cancellation_type_t) { self.state()->cancel(false); });
+  join_.push_back(op);
   if (live_ > 0) return;
   // A background scope takes children meanwhile: then the last of them completes the join, or already has.
-  asio::post(ex_, [self = shared_from_this()] {
-    if (self->live_ == 0 && self->join_) self->finish_join();
+  ex_.post([self = shared_from_this()] {
+    if (self->live_ == 0) self->finish_join();
   });
 }
 
 void scope::finish_join() {
-  auto handler = std::move(*join_);
-  join_.reset();
-  if (abandoned_) return;  // the context is going away, and with it whoever waits here
-  if (join_slot_.is_connected()) join_slot_.clear();
-  asio::dispatch(ex_, std::move(handler));
+  if (join_.empty()) return;
+  if (abandoned_) return join_.front().abandon();  // the context is going away, and with it whoever waits here
+  join_.front().complete({});
 }
 
 verdict scope::take_verdict() {

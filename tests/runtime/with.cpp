@@ -101,6 +101,62 @@ TEST_CASE("with keeps the body's captures alive while children run") {
   CHECK(seen == std::string(100, 'y'));
 }
 
+TEST_CASE("a body that only spawns may be a plain function") {
+  int ended = 0;
+  run([&]() -> awaitable<void> {
+    auto v = co_await with(task_group{}, [&ended, text = std::string(100, 'y')](task_group& g) {
+      for (int i = 0; i < 3; ++i)
+        g.spawn([&, i]() -> awaitable<void> {
+          co_await steps(i);
+          ended += text == std::string(100, 'y');
+        });
+    });
+    CHECK(v);
+    CHECK(ended == 3);
+
+    v = co_await with(task_group{}, [](task_group&) {});
+    CHECK(v);
+
+    ended = 0;
+    v = co_await with(task_group{}, [&](task_group& g) -> error_code {
+      g.spawn(forever(ended));
+      return errc::closed;
+    });
+    CHECK(ended == 1);
+    CHECK(v.error() == errc::closed);
+    REQUIRE(v.errors().size() == 2);
+    CHECK(v.errors()[0].child == child_error::body);
+
+    v = co_await with(task_group{}, [&](task_group& g) {
+      g.spawn(forever(ended));
+      throw boost::system::system_error(make_error_code(errc::deadline));
+    });
+    CHECK(ended == 2);
+    CHECK(v.error() == errc::deadline);
+
+    v = co_await with(task_group{{.limit = 2}}, [&](task_group& g) {
+      for (int i = 0; i < 2; ++i) g.spawn(steps(1));
+    });
+    CHECK(v);
+    v = co_await with(task_group{{.limit = 2}}, [&](task_group& g) {
+      for (int i = 0; i < 3; ++i) g.spawn(steps(1));
+    });
+    CHECK(v.error() == errc::queue_full);
+
+    bool rethrown = false;
+    try {
+      (void)co_await with(task_group{}, [&](task_group& g) {
+        g.spawn(forever(ended));
+        throw std::runtime_error("a bug");
+      });
+    } catch (const std::runtime_error&) {
+      rethrown = true;
+    }
+    CHECK(rethrown);
+    CHECK(ended == 3);
+  });
+}
+
 TEST_CASE("the first failure cancels the rest and the verdict names them all") {
   int ended = 0;
   run([&]() -> awaitable<void> {
@@ -249,7 +305,7 @@ TEST_CASE("scopes nest and a cancellation from outside reaches every leaf, whate
 }
 
 TEST_CASE("with can be cancelled at every step") {
-  for (int at = 0; at < 60; ++at) {
+  for (int at = 0; at < 90; ++at) {
     asio::io_context ctx(1);
     asio::cancellation_signal signal;
     int started = 0, ended = 0;
@@ -271,6 +327,10 @@ TEST_CASE("with can be cancelled at every step") {
               co_await steps(4);
             });
             CHECK(started == ended);
+            if (!v) co_return;
+            v = co_await with(task_group{}, [&](task_group& g) {
+              for (int i = 0; i < 2; ++i) g.spawn(steps(2 + i));
+            });
             if (!v) co_return;
           }
         },
@@ -317,6 +377,33 @@ TEST_CASE("a context destroyed at any step of a scope leaves nothing behind") {
   }
 }
 
+TEST_CASE("a context destroyed at any step of a scope with a plain body leaves nothing behind") {
+  for (int at = 0; at < 20; ++at) {
+    int alive = 0;
+    {
+      asio::io_context ctx(1);
+      asio::co_spawn(
+          ctx,
+          [](int& alive) -> awaitable<void> {
+            (void)co_await with(task_group{}, [c = std::make_shared<int>(0), &alive](task_group& g) {
+              for (int i = 0; i < 3; ++i)
+                g.spawn([i, &alive]() -> awaitable<void> {
+                  struct count {
+                    int& n;
+                    explicit count(int& n) : n(n) { ++n; }
+                    ~count() { --n; }
+                  } mine(alive);
+                  co_await steps(i * 3);
+                });
+            });
+          }(alive),
+          asio::detached);
+      for (int i = 0; i < at; ++i) ctx.poll_one();
+    }
+    CHECK(alive == 0);
+  }
+}
+
 TEST_CASE("a child that a cancellation from outside kept from starting makes the scope fail") {
   asio::io_context ctx(1);
   asio::cancellation_signal stop;
@@ -353,7 +440,7 @@ TEST_CASE("a join of background tasks waits for those begun before it completes,
     co_return;
   };
   auto join = [&] {
-    tasks.async_join([&] {
+    tasks.async_join([&](error_code) {
       ++joined;
       CHECK(ended == joined);
     });

@@ -23,6 +23,10 @@
 #include <vector>
 
 #include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/inline_executor.hpp"
+#include "cokv/runtime/detail/operation.hpp"
+#include "cokv/runtime/detail/prepared_executor.hpp"
 
 namespace cokv {
 
@@ -67,13 +71,20 @@ struct scope_child : boost::intrusive::list_base_hook<boost::intrusive::link_mod
   bool completed = false;  // false in the destructor: its context is being destroyed
 };
 
+inline error_code outcome(error_code ec) { return ec; }
+inline error_code outcome(const result<void>& r) { return r ? error_code() : r.error(); }
+inline error_code outcome(const verdict& v) { return v.error(); }
+
+template <class R>
+concept task_outcome = std::is_void_v<R> || requires(R r) { outcome(r); };
+
 class scope : public std::enable_shared_from_this<scope> {
  public:
   explicit scope(std::size_t limit) : limit_(limit) {}
 
   void start(asio::any_io_executor ex) { ex_ = std::move(ex); }
-  bool started() const { return static_cast<bool>(ex_); }
-  const asio::any_io_executor& executor() const { return ex_; }
+  bool started() const { return static_cast<bool>(ex_.get()); }
+  const asio::any_io_executor& executor() const { return ex_.get(); }
   std::size_t live() const { return live_; }
   std::size_t limit() const { return limit_; }
   bool cancelled() const { return cancelled_; }
@@ -81,34 +92,46 @@ class scope : public std::enable_shared_from_this<scope> {
   // Null when the scope takes no more children: the task is then destroyed without having run.
   std::unique_ptr<scope_child> open(bool body);
   void note(std::size_t child, error_code ec, std::exception_ptr thrown);
+
+  // A body that is no coroutine.
+  template <class F>
+  void run(F body) {
+    ++live_;
+    error_code ec;
+    std::exception_ptr thrown;
+    try {
+      if constexpr (std::is_void_v<std::invoke_result_t<F&>>)
+        body();
+      else
+        ec = outcome(body());
+    } catch (const boost::system::system_error& e) {
+      ec = e.code();
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    note(child_error::body, ec, std::move(thrown));
+    leave(true);
+  }
   void leave(bool completed);
   void cancel(bool on_purpose);
   verdict take_verdict();  // rethrows what a child threw, unless that was a system_error
 
-  // The end of the last child. There is one waiter, with().
+  // void(error_code), always success: the end of the last child. There is one waiter, with().
   template <class Token>
   auto async_join(Token&& token) {
-    return asio::async_initiate<Token, void()>(
-        [self = shared_from_this()](auto handler) {
-          auto slot = asio::get_associated_cancellation_slot(handler);
-          self->join_.emplace(std::move(handler));
-          self->join_slot_ = slot;
-          if (slot.is_connected())
-            slot.assign([s = self.get()](asio::cancellation_type type) {
-              if (type != asio::cancellation_type::none) s->cancel(false);
-            });
-          self->joining();
-        },
-        token);
+    return initiate<void(error_code), scope*>(std::forward<Token>(token), ex_,
+                                              [self = shared_from_this()](joiner& op) { self->join(op); });
   }
 
  private:
   using children = boost::intrusive::list<scope_child, boost::intrusive::constant_time_size<false>>;
 
-  void joining();
+  using joiner = operation<void(error_code), scope*>;
+
+  void join(joiner& op);
   void finish_join();
 
-  asio::any_io_executor ex_;
+  prepared_executor ex_;
   std::size_t limit_;
   std::size_t live_ = 0;
   std::size_t spawned_ = 0;
@@ -120,17 +143,8 @@ class scope : public std::enable_shared_from_this<scope> {
   error_code first_;
   std::exception_ptr thrown_;
   std::vector<child_error> errors_;
-  // Boost 1.81's any_completion_handler cannot be assigned to: it recurses without end.
-  std::optional<asio::any_completion_handler<void()>> join_;
-  asio::cancellation_slot join_slot_;
+  operation_list<joiner> join_;
 };
-
-inline error_code outcome(error_code ec) { return ec; }
-inline error_code outcome(const result<void>& r) { return r ? error_code() : r.error(); }
-inline error_code outcome(const verdict& v) { return v.error(); }
-
-template <class R>
-concept task_outcome = std::is_void_v<R> || requires(R r) { outcome(r); };
 
 template <class T>
 struct awaited {};
@@ -194,6 +208,12 @@ struct operation_done {
 };
 
 }  // namespace detail
+}  // namespace cokv
+
+template <class Executor>
+struct boost::asio::associated_executor<cokv::detail::child_done, Executor> : cokv::detail::called_inline {};
+
+namespace cokv {
 
 struct task_group_options {
   std::size_t limit = 65536;  // children alive at once; one more fails the scope with errc::queue_full
@@ -249,8 +269,7 @@ class task_group {
     auto child = scope_->open(body);
     if (!child) return;
     auto* c = child.get();
-    auto ex = scope_->executor();
-    asio::co_spawn(ex, detail::run_child(c, std::move(start), std::type_identity<R>()),
+    asio::co_spawn(scope_->executor(), detail::run_child(c, std::move(start), std::type_identity<R>()),
                    detail::child_done{std::move(child)});
   }
 

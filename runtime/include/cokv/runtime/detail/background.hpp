@@ -32,7 +32,7 @@ class background {
   void cancel() { scope_->cancel(true); }
   std::size_t live() const { return scope_->live(); }
 
-  // void(): when the last one has ended. One waiter at a time; cancelling it cancels the tasks.
+  // void(error_code), always success: when the last one has ended. One waiter at a time; cancelling it cancels the tasks.
   template <class Token>
   auto async_join(Token&& token) {
     return scope_->async_join(std::forward<Token>(token));

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/detail/inline_executor.hpp"
 #include "cokv/runtime/detail/post_to.hpp"
 
 namespace cokv::detail {
@@ -89,6 +90,13 @@ struct with_slot {
     finish(std::move(error), std::move(r));
   }
 };
+
+}  // namespace cokv::detail
+
+template <class F, class Executor>
+struct boost::asio::associated_executor<cokv::detail::with_slot<F>, Executor> : cokv::detail::called_inline {};
+
+namespace cokv::detail {
 
 template <class R, class Executor>
 void run_as_operation(const Executor& ex, awaitable<R> body,

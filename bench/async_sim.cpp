@@ -1,10 +1,8 @@
-// How fast is virtual time? One coroutine that sleeps, 1,000 that sleep at once, and cancelled deadlines on the real
-// clock beside an Asio timer for each.
+// How fast is virtual time? One coroutine that sleeps, and 1,000 that sleep at once.
 //
-//     async_sim [--sleeps 1000000] [--json FILE]
+//     bench_async_sim [--sleeps 1000000] [--json FILE]
 #include <time.h>
 #include <CLI/CLI.hpp>
-#include <boost/asio/steady_timer.hpp>
 
 #include <chrono>
 #include <cstdio>
@@ -44,40 +42,6 @@ figure simulate(int coroutines, int sleeps) {
   return {ns / (static_cast<double>(coroutines) * sleeps), context.steps()};
 }
 
-// A deadline that is set and withdrawn, as every guarded operation does.
-double deadlines(int count) {
-  asio::io_context context(1);
-  auto& time = clock::of(context.get_executor());
-  auto body = [&]() -> awaitable<void> {
-    for (int i = 0; i < count; ++i) {
-      asio::cancellation_signal signal;
-      time.async_wait_for(std::chrono::seconds(30), asio::bind_cancellation_slot(signal.slot(), [](error_code) {}));
-      signal.emit(asio::cancellation_type::total);
-      co_await asio::post(context, asio::deferred);
-    }
-  };
-  asio::co_spawn(context, body(), asio::detached);
-  double start = cpu_ns();
-  context.run();
-  return (cpu_ns() - start) / count;
-}
-
-double asio_timers(int count) {
-  asio::io_context context(1);
-  auto body = [&]() -> awaitable<void> {
-    for (int i = 0; i < count; ++i) {
-      asio::steady_timer timer(context, std::chrono::seconds(30));
-      timer.async_wait([](error_code) {});
-      timer.cancel();
-      co_await asio::post(context, asio::deferred);
-    }
-  };
-  asio::co_spawn(context, body(), asio::detached);
-  double start = cpu_ns();
-  context.run();
-  return (cpu_ns() - start) / count;
-}
-
 double median(std::vector<double> v) {
   std::sort(v.begin(), v.end());
   return v[v.size() / 2];
@@ -93,24 +57,19 @@ int main(int argc, char** argv) {
   app.add_option("--json", json, "write the figures here");
   CLI11_PARSE(app, argc, argv);
 
-  std::vector<double> one, thousand, events, heap, timers;
+  std::vector<double> one, thousand, events;
   for (int i = 0; i < 5; ++i) {
     one.push_back(simulate(1, sleeps).ns);
     figure many = simulate(1000, std::max(1, sleeps / 1000));
     thousand.push_back(many.ns);
     events.push_back(static_cast<double>(many.steps) / (many.ns * 1000 * std::max(1, sleeps / 1000)) * 1e9);
-    heap.push_back(deadlines(200'000));
-    timers.push_back(asio_timers(200'000));
   }
   std::printf("| what, in CPU time | median of 5 |\n|---|---|\n");
   std::printf("| a virtual sleep, one coroutine | %.0f ns |\n", median(one));
   std::printf("| a virtual sleep, 1,000 coroutines | %.0f ns |\n", median(thousand));
   std::printf("| events, 1,000 coroutines | %.1f million/s |\n", median(events) / 1e6);
-  std::printf("| a deadline set and withdrawn, one heap a context | %.0f ns |\n", median(heap));
-  std::printf("| the same with an Asio timer each | %.0f ns |\n", median(timers));
   if (!json.empty())
     std::ofstream(json) << "{\"virtual_sleep_ns\": " << median(one)
                         << ", \"virtual_sleep_1000_ns\": " << median(thousand)
-                        << ", \"events_per_s\": " << median(events) << ", \"deadline_ns\": " << median(heap)
-                        << ", \"asio_timer_ns\": " << median(timers) << "}\n";
+                        << ", \"events_per_s\": " << median(events) << "}\n";
 }

@@ -1,6 +1,9 @@
 #include "cokv/runtime/staging_pool.hpp"
 
+#include <unistd.h>
+
 #include <boost/assert.hpp>
+#include <new>
 
 #include "cokv/runtime/detail/mailbox.hpp"
 #include "cokv/runtime/detail/operation.hpp"
@@ -71,15 +74,22 @@ staging_pool::~staging_pool() {
 }
 
 result<staging_pool> staging_pool::make(device& from, std::size_t bytes, std::size_t count, memory_kind kind) {
+  static const auto most_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   if (bytes == 0 || count == 0) return errc::invalid_argument;
-  std::vector<buffer> buffers;
-  buffers.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    auto b = from.allocate(bytes, kind);
-    if (!b) return b.error();
-    buffers.push_back(std::move(*b));
+  // Before the first buffer is made: a system may promise them one by one and kill who uses them all.
+  if (count > most_bytes / bytes) return errc::out_of_memory;
+  try {
+    std::vector<buffer> buffers;
+    buffers.reserve(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      auto b = from.allocate(bytes, kind);
+      if (!b) return b.error();
+      buffers.push_back(std::move(*b));
+    }
+    return staging_pool(from.get_executor(), std::move(buffers));
+  } catch (const std::bad_alloc&) {
+    return errc::out_of_memory;
   }
-  return staging_pool(from.get_executor(), std::move(buffers));
 }
 
 asio::any_io_executor staging_pool::get_executor() const { return state_->back.get_executor(); }

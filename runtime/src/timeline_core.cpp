@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cokv/runtime/detail/post_to.hpp"
+
 namespace cokv::detail {
 
 timeline_core::timeline_core(asio::any_io_executor ex, std::atomic<std::uint64_t>* word)
@@ -53,10 +55,10 @@ void timeline_core::settle() {
 
 void timeline_core::notify() {
   if (poll_posted_.exchange(true, std::memory_order_seq_cst)) return;
-  back_.post([self = shared_from_this()] {
-    self->poll_posted_.store(false, std::memory_order_seq_cst);
-    self->poll();
-  });
+  back_.post(posted{one_place::allocator<>(poll_memory_), [self = shared_from_this()] {
+                      self->poll_posted_.store(false, std::memory_order_seq_cst);
+                      self->poll();
+                    }});
 }
 
 bool timeline_core::passed(std::uint64_t position) {
@@ -80,7 +82,7 @@ std::uint64_t timeline_core::awaited() const noexcept {
   return std::min(head, next_edge_.load(std::memory_order_seq_cst));
 }
 
-void timeline_core::poll() {
+void timeline_core::complete_due() {
   const auto failed = failed_from();
   const auto reached = value();
   while (!waiters_.empty()) {

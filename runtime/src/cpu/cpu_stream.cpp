@@ -26,7 +26,7 @@ error_code cpu_stream::copy(std::span<const copy_op> batch, std::string_view nam
     if (c.dst.size() != c.src.size()) return errc::invalid_argument;
     if (!c.dst.host_accessible() || !c.src.host_accessible()) return errc::wrong_device;
   }
-  return enqueue({copies{{batch.begin(), batch.end()}}, {}, {}}, name);
+  return enqueue({copies(batch), {}, {}}, name);
 }
 
 error_code cpu_stream::launch(std::string_view name, kernel fn, cost price) {
@@ -55,9 +55,9 @@ error_code cpu_stream::enqueue(item i, std::string_view name) {
 }
 
 worker_arena& cpu_stream::arena_of_head() const {
-  for (auto& i : queue_)
-    if (!std::holds_alternative<event>(i.work))
-      return std::holds_alternative<copies>(i.work) ? arenas_.copy : arenas_.compute;
+  for (std::size_t i = 0; i < queue_.size(); ++i)
+    if (const auto& work = queue_[i].work; !std::holds_alternative<event>(work))
+      return std::holds_alternative<copies>(work) ? arenas_.copy : arenas_.compute;
   return arenas_.compute;
 }
 
@@ -82,8 +82,7 @@ void cpu_stream::run() {
       lock.unlock();
       return blocker.subscribe([self = shared_from_this()](error_code) { self->resume(); });
     }
-    item next = std::move(queue_.front());
-    queue_.pop_front();
+    item next = queue_.pop_front();
     executing_ = true;
     lock.unlock();
 
@@ -111,9 +110,9 @@ error_code cpu_stream::execute(item& i) {
   std::vector<trace::argument> args;
   error_code ec;
   if (auto* c = std::get_if<copies>(&i.work)) {
-    for (auto& one : c->batch)
+    for (auto& one : c->all())
       if (one.src.size()) std::memcpy(one.dst.data(), one.src.data(), one.src.size());
-    if (traced) args.push_back({"bytes", static_cast<std::int64_t>(bytes_of(c->batch))});
+    if (traced) args.push_back({"bytes", static_cast<std::int64_t>(bytes_of(c->all()))});
   } else {
     try {
       ec = std::get<kernel>(i.work)();
@@ -139,7 +138,7 @@ error_code cpu_stream::execute(item& i) {
 }
 
 void cpu_stream::fail(error_code ec) {
-  std::deque<item> dropped;
+  ring<item> dropped;
   std::uint64_t at;
   {
     std::lock_guard lock(mutex_);
@@ -149,12 +148,12 @@ void cpu_stream::fail(error_code ec) {
     at = done_ + 1;
     if (state_ != state::closed) state_ = state::idle;
   }
-  dropped.clear();
+  dropped = {};
   line_->fail(at, ec);
 }
 
 void cpu_stream::close() {
-  std::deque<item> dropped;
+  ring<item> dropped;
   std::uint64_t at;
   {
     std::lock_guard lock(mutex_);
@@ -162,7 +161,7 @@ void cpu_stream::close() {
     dropped.swap(queue_);
     at = done_ + (executing_ ? 2 : 1);  // what runs may still write: its event comes with its end
   }
-  dropped.clear();
+  dropped = {};
   line_->fail(at, errc::closed);  // releases the streams that wait for this one
 }
 

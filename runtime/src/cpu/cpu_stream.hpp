@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -14,6 +13,7 @@
 #include "cokv/runtime/stream.hpp"
 #include "cokv/runtime/trace.hpp"
 #include "cpu_memory.hpp"
+#include "ring.hpp"
 #include "worker_arena.hpp"
 
 namespace cokv::detail {
@@ -42,8 +42,22 @@ class cpu_stream final : public stream_backend, public runnable, public std::ena
   bool idle() const;
 
  private:
-  struct copies {
-    std::vector<copy_op> batch;
+  class copies {  // a single one costs no allocation
+   public:
+    copies() = default;
+    explicit copies(std::span<const copy_op> batch) {
+      if (batch.size() == 1)
+        one_ = batch.front();
+      else
+        many_.assign(batch.begin(), batch.end());
+    }
+    std::span<const copy_op> all() const noexcept {
+      return many_.empty() ? std::span(&one_, 1) : std::span<const copy_op>(many_);
+    }
+
+   private:
+    copy_op one_;
+    std::vector<copy_op> many_;
   };
   struct item {
     std::variant<copies, kernel, event> work;
@@ -68,7 +82,7 @@ class cpu_stream final : public stream_backend, public runnable, public std::ena
   trace_edges edges_;
 
   mutable std::mutex mutex_;
-  std::deque<item> queue_;
+  ring<item> queue_;
   state state_ = state::idle;
   worker_arena* running_on_ = nullptr;
   bool executing_ = false;

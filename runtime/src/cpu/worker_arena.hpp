@@ -16,6 +16,10 @@ class runnable {
  public:
   virtual ~runnable() = default;
   virtual void run() = 0;
+
+ private:
+  friend class worker_arena;
+  std::shared_ptr<runnable> queued_;  // itself, while an arena has it: once at a time
 };
 
 class worker_arena {

@@ -54,12 +54,9 @@ void worker_arena::enqueue(std::shared_ptr<runnable> task) {
     ++load_->tasks;
   }
   // oneTBB calls a const copy, which can't give its reference up before the task counts as done.
-  auto* cell = new std::shared_ptr<runnable>(std::move(task));
-  impl_->arena.enqueue([cell, l = load_] {
-    auto taken = std::move(*cell);
-    delete cell;
-    run(*l, std::move(taken));
-  });
+  auto* queued = task.get();
+  queued->queued_ = std::move(task);
+  impl_->arena.enqueue([queued, l = load_] { run(*l, std::move(queued->queued_)); });
 }
 
 }  // namespace cokv::detail

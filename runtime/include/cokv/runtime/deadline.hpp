@@ -56,15 +56,17 @@ template <class R>
 awaitable<R> settle_by(awaitable<R> task, duration d) {
   std::optional<R> settled;
   bool late = false;
-  auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+  auto& time = clock::of(co_await asio::this_coro::executor);
+  auto v = co_await with(task_group{}, [&](task_group& group) {
     group.spawn([&]() -> awaitable<void> {
       settled.emplace(co_await std::move(task));
       group.cancel();
     });
-    auto& time = clock::of(co_await asio::this_coro::executor);
-    auto [ec] = co_await time.async_wait_for(d, asio::as_tuple(asio::deferred));
-    late = !ec;
-    if (late && !settled) group.fail(errc::deadline);
+    group.spawn(time.async_wait_for(d, asio::deferred([&](error_code ec) {
+                                      late = !ec;
+                                      return asio::deferred.values(late && !settled ? make_error_code(errc::deadline)
+                                                                                    : ec);
+                                    })));
   });
   if (settled && (*settled || !late)) co_return std::move(*settled);
   if (late) co_return make_error_code(errc::deadline);

@@ -12,6 +12,7 @@
 #include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/detail/initiate.hpp"
 #include "cokv/runtime/detail/mailbox.hpp"
+#include "cokv/runtime/detail/one_place.hpp"
 #include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/detail/unique_function.hpp"
 
@@ -45,7 +46,9 @@ class timeline_core : public std::enable_shared_from_this<timeline_core> {
   // On the context's thread.
   bool passed(std::uint64_t position);  // settled; whoever waits for as much is completed first
   void add(waiter& op);
-  void poll();
+  void poll() {  // a few loads while nobody's turn has come
+    if (next_waiter_.load(std::memory_order_relaxed) <= value() || failed_from() != never) complete_due();
+  }
   std::uint64_t awaited() const noexcept;  // the first position that somebody waits for, or never
   void close(error_code ec);               // waiters and edges complete with ec; later ones too
 
@@ -71,6 +74,7 @@ class timeline_core : public std::enable_shared_from_this<timeline_core> {
   std::uint64_t failed_from() const noexcept { return failed_from_.load(std::memory_order_seq_cst); }
   static std::uint64_t next_id() noexcept;
   void settle();
+  void complete_due();
   void fire_edges();
 
   const std::uint64_t id_ = next_id();
@@ -87,6 +91,7 @@ class timeline_core : public std::enable_shared_from_this<timeline_core> {
   const bool polled_ = false;  // wanted_ was given
   unique_function<void()> wanted_;
   mailbox back_;
+  one_place poll_memory_;  // of the posted poll, of which there is one at a time
 };
 
 }  // namespace cokv::detail

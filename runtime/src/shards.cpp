@@ -28,7 +28,7 @@ void shard_state::leave(std::shared_ptr<shard_state> self) {
 void shard_state::drain(unique_function<void()> f) {
   drained_ = std::move(f);
   tasks_.cancel();
-  tasks_.async_join([self = shared_from_this()] {
+  tasks_.async_join([self = shared_from_this()](error_code) {
     self->joined_ = true;
     self->look();
   });

@@ -6,6 +6,7 @@
 #include <functional>
 #include <latch>
 #include <limits>
+#include <memory>
 #include <stdexcept>
 #include <vector>
 
@@ -22,19 +23,19 @@ namespace {
 // The same questions to a CPU and to a simulated device.
 struct machine {
   std::string name;
-  std::unique_ptr<asio::execution_context> context;
+  std::shared_ptr<void> context;  // its destructor is not virtual
   asio::any_io_executor ex;
   std::function<void()> run;
 };
 
 machine real() {
-  auto ctx = std::make_unique<asio::io_context>(1);
+  auto ctx = std::make_shared<asio::io_context>(1);
   auto* c = ctx.get();
   return {"cpu", std::move(ctx), c->get_executor(), [c] { c->restart(), c->run(); }};
 }
 
 machine simulated() {
-  auto ctx = std::make_unique<sim_context>(1);
+  auto ctx = std::make_shared<sim_context>(1);
   auto* c = ctx.get();
   return {"sim:h100", std::move(ctx), c->get_executor(), [c] { c->run(); }};
 }

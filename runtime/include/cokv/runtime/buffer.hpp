@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 
@@ -73,8 +72,8 @@ struct copy_op {
   buffer src;
 
   bool overlaps() const noexcept {
-    return !dst.empty() && !src.empty() && std::less<>()(dst.data(), src.data() + src.size()) &&
-           std::less<>()(src.data(), dst.data() + dst.size());
+    const auto to = reinterpret_cast<std::uintptr_t>(dst.data()), from = reinterpret_cast<std::uintptr_t>(src.data());
+    return !dst.empty() && !src.empty() && to < from + src.size() && from < to + dst.size();
   }
 };
 

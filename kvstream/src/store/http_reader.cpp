@@ -199,6 +199,7 @@ class http_reader final : public block_reader {
     places.push_back(asio::buffer(ends.data() + at, ends.size() - at));
 
     auto left = buffer_cursor<asio::mutable_buffer>(places);
+    left.consume(0);  // a place for nothing, which is all there is when no block comes, would be read into for ever
     while (!left.done()) {
       auto n = co_await b.lease->read_some(left.next());
       if (!n) co_return n.error();

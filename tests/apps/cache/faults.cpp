@@ -113,6 +113,27 @@ TEST_CASE("http store: a byte flipped anywhere in an answer is never read as KV"
   });
 }
 
+TEST_CASE("http store: a byte flipped anywhere in the answer that there is nothing ends the read") {
+  simulated([](asio::any_io_executor ex) -> awaitable<void> {
+    cache_server server(ex);
+    relay wire(ex, server.at());
+    {
+      http_store s(ex, "http://" + wire.at().to_string(), impatient());
+      CHECK((co_await read_small(s)).good == 0);
+    }
+    const auto length = wire.passed(relay::to_client);
+    CHECK(length > 0);
+    for (std::uint64_t at = 0; at < length; ++at)
+      for (std::uint8_t mask : {0x01, 0x02, 0x10}) {  // digits of a length become others
+        http_store s(ex, "http://" + wire.at().to_string(), impatient());
+        wire.arm({.way = relay::to_client, .flip_at = at, .mask = mask});
+        const auto got = co_await read_small(s);
+        CAPTURE(at);
+        CHECK(got.good == 0);
+      }
+  });
+}
+
 TEST_CASE("http store: a byte flipped anywhere in a write stores nothing wrong") {
   simulated([](asio::any_io_executor ex) -> awaitable<void> {
     cache_server server(ex, 1 << 26, {}, {.header = 300ms, .stall = 300ms, .linger = 100ms});

@@ -29,9 +29,10 @@ struct directory {
   std::mutex mutex;
   std::map<const std::byte*, detail::shared_mapping*> mappings;
 
+  // Never destroyed: a global buffer may outlive it.
   static directory& get() {
-    static directory instance;
-    return instance;
+    static auto* instance = new directory;
+    return *instance;
   }
 };
 
@@ -60,12 +61,17 @@ result<std::shared_ptr<shared_mapping>> shared_mapping::map_whole(std::shared_pt
 }
 
 result<std::shared_ptr<shared_mapping>> shared_mapping::make(std::size_t bytes) {
+  static const auto physical = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
+  if (bytes > physical) return errc::out_of_memory;
   const int fd = ::memfd_create("cokv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return last_error();
   auto file = own_descriptor(fd);
   const auto whole = std::max<std::size_t>(bytes, 1);
   // Allocated now: what the system only promised would kill the process when it is touched.
-  if (const int e = ::posix_fallocate(fd, 0, static_cast<off_t>(whole)); e != 0)
+  int e;
+  while ((e = ::posix_fallocate(fd, 0, static_cast<off_t>(whole))) == EINTR) {
+  }
+  if (e != 0)
     return e == ENOSPC || e == ENOMEM || e == EFBIG ? error_code(errc::out_of_memory)
                                                     : error_code(e, boost::system::system_category());
   if (::fcntl(fd, F_ADD_SEALS, kept_size | F_SEAL_SEAL) != 0) return last_error();

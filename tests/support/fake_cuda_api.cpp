@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "support/fake_cuda_model.hpp"
 
@@ -16,11 +17,13 @@ void add_stream(model& m, CUstream_st* s);
 #define CALL(name)        \
   auto& m = model::get(); \
   auto lock = m.lock();   \
-  if (auto planned = m.enter(#name); planned != cudaSuccess) return planned
+  if (auto planned = m.enter(#name); planned != cudaSuccess) return note(planned)
 
 namespace {
 
 thread_local int current = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+cudaError_t note(cudaError_t e) { return e == cudaSuccess ? e : last_error = e; }
 
 constexpr char ipc_magic[8] = "fakeipc";
 
@@ -132,7 +135,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
   p->totalGlobalMem = model::get().how.memory;
   return cudaSuccess;
 }
-cudaError_t cudaGetLastError() { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
 const char* cudaGetErrorString(cudaError_t e) {
   return e == cudaErrorIllegalAddress ? "an illegal memory access was encountered" : "some error";
 }
@@ -156,7 +159,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name, void** found, uns
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) {
   CALL(cudaEventCreateWithFlags);
-  m.events.insert(*e = new CUevent_st{m.epoch, nullptr});
+  m.events.insert(*e = new CUevent_st{m.epoch, nullptr, current});
   return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
@@ -165,6 +168,8 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   e->last = std::make_shared<mark>();
   if (!s) return e->last->done = true, cudaSuccess;
   if (!m.valid(s, "cudaEventRecord")) return cudaErrorInvalidResourceHandle;
+  if (e->device != s->device)
+    return m.violate("cudaEventRecord of another device's event"), note(cudaErrorInvalidResourceHandle);
   operation op;
   op.marks = e->last;
   m.enqueue(*s, std::move(op));
@@ -172,12 +177,13 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
   CALL(cudaEventSynchronize);
-  return m.valid(e, "cudaEventSynchronize") ? cudaSuccess : cudaErrorInvalidResourceHandle;
+  if (!m.valid(e, "cudaEventSynchronize")) return cudaErrorInvalidResourceHandle;
+  return m.synchronize(lock, e->last);
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
   CALL(cudaEventQuery);
   if (!m.valid(e, "cudaEventQuery")) return cudaErrorInvalidResourceHandle;
-  return !e->last || e->last->done ? cudaSuccess : cudaErrorNotReady;
+  return note(!e->last || e->last->done ? cudaSuccess : cudaErrorNotReady);
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
   CALL(cudaEventElapsedTime);
@@ -201,12 +207,12 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
 }
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned, int) {
   CALL(cudaStreamCreateWithPriority);
-  add_stream(m, *s = new CUstream_st{});
+  add_stream(m, *s = new CUstream_st{}), (*s)->device = current;
   return cudaSuccess;
 }
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
   CALL(cudaStreamCreateWithFlags);
-  add_stream(m, *s = new CUstream_st{});
+  add_stream(m, *s = new CUstream_st{}), (*s)->device = current;
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
@@ -216,7 +222,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s) {
 cudaError_t cudaStreamQuery(cudaStream_t s) {
   CALL(cudaStreamQuery);
   if (!m.valid(s, "cudaStreamQuery")) return cudaErrorInvalidResourceHandle;
-  return s->queue.empty() && !s->busy ? cudaSuccess : cudaErrorNotReady;
+  return note(s->queue.empty() && !s->busy ? cudaSuccess : cudaErrorNotReady);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
   CALL(cudaStreamDestroy);

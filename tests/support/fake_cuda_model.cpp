@@ -120,6 +120,16 @@ cudaError_t model::synchronize(std::unique_lock<std::mutex>& lock, CUstream_st& 
   return lost;
 }
 
+cudaError_t model::synchronize(std::unique_lock<std::mutex>& lock, std::shared_ptr<mark> m) {
+  if (how.mode == mode::threaded) {
+    changed_.wait(lock, [&] { return lost != cudaSuccess || !m || m->done; });
+  } else {
+    while (m && !m->done && lost == cudaSuccess && step(lock)) {
+    }
+  }
+  return lost;
+}
+
 void add_stream(model& m, CUstream_st* s) {
   s->epoch = m.epoch;
   s->id = ++m.next_id_;

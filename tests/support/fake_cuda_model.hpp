@@ -48,6 +48,7 @@ struct operation {
 struct CUevent_st {
   int epoch;
   std::shared_ptr<cokv::test::fake_cuda::mark> last;
+  int device = 0;
 };
 
 struct CUstream_st {
@@ -55,6 +56,7 @@ struct CUstream_st {
   int id;
   std::deque<cokv::test::fake_cuda::operation> queue;
   bool busy = false, ending = false, capturing = false;
+  int device = 0;
   std::thread thread;
 };
 
@@ -79,6 +81,7 @@ class model {
   void enqueue(CUstream_st& s, operation op);
   bool step(std::unique_lock<std::mutex>& lock);
   cudaError_t synchronize(std::unique_lock<std::mutex>& lock, CUstream_st& s);
+  cudaError_t synchronize(std::unique_lock<std::mutex>& lock, std::shared_ptr<mark> m);
   void stop(std::unique_lock<std::mutex>& lock, CUstream_st* s);
   void reset(options o);
   void forget_handles(std::unique_lock<std::mutex>& lock);

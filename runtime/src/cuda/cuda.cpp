@@ -22,7 +22,7 @@ result<opened> open(const asio::any_io_executor& ex, int ordinal, const device_o
   const bool lost = primary_context::lost_before(ordinal);
   if (lost) progress::of(ex).poll();  // this context's own device lets go of it now, if it hasn't yet
   const auto e = lost ? cudaSuccess : find(ordinal);
-  if (e != cudaSuccess) {
+  if (e != cudaSuccess && !sticks(e)) {
     (void)cudaGetLastError();
     return means_no_device(e) ? error_code(errc::no_device) : make_error(e);
   }

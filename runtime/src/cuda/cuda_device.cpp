@@ -76,7 +76,8 @@ result<std::shared_ptr<cuda_stream>> cuda_device::own(std::shared_ptr<native_str
 
 // A handle keeps the device alive; the device keeps the stream until its work is done.
 std::shared_ptr<detail::stream_backend> cuda_device::handle_of(std::shared_ptr<cuda_stream> s) {
-  std::erase_if(streams_, [](auto& s) { return s.use_count() == 1 && s->idle(); });
+  // Not while they are gone through: what a retired operation lets go of may make streams.
+  if (!going_through_) std::erase_if(streams_, [](auto& s) { return s.use_count() == 1 && s->disposable(); });
   streams_.push_back(s);
   auto* backend = s.get();
   auto held = std::make_shared<std::pair<std::shared_ptr<cuda_device>, std::shared_ptr<cuda_stream>>>(
@@ -121,6 +122,15 @@ result<std::shared_ptr<detail::stream_backend>> cuda_device::adopt_stream(void* 
 
 result<event> cuda_device::adopt_event(void* native) {
   if (auto ec = usable()) return ec;
+  {
+    current_device here(state_.ordinal());
+    const auto now = cudaEventQuery(static_cast<cudaEvent_t>(native));
+    drop(now);
+    if (now == cudaSuccess) return event();
+    // Waiting for what was recorded in a capture would become part of it.
+    if (is_of_capture(now)) return errc::unsupported;
+    if (now != cudaErrorNotReady) return state_.context().judge(now);
+  }
   auto free = std::find_if(adopters_.begin(), adopters_.end(), [](auto& s) { return s->idle(); });
   if (free == adopters_.end()) {
     if (adopters_.size() == most_adopters) return errc::queue_full;
@@ -169,9 +179,7 @@ bool cuda_device::submit(detail::unique_function<void()> f) {
 
 std::size_t cuda_device::poll() {
   std::size_t n = 0;
-  // By index: what a retired operation lets go of may make streams.
-  for (std::size_t i = 0; i < streams_.size(); ++i) n += streams_[i]->poll();
-  if (state_.context().lost() && !let_go_) let_go();
+  each_stream([&](cuda_stream& s) { n += s.poll(); });
   return n;
 }
 
@@ -181,11 +189,19 @@ bool cuda_device::awaited() const {
 
 void cuda_device::arm() {
   if (closed_ || let_go_ || !awaited()) return;
-  for (std::size_t i = 0; i < streams_.size(); ++i)
-    if (streams_[i]->awaited()) streams_[i]->arm();
-  if (state_.context().lost()) return let_go();
+  each_stream([](cuda_stream& s) {
+    if (s.awaited()) s.arm();
+  });
+  if (let_go_) return;
   listen();
   beat();
+}
+
+template <class F>
+void cuda_device::each_stream(F f) {
+  ++going_through_;
+  for (std::size_t i = 0; i < streams_.size(); ++i) f(*streams_[i]);
+  if (--going_through_ == 0 && state_.context().lost() && !let_go_ && !closed_) let_go();
 }
 
 void cuda_device::let_go() {
@@ -243,7 +259,7 @@ void cuda_device::beat() {
 }
 
 void cuda_device::ask() {
-  for (std::size_t i = 0; i < streams_.size(); ++i) streams_[i]->ask();
+  each_stream([](cuda_stream& s) { s.ask(); });
   poll();
 }
 

@@ -50,6 +50,8 @@ class cuda_device final : public detail::device_backend,
   std::shared_ptr<detail::stream_backend> handle_of(std::shared_ptr<cuda_stream> s);
   std::shared_ptr<detail::timeline_core> make_line();
   void expect_progress();
+  template <class F>
+  void each_stream(F f);
   void let_go();
   void listen();
   void woken();
@@ -65,6 +67,7 @@ class cuda_device final : public detail::device_backend,
   std::optional<detail::worker_arena> workers_;
   asio::posix::stream_descriptor wake_;
   std::shared_ptr<asio::cancellation_signal> beat_ = std::make_shared<asio::cancellation_signal>();
+  int going_through_ = 0;  // streams_ must not lose any meanwhile
   bool listening_ = false, beating_ = false, expecting_ = false, let_go_ = false;
   std::atomic<bool> closed_{false};
 };

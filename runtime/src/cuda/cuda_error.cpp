@@ -26,6 +26,25 @@ const boost::system::error_category& category() noexcept {
   return instance;
 }
 
+bool sticks(cudaError_t e) noexcept {
+  switch (e) {
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+      return true;
+    default:
+      return false;
+  }
+}
+
 bool means_no_device(cudaError_t e) noexcept {
   return e == cudaErrorNoDevice || e == cudaErrorInsufficientDriver || e == cudaErrorInvalidDevice ||
          e == cudaErrorStubLibrary || e == cudaErrorSystemDriverMismatch || e == cudaErrorCompatNotSupportedOnDevice ||

@@ -15,17 +15,6 @@ constexpr std::uint32_t polls_before_asking = 4096;
 // Wake-ups of one stream at a time; what comes beyond is found by the heartbeat.
 constexpr std::size_t most_wakes = 4;
 
-// Capture of another engine's stream forbids these calls elsewhere on the thread; they have nothing to do with it.
-class beside_capture {
- public:
-  beside_capture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-  ~beside_capture() { (void)cudaThreadExchangeStreamCaptureMode(&mode_); }
-  beside_capture(const beside_capture&) = delete;
-
- private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
-};
-
 void wake_up(void* data) {
   auto* w = static_cast<wake*>(data);
   const int fd = w->fd->get();
@@ -36,21 +25,20 @@ void wake_up(void* data) {
 
 }  // namespace
 
-native_stream::~native_stream() {
-  if (!owned_ || context_->lost()) return;
-  current_device here(context_->ordinal());
-  (void)cudaStreamDestroy(stream_);
+bool cuda_stream::disposable() const {
+  return idle() &&
+         std::all_of(armed_.begin(), armed_.end(), [](auto& w) { return w->fired.load(std::memory_order_acquire); });
 }
 
 bool cuda_stream::time_to_ask() {
-  if (__atomic_load_n(word_, __ATOMIC_ACQUIRE) > done_) return idle_polls_ = 0, false;
+  if (__atomic_load_n(word_, __ATOMIC_ACQUIRE) - base_ > done_) return idle_polls_ = 0, false;
   if (++idle_polls_ < polls_before_asking) return false;
   idle_polls_ = 0;
   return true;
 }
 
 std::size_t cuda_stream::poll_word() {
-  const auto before = done_, reached = __atomic_load_n(word_, __ATOMIC_ACQUIRE);
+  const auto before = done_, reached = __atomic_load_n(word_, __ATOMIC_ACQUIRE) - base_;
   while (done_ < reached && !flights_.empty()) retire_front();
   if (done_ != before) line_->advance(done_);
   return done_ - before;
@@ -58,19 +46,24 @@ std::size_t cuda_stream::poll_word() {
 
 std::size_t cuda_stream::poll_slowly() {
   current_device here(device_.ordinal());
-  beside_capture unaffected;
   const auto before = done_;
   auto status = here.status();
   if (word_) {
     poll_word();
-    if (status == cudaSuccess && !flights_.empty()) status = cudaStreamQuery(native_->get());
+    // Asking for a stream that its owner captures would end the capture.
+    if (status == cudaSuccess && !flights_.empty() && !(shared_ && refuses_capture()))
+      status = cudaStreamQuery(native_->get());
   } else {
     while (status == cudaSuccess && !flights_.empty() && flights_.front().end &&
            (status = cudaEventQuery(flights_.front().end)) == cudaSuccess)
       retire_front();
     if (done_ != before) line_->advance(done_);
   }
-  if (status != cudaSuccess && status != cudaErrorNotReady) fail(done_ + 1, device_.context().judge(status));
+  if (status == cudaErrorNotReady || is_of_capture(status)) {
+    (void)cudaGetLastError();  // else the next launch on this thread would report it
+  } else if (status != cudaSuccess) {
+    fail(done_ + 1, device_.context().judge(status));
+  }
   return done_ - before;
 }
 
@@ -101,55 +94,63 @@ void cuda_stream::arm() {
   // Somebody waits for a position; else for the buffers of the oldest operation.
   const auto head = line_->awaited();
   const auto target = head == detail::timeline_core::never ? done_ + 1 : std::min(head, enqueued_);
-  if (flights_.empty() || target <= done_ || armed_.size() >= most_wakes) return;
+  if (flights_.empty() || target <= done_ || target >= stuck_at_ || armed_.size() >= most_wakes) return;
   for (auto& w : armed_)
     if (w->position <= target) return;
   current_device here(device_.ordinal());
-  beside_capture unaffected;
   std::shared_ptr<wake> w;
   auto status = device_.take_wake(w);
   if (status == cudaSuccess) {
     w->position = target;
     w->fired.store(false, std::memory_order_relaxed);
     armed_.push_back(w);
-    status = word_ ? device_.words->wait_until_at_least(w->side, word_, target) : make_wait(w->side, target);
+    status = word_ ? device_.words->wait_until_at_least(w->side, word_, base_ + target)
+                   : make_wait(w->side, target, nullptr);
   }
   if (status == cudaSuccess) status = cudaLaunchHostFunc(w->side, wake_up, w.get());
-  if (status != cudaSuccess) fail(done_ + 1, device_.context().judge(status));
+  if (status == cudaSuccess) return;
+  // Without a wake-up the heartbeat finds what is done: the stream itself is well.
+  if (w) w->fired.store(true, std::memory_order_relaxed);
+  const auto ec = device_.context().judge(status);
+  if (device_.context().lost()) fail(done_ + 1, ec);
 }
 
 void cuda_stream::close() {
-  directory_.streams.erase(line_.get());
-  if (!native_) return;
+  if (!native_) return;  // also when the context is gone, and with it the directory
   if (device_.context().lost()) return abandon(device_.context().failure());
+  auto status = cudaSuccess;
   {
     current_device here(device_.ordinal());
-    auto status = flights_.empty() ? cudaSuccess : cudaStreamSynchronize(native_->get());
+    if (!flights_.empty()) status = cudaStreamSynchronize(native_->get());
     for (auto& w : armed_)
-      if (status == cudaSuccess) status = cudaStreamSynchronize(w->side);
-    (void)device_.context().judge(status);
+      if (status == cudaSuccess && !w->fired.load(std::memory_order_acquire)) status = cudaStreamSynchronize(w->side);
   }
-  if (device_.context().lost()) return abandon(device_.context().failure());
+  // Lost, or nobody can say when it is done: then what it uses is kept, not freed.
+  if (const auto ec = device_.context().judge(status)) return abandon(ec);
+  directory_.streams.erase(line_.get());
   for (auto& w : armed_) device_.give_wake(std::move(w));
   armed_.clear();
+  // From here on it takes no more: what lets go of a buffer may try.
+  const auto native = std::exchange(native_, nullptr);
   while (!flights_.empty()) retire_front();
   line_->advance(done_);
-  if (word_) device_.give_word(word_);
+  if (word_) device_.give_word(std::move(slot_));
   word_ = nullptr;
-  native_.reset();
+  if (shared_) enqueued_ = done_ + 1;  // what others enqueued is not known to be done
   line_->fail(done_ + 1, errc::closed);
 }
 
 void cuda_stream::abandon(error_code ec) {
-  directory_.streams.erase(line_.get());
-  fail(done_ + 1, ec);
   if (!native_) return;
+  directory_.streams.erase(line_.get());
   // A wake-up or a copy may still be on its way: they are kept until the device is reset.
-  if (!flights_.empty()) device_.context().bury(std::make_shared<flight_ring>(std::exchange(flights_, {})));
-  if (!armed_.empty())
-    device_.context().bury(std::make_shared<std::vector<std::shared_ptr<wake>>>(std::exchange(armed_, {})));
+  auto& context = device_.context();
+  context.bury(std::make_shared<flight_ring>(std::exchange(flights_, {})));
+  context.bury(std::make_shared<std::vector<std::shared_ptr<wake>>>(std::exchange(armed_, {})));
+  context.bury(std::exchange(native_, nullptr));
+  context.bury(std::exchange(slot_.page, nullptr));
   word_ = nullptr;
-  native_.reset();
+  fail(done_ + 1, ec);
 }
 
 }  // namespace cokv::cuda

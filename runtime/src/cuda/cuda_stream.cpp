@@ -4,13 +4,16 @@
 
 #include "cokv/runtime/detail/require.hpp"
 #include "cuda_error.hpp"
+#include "cuda_memory.hpp"
 
 namespace cokv::cuda {
 namespace {
 
-// Pageable memory would make CUDA hold the host up; a CPU device's own memory is that too.
-bool reachable(const buffer& b) {
-  return b.kind() != memory_kind::host && !(b.kind() == memory_kind::device && b.host_accessible());
+// It comes to its end, and nobody waits for it in vain.
+event failed_event(const asio::any_io_executor& ex, error_code why) {
+  auto nowhere = std::make_shared<detail::timeline_core>(ex);
+  nowhere->fail(0, why);
+  return {std::move(nowhere), 1};
 }
 
 }  // namespace
@@ -29,8 +32,11 @@ cuda_stream::cuda_stream(const asio::any_io_executor& ex, device_state& device, 
 cuda_stream::~cuda_stream() { close(); }
 
 cudaError_t cuda_stream::create() {
-  if (device_.words)
-    if (const auto e = device_.take_word(word_); e != cudaSuccess) return e;
+  if (device_.words) {
+    if (const auto e = device_.take_word(slot_); e != cudaSuccess) return e;
+    word_ = slot_.word;
+    base_ = *word_;
+  }
   directory_.streams[line_.get()] = this;
   return cudaSuccess;
 }
@@ -43,7 +49,7 @@ error_code cuda_stream::admit() {
   if (enqueued_ - done_ >= options_.max_in_flight) poll();
   if (failure_) return failure_;
   if (enqueued_ - done_ >= options_.max_in_flight) return errc::queue_full;
-  return foreign_ ? refuses_capture() : error_code();
+  return shared_ ? refuses_capture() : error_code();
 }
 
 // What is captured runs when its graph is launched, if ever: it can't be waited for.
@@ -67,6 +73,7 @@ flight& cuda_stream::begin(std::string_view name, cudaError_t& status) {
 
 // An event that was not recorded says that it is done: it must not be asked.
 cudaError_t cuda_stream::record(cudaEvent_t& e) {
+  current_device here(device_.ordinal());  // an edge is made where another device is current
   auto status = device_.take_event(e);
   if (status != cudaSuccess) return e = nullptr, status;
   status = cudaEventRecord(e, native_->get());
@@ -80,35 +87,43 @@ error_code cuda_stream::push(flight& f, cudaError_t status) {
   ++enqueued_;
   auto marked = cudaSuccess;
   if (!word_ || f.start) marked = record(f.end);
-  if (word_ && marked == cudaSuccess) marked = device_.words->write(native_->get(), word_, enqueued_);
-  stuck_ = stuck_ || marked != cudaSuccess;
+  if (word_ && marked == cudaSuccess) marked = device_.words->write(native_->get(), word_, base_ + enqueued_);
+  if (marked != cudaSuccess) stuck_at_ = std::min(stuck_at_, enqueued_);
   if (status == cudaSuccess) status = marked;
   if (status != cudaSuccess) fail(enqueued_, device_.context().judge(status));
   if (flights_.size() == 1) device_.expect_progress();
   return failure_;
 }
 
+// The first error stays this stream's; a later one may still take positions that were open until then. What is asked
+// for from now on lies behind the failure.
 void cuda_stream::fail(std::uint64_t from, error_code ec) {
-  if (failure_) return;
-  failure_ = ec;
+  if (!failure_) failure_ = ec;
+  enqueued_ = std::max(enqueued_, from);
   line_->fail(from, ec);
 }
 
 error_code cuda_stream::copy(std::span<const copy_op> batch, std::string_view name) {
-  for (auto& c : batch) {
+  for (auto& c : batch)
     if (c.dst.size() != c.src.size()) return errc::invalid_argument;
-    if (!reachable(c.dst) || !reachable(c.src)) return errc::wrong_device;
-  }
   if (auto ec = admit()) return ec;
   current_device here(device_.ordinal());
+  memory_range known;
+  for (auto& c : batch)
+    if (!reachable(c.dst, known) || !reachable(c.src, known)) return errc::wrong_device;
   auto status = here.status();
   flight& f = begin(name, status);
-  for (auto& c : batch) {
-    f.keep.push_back(c.dst);
-    f.keep.push_back(c.src);
-    f.bytes += static_cast<std::int64_t>(c.src.size());
+  try {
+    for (auto& c : batch) {
+      f.keep.push_back(c.dst);
+      f.keep.push_back(c.src);
+      f.bytes += static_cast<std::int64_t>(c.src.size());
+    }
+    if (status == cudaSuccess) status = batch_copy(batch);
+  } catch (...) {
+    flights_.pop_back();  // out of memory, before anything was enqueued
+    throw;
   }
-  if (status == cudaSuccess) status = batch_copy(batch);
   return push(f, status);
 }
 
@@ -146,7 +161,12 @@ error_code cuda_stream::launch_native(std::string_view name, std::span<const buf
   current_device here(device_.ordinal());
   auto status = here.status();
   flight& f = begin(name, status);
-  f.keep.assign(uses.begin(), uses.end());
+  try {
+    f.keep.assign(uses.begin(), uses.end());
+  } catch (...) {
+    flights_.pop_back();
+    throw;
+  }
   error_code own;
   if (status == cudaSuccess) {
     in_native_call_ = true;
@@ -167,9 +187,10 @@ error_code cuda_stream::launch_native(std::string_view name, std::span<const buf
 error_code cuda_stream::wait(const event& e) {
   if (auto ec = admit()) return ec;
   edges_.note(recorder_, e);
+  current_device here(device_.ordinal());
+  auto status = here.status();
   if (e.ready()) {
     if (!e.status()) return {};
-    auto status = cudaSuccess;
     (void)push(begin({}, status), status);
     fail(enqueued_, e.status());
     return {};
@@ -177,10 +198,13 @@ error_code cuda_stream::wait(const event& e) {
   const auto found = directory_.streams.find(e.line().get());
   if (found == directory_.streams.end()) return errc::wrong_device;
   if (found->second == this) return {};
-  current_device here(device_.ordinal());
-  auto status = here.status();
   flight& f = begin({}, status);
-  if (status == cudaSuccess) status = found->second->make_wait(native_->get(), e.position());
+  try {
+    if (status == cudaSuccess) status = found->second->make_wait(native_->get(), e.position(), &f);
+  } catch (...) {
+    flights_.pop_back();
+    throw;
+  }
   return push(f, status);
 }
 
@@ -195,25 +219,25 @@ error_code cuda_stream::wait_native(cudaEvent_t e) {
 
 // Makes another stream wait for a position of this one that is not done yet: exactly for it, not for what was enqueued
 // later.
-cudaError_t cuda_stream::make_wait(cudaStream_t waiting, std::uint64_t position) {
+cudaError_t cuda_stream::make_wait(cudaStream_t waiting, std::uint64_t position, flight* by) {
   if (position <= done_) return cudaSuccess;
   const auto index = std::min<std::uint64_t>(position - done_, flights_.size()) - 1;
   flight& f = flights_[index];
   if (!f.end && index + 1 == flights_.size() && !shared_)
     if (const auto e = record(f.end); e != cudaSuccess) return e;
   if (f.end) return cudaStreamWaitEvent(waiting, f.end, 0);
-  // The write was enqueued before this wait, so that queues which the device shares between streams can't block.
-  return device_.words->wait_until_at_least(waiting, word_, position);
+  // The write was enqueued before this wait, so that queues which the device shares between streams can't block. The
+  // word stays until the wait is over, also when this stream and its device go before.
+  if (by) by->keep.push_back(buffer::adopt(word_, sizeof *word_, memory_kind::pinned, slot_.page));
+  return device_.words->wait_until_at_least(waiting, word_, base_ + position);
 }
 
 event cuda_stream::record() {
-  if (!shared_ || failure_ || !native_ || device_.context().lost()) return {line_, enqueued_};
-  if (foreign_)
-    if (const auto refused = refuses_capture()) {
-      auto nowhere = std::make_shared<detail::timeline_core>(line_->get_executor());
-      nowhere->fail(0, refused);
-      return {std::move(nowhere), 1};
-    }
+  COKV_REQUIRE(!in_native_call_, "what launch_native() calls uses the native stream, not the cokv one");
+  if (native_ && !failure_ && device_.context().lost()) fail(done_ + 1, device_.context().failure());
+  if (!shared_ || failure_ || !native_) return {line_, enqueued_};
+  // Others may have enqueued since: it is an operation of its own, or an error.
+  if (const auto refused = admit()) return failed_event(line_->get_executor(), refused);
   current_device here(device_.ordinal());
   auto status = here.status();
   (void)push(begin({}, status), status);
@@ -229,9 +253,13 @@ void* cuda_stream::native_handle() {
 result<buffer> cuda_stream::allocate(std::size_t bytes) {
   if (failure_) return failure_;
   if (!native_) return errc::closed;
-  if (foreign_)
+  if (shared_)
     if (const auto ec = refuses_capture()) return ec;
   current_device here(device_.ordinal());
+  // Another engine's stream may be gone, or captured, when the memory goes back.
+  auto order = native_;
+  if (foreign_)
+    if (const auto e = device_.own_stream(order); e != cudaSuccess) return device_.context().judge(e);
   void* data = nullptr;
   const auto status = cudaMallocAsync(&data, std::max<std::size_t>(bytes, 1), native_->get());
   if (status == cudaErrorMemoryAllocation) {
@@ -240,10 +268,10 @@ result<buffer> cuda_stream::allocate(std::size_t bytes) {
   }
   if (status != cudaSuccess) return device_.context().judge(status);
   // On any thread; what used it on other streams is done, else it would be held.
-  auto give_back = [native = native_](void* p) {
-    if (native->context().lost()) return;
-    current_device here(native->context().ordinal());
-    (void)cudaFreeAsync(p, native->get());
+  auto give_back = [order](void* p) {
+    if (order->context().lost()) return;
+    current_device here(order->context().ordinal());
+    drop(cudaFreeAsync(p, order->get()));
   };
   return buffer::adopt(data, bytes, memory_kind::device, std::shared_ptr<void>(data, std::move(give_back)));
 }

@@ -33,22 +33,6 @@ class stream_directory final : public asio::execution_context::service {
   void shutdown() override {}
 };
 
-// Destroyed with its last user: memory that goes back in its order holds it too.
-class native_stream {
- public:
-  native_stream(std::shared_ptr<primary_context> context, cudaStream_t s, bool owned)
-      : context_(std::move(context)), stream_(s), owned_(owned) {}
-  ~native_stream();
-  native_stream(const native_stream&) = delete;
-  cudaStream_t get() const noexcept { return stream_; }
-  primary_context& context() const noexcept { return *context_; }
-
- private:
-  const std::shared_ptr<primary_context> context_;
-  const cudaStream_t stream_;
-  const bool owned_;
-};
-
 class cuda_stream final : public detail::stream_backend {
  public:
   cuda_stream(const asio::any_io_executor& ex, device_state& device, std::shared_ptr<native_stream> native,
@@ -77,8 +61,9 @@ class cuda_stream final : public detail::stream_backend {
   void ask() {
     if (!flights_.empty()) poll_slowly();
   }
-  bool awaited() const { return !flights_.empty() && !stuck_; }
+  bool awaited() const { return !flights_.empty() && done_ + 1 < stuck_at_; }
   bool idle() const { return flights_.empty(); }
+  bool disposable() const;  // idle, and none of its wake-ups is on its way
   void arm();
   void close();                 // waits for the device
   void abandon(error_code ec);  // the device is lost: nothing of it is touched any more
@@ -95,7 +80,7 @@ class cuda_stream final : public detail::stream_backend {
   std::size_t poll_slowly();
   bool time_to_ask();
   cudaError_t batch_copy(std::span<const copy_op> batch);
-  cudaError_t make_wait(cudaStream_t waiting, std::uint64_t position);
+  cudaError_t make_wait(cudaStream_t waiting, std::uint64_t position, flight* by);
 
   device_state& device_;
   const stream_options options_;
@@ -103,14 +88,16 @@ class cuda_stream final : public detail::stream_backend {
   trace::recorder& recorder_;
   stream_directory& directory_;
   std::shared_ptr<native_stream> native_;  // null once closed
-  std::uint64_t* word_ = nullptr;          // null: events tell
-  flight_ring flights_;                    // the oldest is at position done_ + 1
+  word_slot slot_;
+  std::uint64_t* word_ = nullptr;  // null: events tell
+  std::uint64_t base_ = 0;         // what the word said when it was taken: it was another stream's before
+  flight_ring flights_;            // the oldest is at position done_ + 1
   std::uint64_t done_ = 0, enqueued_ = 0;
   std::uint32_t idle_polls_ = 0;
   bool shared_;         // somebody else may enqueue too: every record() is an operation of its own
   const bool foreign_;  // and owns it
   detail::trace_edges edges_;
-  bool stuck_ = false;  // an operation's end could not be marked: it is known when the stream closes
+  std::uint64_t stuck_at_ = detail::timeline_core::never;  // its end could not be marked: it is known when we close
   bool in_native_call_ = false;
   error_code failure_;
   std::vector<std::shared_ptr<wake>> armed_;

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstddef>
+#include <cstring>
 #include <utility>
 
 #include "cuda_error.hpp"
@@ -34,7 +35,9 @@ error_code device_state::create(clock& time) {
   if (!fd) return fd.error();
   fd_ = std::move(*fd);
   auto status = take_event(origin_);
-  if (status == cudaSuccess) status = cudaEventRecord(origin_, nullptr);
+  std::shared_ptr<native_stream> s;
+  if (status == cudaSuccess) status = own_stream(s);
+  if (status == cudaSuccess) status = cudaEventRecord(origin_, s->get());
   if (status == cudaSuccess) status = cudaEventSynchronize(origin_);
   origin_time_ = time.now();
   return context_->judge(status);
@@ -50,7 +53,6 @@ void device_state::release() {
     }
     all_wakes_.clear();
     for (auto e : all_events_) (void)cudaEventDestroy(e);
-    for (auto* p : pages_) (void)cudaFreeHost(p);
   }
   forget();
   context_->leave();
@@ -63,8 +65,8 @@ void device_state::forget() {
   free_wakes_.clear();
   all_events_.clear();
   free_events_.clear();
-  pages_.clear();
   free_words_.clear();
+  own_stream_.reset();
   origin_ = nullptr;
 }
 
@@ -80,18 +82,33 @@ cudaError_t device_state::take_event(cudaEvent_t& e) {
   return status;
 }
 
-cudaError_t device_state::take_word(std::uint64_t*& word) {
+cudaError_t device_state::take_word(word_slot& slot) {
   if (free_words_.empty()) {
-    void* page = nullptr;
-    if (const auto e = cudaHostAlloc(&page, page_bytes, cudaHostAllocPortable | cudaHostAllocMapped); e != cudaSuccess)
+    void* data = nullptr;
+    if (const auto e = cudaHostAlloc(&data, page_bytes, cudaHostAllocPortable | cudaHostAllocMapped); e != cudaSuccess)
       return e;
-    pages_.push_back(page);
+    std::memset(data, 0, page_bytes);
+    auto page = std::shared_ptr<void>(data, [context = context_](void* p) {
+      if (context->lost()) return;
+      current_device here(context->ordinal());
+      drop(cudaFreeHost(p));
+    });
     for (auto at = page_bytes; at != 0; at -= word_bytes)
-      free_words_.push_back(reinterpret_cast<std::uint64_t*>(static_cast<std::byte*>(page) + (at - word_bytes)));
+      free_words_.push_back(
+          {reinterpret_cast<std::uint64_t*>(static_cast<std::byte*>(data) + (at - word_bytes)), page});
   }
-  word = free_words_.back();
+  slot = std::move(free_words_.back());
   free_words_.pop_back();
-  *word = 0;
+  return cudaSuccess;
+}
+
+cudaError_t device_state::own_stream(std::shared_ptr<native_stream>& s) {
+  if (!own_stream_) {
+    cudaStream_t made = nullptr;
+    if (const auto e = cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking); e != cudaSuccess) return e;
+    own_stream_ = std::make_shared<native_stream>(context_, made, true);
+  }
+  s = own_stream_;
   return cudaSuccess;
 }
 

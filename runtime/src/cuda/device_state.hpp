@@ -13,6 +13,7 @@
 
 #include "cokv/runtime/clock.hpp"
 #include "driver.hpp"
+#include "native_stream.hpp"
 #include "primary_context.hpp"
 
 namespace cokv::cuda {
@@ -39,6 +40,12 @@ struct wake {
   std::atomic<bool> fired{true};
 };
 
+// A pinned word, alone in its cache line, which only grows; whoever waits for it on a device keeps its page.
+struct word_slot {
+  std::uint64_t* word = nullptr;
+  std::shared_ptr<void> page;
+};
+
 class device_state {
  public:
   device_state(std::shared_ptr<primary_context> context, std::optional<stream_words> words)
@@ -55,9 +62,12 @@ class device_state {
   cudaError_t take_event(cudaEvent_t& e);
   void give_event(cudaEvent_t e) { free_events_.push_back(e); }
 
-  // A pinned word, 0 at first, alone in its cache line.
-  cudaError_t take_word(std::uint64_t*& word);
-  void give_word(std::uint64_t* word) { free_words_.push_back(word); }
+  // A word is never set back: another stream may still wait for it.
+  cudaError_t take_word(word_slot& slot);
+  void give_word(word_slot slot) { free_words_.push_back(std::move(slot)); }
+
+  // A stream for memory that must not go back on another engine's.
+  cudaError_t own_stream(std::shared_ptr<native_stream>& s);
 
   cudaError_t take_wake(std::shared_ptr<wake>& w);
   void give_wake(std::shared_ptr<wake> w) { free_wakes_.push_back(std::move(w)); }
@@ -84,8 +94,8 @@ class device_state {
   cudaEvent_t origin_ = nullptr;
   time_point origin_time_;
   std::vector<cudaEvent_t> free_events_, all_events_;
-  std::vector<void*> pages_;  // of words
-  std::vector<std::uint64_t*> free_words_;
+  std::vector<word_slot> free_words_;
+  std::shared_ptr<native_stream> own_stream_;
   std::vector<std::shared_ptr<wake>> free_wakes_, all_wakes_;
 };
 

@@ -34,6 +34,17 @@ std::optional<stream_words> stream_words::find(int ordinal) {
   return words;
 }
 
+bool primary_context_active(int ordinal) {
+  using get_state = CUresult (*)(CUdevice, unsigned*, int*);
+  static const auto state = [] {
+    get_state found = nullptr;
+    return find_entry("cuDevicePrimaryCtxGetState", found) ? found : nullptr;
+  }();
+  unsigned flags = 0;
+  int active = 1;
+  return !state || state(ordinal, &flags, &active) != CUDA_SUCCESS || active;
+}
+
 cudaError_t mapped_bytes(void* base, std::size_t& bytes) {
   CUresult (*range)(CUdeviceptr*, std::size_t*, CUdeviceptr) = nullptr;
   if (!find_entry("cuMemGetAddressRange", range)) return cudaErrorNotSupported;

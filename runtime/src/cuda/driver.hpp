@@ -31,6 +31,9 @@ class stream_words {
   function wait_ = nullptr;
 };
 
+// False where setting the device would make a context on it.
+bool primary_context_active(int ordinal);
+
 // How much lies behind an address that an allocation, or a mapped one of another process, begins at.
 cudaError_t mapped_bytes(void* base, std::size_t& bytes);
 

@@ -37,6 +37,11 @@ class flight_ring {
     ++size_;
     return back();
   }
+  // Takes back what was just begun.
+  void pop_back() noexcept {
+    back() = {};
+    --size_;
+  }
   // Buffers are let go when the ring is consistent again: what owns them may do anything, enqueue too.
   void pop_front() noexcept {
     flight& f = front();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cokv/runtime/asio.hpp"
+#include "driver.hpp"
 
 namespace cokv::cuda {
 
@@ -41,6 +42,9 @@ class primary_context {
   explicit primary_context(int ordinal) : ordinal_(ordinal) {}
 
   const int ordinal_;
+  cudaError_t create();
+  static bool reset(int ordinal);
+
   cudaEvent_t sentinel_ = nullptr;  // recorded once: asking for it fails only when everything does
   std::atomic<bool> lost_{false};
   mutable std::mutex mutex_;
@@ -49,20 +53,25 @@ class primary_context {
   int users_ = 0;  // guarded by the registry's lock
 };
 
-// Makes a device current for as long as it lives; another engine's thread gets its own back.
+// Makes a device current for as long as it lives, and calls possible that another engine's graph capture on this thread
+// would forbid: they have nothing to do with it. The thread gets its own device back, if it used one: setting a device
+// makes a context on it.
 class current_device {
  public:
   explicit current_device(int ordinal) {
+    (void)cudaThreadExchangeStreamCaptureMode(&mode_);
     if (cudaGetDevice(&before_) != cudaSuccess) before_ = ordinal;
     if (before_ != ordinal) status_ = cudaSetDevice(ordinal), changed_ = true;
   }
   ~current_device() {
-    if (changed_) (void)cudaSetDevice(before_);
+    if (changed_ && primary_context_active(before_)) (void)cudaSetDevice(before_);
+    (void)cudaThreadExchangeStreamCaptureMode(&mode_);
   }
   current_device(const current_device&) = delete;
   cudaError_t status() const noexcept { return status_; }
 
  private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
   int before_ = 0;
   bool changed_ = false;
   cudaError_t status_ = cudaSuccess;

@@ -58,11 +58,11 @@ class outstanding_work {
     if (auto* one = std::get_if<same>(&work_))
       return post_upcall(one->get_executor(), std::move(handler), std::move(values));
     auto alloc = handler_allocator(handler, std::type_identity<void>());
+    // The I/O executor's work ends here, on its own thread: the handler's may outlive the whole context.
     auto& [to, io] = std::get<both>(work_);
     auto ex = to.get_executor();
-    auto io_ex = io.get_executor();
-    post_to(ex, io_ex, alloc,
-            [call = upcall{std::move(handler), std::move(values)}, work = std::move(work_)]() mutable { call(); });
+    post_to(ex, io.get_executor(), alloc,
+            [call = upcall{std::move(handler), std::move(values)}, work = std::move(to)]() mutable { call(); });
   }
 
  private:

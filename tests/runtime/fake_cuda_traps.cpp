@@ -1,5 +1,6 @@
 // Where a backend for CUDA goes wrong in ways that only show later: loss found by an enqueue, words taken over, buffers
 // whose owners come back, captures of others, memory of before a reset.
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
@@ -104,9 +105,9 @@ TEST_CASE("fake_cuda: a word is not given to another stream while a stream waits
   void* found = nullptr;
   cudaDriverEntryPointQueryResult status;
   REQUIRE(cudaGetDriverEntryPointByVersion("cuStreamWaitValue64", &found, 12000, 0, &status) == cudaSuccess);
-  auto* wait_value = reinterpret_cast<int (*)(cudaStream_t, unsigned long long, unsigned long long, unsigned)>(found);
+  auto* wait_value = reinterpret_cast<CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned)>(found);
   REQUIRE(!b.launch_native("held", {}, [&](void* native) {
-    REQUIRE(wait_value(static_cast<cudaStream_t>(native), reinterpret_cast<unsigned long long>(gate), 1, 0) == 0);
+    REQUIRE(wait_value(static_cast<cudaStream_t>(native), reinterpret_cast<CUdeviceptr>(gate), 1, 0) == CUDA_SUCCESS);
   }));
   event done;
   {
@@ -146,9 +147,9 @@ TEST_CASE("fake_cuda: words are not freed with a device while another one's stre
   void* found = nullptr;
   cudaDriverEntryPointQueryResult status;
   REQUIRE(cudaGetDriverEntryPointByVersion("cuStreamWaitValue64", &found, 12000, 0, &status) == cudaSuccess);
-  auto* wait_value = reinterpret_cast<int (*)(cudaStream_t, unsigned long long, unsigned long long, unsigned)>(found);
+  auto* wait_value = reinterpret_cast<CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned)>(found);
   REQUIRE(!b.launch_native("held", {}, [&](void* native) {
-    REQUIRE(wait_value(static_cast<cudaStream_t>(native), reinterpret_cast<unsigned long long>(gate), 1, 0) == 0);
+    REQUIRE(wait_value(static_cast<cudaStream_t>(native), reinterpret_cast<CUdeviceptr>(gate), 1, 0) == CUDA_SUCCESS);
   }));
   {
     auto second = open_device(f.ctx.get_executor(), "cuda:0", {.signal = completion_signal::word}).value();

@@ -27,7 +27,7 @@ cuda_device::cuda_device(asio::any_io_executor ex, std::shared_ptr<primary_conte
     : executor_(std::move(ex)),
       name_("cuda:" + std::to_string(context->ordinal())),
       state_(std::move(context), words),
-      wake_(executor_) {
+      wake_(std::in_place, executor_) {
   if (auto* io = executor_.target<asio::io_context::executor_type>()) io_.emplace(*io);
 }
 
@@ -38,7 +38,7 @@ error_code cuda_device::create() {
   // A descriptor of its own: host functions that come late write into the other.
   const int fd = ::dup(state_.fd()->get());
   if (fd < 0) return {errno, boost::system::system_category()};
-  wake_.assign(fd);
+  wake_->assign(fd);
   progress::of(executor_).add(*this);
   return {};
 }
@@ -216,7 +216,7 @@ void cuda_device::let_go() {
 // Neither this nor the heartbeat keeps a context running: who waits for a stream does, and else nobody cares.
 void cuda_device::listen() {
   if (std::exchange(listening_, true)) return;
-  wake_.async_wait(asio::posix::stream_descriptor::wait_read, [weak = weak_from_this(), io = io_](error_code ec) {
+  wake_->async_wait(asio::posix::stream_descriptor::wait_read, [weak = weak_from_this(), io = io_](error_code ec) {
     if (io) io->on_work_started();
     auto self = weak.lock();
     if (!self) return;
@@ -253,7 +253,7 @@ void cuda_device::beat() {
         self->ask();
         if (!self->listening_) return;
         error_code ignored;
-        self->awaited() ? self->beat() : (void)self->wake_.cancel(ignored);
+        self->awaited() ? self->beat() : (void)self->wake_->cancel(ignored);
       }));
   if (io_) io_->on_work_finished();
 }
@@ -271,10 +271,7 @@ void cuda_device::shutdown() {
   for (auto& s : streams_) s->close();
   streams_.clear();
   adopters_.clear();
-  if (wake_.is_open()) {
-    error_code ignored;
-    wake_.close(ignored);
-  }
+  wake_.reset();
   state_.release();
 }
 

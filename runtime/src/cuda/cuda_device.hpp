@@ -65,7 +65,7 @@ class cuda_device final : public detail::device_backend,
   std::vector<std::shared_ptr<cuda_stream>> streams_;
   std::vector<std::shared_ptr<cuda_stream>> adopters_;  // streams of our own on which adopted events are waited for
   std::optional<detail::worker_arena> workers_;
-  asio::posix::stream_descriptor wake_;
+  std::optional<asio::posix::stream_descriptor> wake_;  // gone with the context, which a handle may outlive
   std::shared_ptr<asio::cancellation_signal> beat_ = std::make_shared<asio::cancellation_signal>();
   int going_through_ = 0;  // streams_ must not lose any meanwhile
   bool listening_ = false, beating_ = false, expecting_ = false, let_go_ = false;

@@ -9,7 +9,8 @@
 cokv::awaitable<void> stream_layers(cokv::device device) {
   cokv::stream compute = device.make_stream({.name = "compute"}).value();
   cokv::stream copies = device.make_stream({.name = "copies"}).value();
-  cokv::buffer kv = device.allocate(8 << 20).value(), host = cokv::buffer::host(8 << 20);
+  cokv::buffer kv = device.allocate(8 << 20).value();
+  cokv::buffer host = device.allocate(8 << 20, cokv::memory_kind::pinned).value();
   for (int layer = 0; layer < 8; ++layer) {
     cokv::buffer from = kv.slice(layer << 20, 1 << 20), to = host.slice(layer << 20, 1 << 20);
     compute.launch("layer", [from, layer] { std::memset(from.data(), layer, from.size()); });

@@ -22,7 +22,7 @@
 // | memory_kind | cpu | cuda | exported as |
 // |---|---|---|---|
 // | host | pageable memory | pageable memory, which its streams refuse | |
-// | pinned | made resident | cudaHostAlloc | |
+// | pinned | made resident | pages of our own, registered with CUDA | |
 // | device | made resident | cudaMalloc | |
 // | shared | a sealed memfd | a sealed memfd, registered with CUDA | its descriptor |
 // | exportable | errc::unsupported | cudaMalloc, whole 2 MiB pages | a CUDA IPC handle |

@@ -20,7 +20,7 @@
 // | the stream's error | it failed before; nothing is enqueued any more |
 // | errc::closed | its context is gone |
 //
-// A CUDA device copies from and to pinned, shared and device memory. Pageable memory (memory_kind::host) is
+// A CUDA device copies from and to device memory and host memory that CUDA knows. Any other, whatever its kind says, is
 // errc::wrong_device there: CUDA would hold the loop up until everything enqueued before it is done.
 //
 // Cheap to copy; used from the context's thread.

@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "cokv/runtime/error.hpp"
+#include "physical_memory.hpp"
 
 namespace cokv {
 
@@ -61,8 +62,7 @@ result<std::shared_ptr<shared_mapping>> shared_mapping::map_whole(std::shared_pt
 }
 
 result<std::shared_ptr<shared_mapping>> shared_mapping::make(std::size_t bytes) {
-  static const auto physical = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE);
-  if (bytes > physical) return errc::out_of_memory;
+  if (bytes > physical_memory()) return errc::out_of_memory;
   const int fd = ::memfd_create("cokv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return last_error();
   auto file = own_descriptor(fd);

@@ -1,13 +1,12 @@
 #include "cokv/runtime/staging_pool.hpp"
 
-#include <unistd.h>
-
 #include <boost/assert.hpp>
 #include <new>
 
 #include "cokv/runtime/detail/mailbox.hpp"
 #include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/error.hpp"
+#include "physical_memory.hpp"
 
 namespace cokv {
 
@@ -74,10 +73,9 @@ staging_pool::~staging_pool() {
 }
 
 result<staging_pool> staging_pool::make(device& from, std::size_t bytes, std::size_t count, memory_kind kind) {
-  static const auto most_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
   if (bytes == 0 || count == 0) return errc::invalid_argument;
   // Before the first buffer is made: a system may promise them one by one and kill who uses them all.
-  if (count > most_bytes / bytes) return errc::out_of_memory;
+  if (count > detail::physical_memory() / bytes) return errc::out_of_memory;
   try {
     std::vector<buffer> buffers;
     buffers.reserve(count);

@@ -5,6 +5,7 @@
 
 #include <new>
 
+#include "../physical_memory.hpp"
 #include "../shared_memory.hpp"
 #include "cokv/runtime/error.hpp"
 
@@ -29,9 +30,7 @@ void make_resident(std::byte* data, std::size_t bytes) {
 
 result<buffer> allocate_host(std::size_t bytes, memory_kind kind) {
   if (kind == memory_kind::exportable) return errc::unsupported;
-  // The system would promise more than it has, and kill the process when it is used.
-  static const auto physical = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  if (bytes > physical) return errc::out_of_memory;
+  if (bytes > physical_memory()) return errc::out_of_memory;
   if (kind == memory_kind::shared) {
     auto mapping = shared_mapping::make(bytes);
     if (!mapping) return mapping.error();

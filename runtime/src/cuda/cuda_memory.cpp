@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 
+#include "../physical_memory.hpp"
 #include "../shared_memory.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cuda_error.hpp"
@@ -87,8 +88,7 @@ result<buffer> registered(const std::shared_ptr<primary_context>& context,
 // Our own pages, made known to CUDA: a reset of the device doesn't take them from who still reads them.
 result<buffer> allocate_pinned(const std::shared_ptr<primary_context>& context, std::size_t bytes) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  const auto physical = static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) * page;
-  if (bytes > physical) return errc::out_of_memory;
+  if (bytes > detail::physical_memory()) return errc::out_of_memory;
   const auto whole = (std::max<std::size_t>(bytes, 1) + page - 1) / page * page;
   void* data = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return errc::out_of_memory;

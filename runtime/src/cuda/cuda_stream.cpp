@@ -61,10 +61,12 @@ error_code cuda_stream::refuses_capture() const {
 }
 
 flight& cuda_stream::begin(std::string_view name, cudaError_t& status) {
+  const bool traced = recorder_.enabled();
+  std::string shown(traced ? name : std::string_view());  // may throw, so before there is an operation
   flight& f = flights_.push_back();
-  if (!recorder_.enabled()) return f;
-  if (!name.empty()) {
-    f.name = name;
+  if (!traced) return f;
+  if (!shown.empty()) {
+    f.name = std::move(shown);
     f.after = edges_.take();
   }
   status = record(f.start);

@@ -41,10 +41,10 @@ class primary_context {
  private:
   explicit primary_context(int ordinal) : ordinal_(ordinal) {}
 
-  const int ordinal_;
   cudaError_t create();
   static bool reset(int ordinal);
 
+  const int ordinal_;
   cudaEvent_t sentinel_ = nullptr;  // recorded once: asking for it fails only when everything does
   std::atomic<bool> lost_{false};
   mutable std::mutex mutex_;

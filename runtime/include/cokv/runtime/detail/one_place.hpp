@@ -54,22 +54,4 @@ class one_place::allocator {
   one_place* place_;
 };
 
-template <>
-class one_place::allocator<void> {
- public:
-  using value_type = void;
-  explicit allocator(one_place& place) noexcept : place_(&place) {}
-  template <class U>
-  allocator(const allocator<U>& other) noexcept : place_(other.place_) {}
-  template <class U>
-  bool operator==(const allocator<U>& other) const noexcept {
-    return place_ == other.place_;
-  }
-
- private:
-  template <class>
-  friend class allocator;
-  one_place* place_;
-};
-
 }  // namespace cokv::detail

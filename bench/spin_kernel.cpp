@@ -6,12 +6,12 @@
 
 namespace cokv::bench {
 
-error_code spin(stream& s, std::uint64_t nanoseconds, const buffer& stamps) {
+error_code spin(stream& s, std::uint64_t nanoseconds) {
   const auto on_device = [&](void* native) -> error_code {
-    const int e = launch_spin(native, nanoseconds, reinterpret_cast<std::uint64_t*>(stamps.data()));
+    const int e = launch_spin(native, nanoseconds);
     return e ? error_code(errc::device_failed) : error_code();
   };
-  const auto ec = s.launch_native("spin", {&stamps, stamps.empty() ? 0u : 1u}, on_device);
+  const auto ec = s.launch_native("spin", {}, on_device);
   if (ec != errc::unsupported) return ec;
   return s.launch("spin", [=] {
     const auto until = std::chrono::steady_clock::now() + std::chrono::nanoseconds(nanoseconds);

@@ -7,9 +7,8 @@
 
 namespace cokv::bench {
 
-// A kernel of so many nanoseconds, on whatever device the stream is of. On CUDA `stamps`, two words of pinned memory or
-// none, get the device's time at its start and end.
-error_code spin(stream& s, std::uint64_t nanoseconds, const buffer& stamps = {});
+// A kernel of so many nanoseconds, on whatever device the stream is of.
+error_code spin(stream& s, std::uint64_t nanoseconds);
 
 // What the host does when it waits for a stream by CUDA alone.
 enum class blocking_wait { spin, yield, block };
@@ -17,6 +16,6 @@ bool set_blocking_wait(blocking_wait how);  // false: this build or device can't
 error_code synchronize(stream& s);          // cudaStreamSynchronize
 
 // The CUDA side of spin(): 0, or a cudaError_t.
-int launch_spin(void* native_stream, std::uint64_t nanoseconds, std::uint64_t* stamps);
+int launch_spin(void* native_stream, std::uint64_t nanoseconds);
 
 }  // namespace cokv::bench

@@ -5,6 +5,6 @@ namespace cokv::bench {
 
 bool set_blocking_wait(blocking_wait) { return false; }
 error_code synchronize(stream&) { return errc::unsupported; }
-int launch_spin(void*, std::uint64_t, std::uint64_t*) { return 1; }  // never asked: there is no native stream
+int launch_spin(void*, std::uint64_t) { return 1; }  // never asked: there is no native stream
 
 }  // namespace cokv::bench

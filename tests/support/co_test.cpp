@@ -113,49 +113,77 @@ void co_test(const co_body& body, const co_options& options) {
   for (std::uint64_t seed : seeds(options.seeds)) run_seed(seed, body, options);
 }
 
+namespace {
+
+constexpr asio::cancellation_type cancellation_types[] = {
+    asio::cancellation_type::terminal, asio::cancellation_type::partial, asio::cancellation_type::total};
+
+enum class swept { cancelled, ended_before, never_ended };
+
+swept cancel_after(std::size_t step, std::uint64_t seed, asio::cancellation_type type, const co_body& body,
+                   const co_options& options) {
+  INFO("cancelled (type ", static_cast<int>(type), ") after ", step, " steps; ", replay_command(seed));
+  bool started = false, finished = false;
+  sim_context context(seed);
+  if (options.setup) options.setup(context);
+  asio::cancellation_signal signal;
+  auto wrapped = [&started](const co_body& inner, asio::any_io_executor ex) -> awaitable<void> {
+    started = true;
+    co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
+    co_await inner(ex);
+  };
+  asio::co_spawn(context.get_executor(), wrapped(body, context.get_executor()),
+                 asio::bind_cancellation_slot(signal.slot(), [&](std::exception_ptr) { finished = true; }));
+  while (!started) context.step();  // co_spawn itself can't be cancelled before it begins
+  for (std::size_t i = 0; i < step && !finished; ++i)
+    if (!context.step()) break;
+  const bool over = finished;
+  if (!over) signal.emit(type);
+  auto outcome = context.run();
+  if (!finished) {
+    FAIL_CHECK("the body never ended: ", name(outcome));
+    return swept::never_ended;
+  }
+  return over ? swept::ended_before : swept::cancelled;
+}
+
+// Whether the body had ended by then.
+bool destroy_after(std::size_t step, std::uint64_t seed, const co_body& body, const co_options& options) {
+  bool finished = false;
+  sim_context context(seed);
+  if (options.setup) options.setup(context);
+  asio::co_spawn(context.get_executor(), body(context.get_executor()), [&](std::exception_ptr) { finished = true; });
+  for (std::size_t i = 0; i < step && !finished; ++i)
+    if (!context.step()) break;
+  return finished;
+}
+
+// One step of the first `steps`, for a seed that isn't swept.
+std::size_t sampled(std::uint64_t seed, std::size_t steps) { return detail::splitmix(seed).below(steps + 1); }
+
+}  // namespace
+
 void cancel_at_every_step(const co_body& body, const co_options& options, std::size_t limit) {
-  for (auto type :
-       {asio::cancellation_type::terminal, asio::cancellation_type::partial, asio::cancellation_type::total})
+  std::size_t steps = 0;
+  for (auto type : cancellation_types)
     for (std::uint64_t seed : seeds(1))
       for (std::size_t step = 0; step < limit; ++step) {
-        INFO("cancelled (type ", static_cast<int>(type), ") after ", step, " steps; ", replay_command(seed));
-        bool started = false, finished = false;
-        sim_context context(seed);
-        if (options.setup) options.setup(context);
-        asio::cancellation_signal signal;
-        auto wrapped = [&started](const co_body& inner, asio::any_io_executor ex) -> awaitable<void> {
-          started = true;
-          co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
-          co_await inner(ex);
-        };
-        asio::co_spawn(context.get_executor(), wrapped(body, context.get_executor()),
-                       asio::bind_cancellation_slot(signal.slot(), [&](std::exception_ptr) { finished = true; }));
-        while (!started) context.step();  // co_spawn itself can't be cancelled before it begins
-        for (std::size_t i = 0; i < step && !finished; ++i)
-          if (!context.step()) break;
-        bool over = finished;
-        if (!over) signal.emit(type);
-        auto outcome = context.run();
-        if (!finished) {
-          FAIL_CHECK("the body never ended: ", name(outcome));
-          return;
-        }
-        if (over) break;
+        const auto came = cancel_after(step, seed, type, body, options);
+        if (came == swept::never_ended) return;
+        if (came == swept::ended_before) break;
+        steps = std::max(steps, step);
       }
+  if (one_seed()) return;
+  for (std::uint64_t seed : seeds(options.seeds, 2))
+    cancel_after(sampled(seed, steps), seed, cancellation_types[seed % 3], body, options);
 }
 
 void destroy_at_every_step(const co_body& body, const co_options& options, std::size_t limit) {
+  std::size_t steps = 0;
   for (std::uint64_t seed : seeds(1))
-    for (std::size_t step = 0; step < limit; ++step) {
-      bool finished = false;
-      sim_context context(seed);
-      if (options.setup) options.setup(context);
-      asio::co_spawn(context.get_executor(), body(context.get_executor()),
-                     [&](std::exception_ptr) { finished = true; });
-      for (std::size_t i = 0; i < step && !finished; ++i)
-        if (!context.step()) break;
-      if (finished) break;
-    }
+    for (std::size_t step = 0; step < limit && !destroy_after(step, seed, body, options); ++step) steps = step;
+  if (one_seed()) return;
+  for (std::uint64_t seed : seeds(options.seeds, 2)) destroy_after(sampled(seed, steps), seed, body, options);
 }
 
 }  // namespace cokv::test

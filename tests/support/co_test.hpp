@@ -51,7 +51,8 @@ std::vector<std::uint64_t> seeds(std::size_t count, std::uint64_t first = 1);
 bool one_seed();
 std::string replay_command(std::uint64_t seed);
 
-// Runs the body once for every handler it takes, and cancels it after that many. Whatever comes of it, it must end.
+// Runs the body once for every handler it takes, and cancels it after that many; on options.seeds other seeds, after a
+// number that the seed picks. Whatever comes of it, it must end.
 void cancel_at_every_step(const co_body& body, const co_options& options = {}, std::size_t limit = 2000);
 // The same, and destroys the context instead: what was suspended is destroyed with it (sanitizers are the judge).
 void destroy_at_every_step(const co_body& body, const co_options& options = {}, std::size_t limit = 2000);

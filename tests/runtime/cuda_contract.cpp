@@ -13,16 +13,6 @@
 using namespace cokv;
 using namespace cokv::test;
 
-namespace {
-
-bool all_are(const buffer& b, int value) {
-  for (auto x : b.bytes())
-    if (x != std::byte(value)) return false;
-  return true;
-}
-
-}  // namespace
-
 TEST_CASE("cuda: bytes go to the device and come back; an event is ready when what is before it is done") {
   on_cuda([](cuda_machine& m) {
     auto s = m.device.make_stream({.name = "copies"}).value();

@@ -10,16 +10,6 @@
 using namespace cokv;
 using namespace cokv::test;
 
-namespace {
-
-bool all_are(const buffer& b, int value) {
-  for (auto x : b.bytes())
-    if (x != std::byte(value)) return false;
-  return true;
-}
-
-}  // namespace
-
 TEST_CASE("cuda: another engine's stream is waited for, with what it enqueued by itself, and waits for ours") {
   on_cuda([](cuda_machine& m) {
     cudaStream_t native = nullptr;

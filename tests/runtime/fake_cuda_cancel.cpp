@@ -9,14 +9,13 @@
 #include "cokv/runtime/progress.hpp"
 #include "cokv/runtime/staging_pool.hpp"
 #include "cokv/runtime/with.hpp"
-#include "support/fake_cuda.hpp"
+#include "support/fake_cuda_fixture.hpp"
 
 using namespace cokv;
 namespace fake_cuda = cokv::test::fake_cuda;
+using fake_cuda::signals;
 
 namespace {
-
-constexpr completion_signal signals[] = {completion_signal::word, completion_signal::event};
 
 // Layers go from the device through staging into memory that the scope owns; each wait can be cancelled.
 awaitable<void> stream_out(device d) {
@@ -59,8 +58,7 @@ bool drive(asio::io_context& ctx, run_of& r, std::size_t step, Happens happens) 
 }
 
 void check_clean() {
-  const auto wrong = fake_cuda::violations();
-  CHECK_MESSAGE(wrong.empty(), (wrong.empty() ? "" : wrong.front()));
+  CHECK(fake_cuda::first_violation() == "");
   CHECK(fake_cuda::live_allocations() == 0);
   CHECK(fake_cuda::live_streams() == 0);
   CHECK(fake_cuda::live_events() == 0);

@@ -7,32 +7,12 @@
 
 #include "cokv/runtime/device.hpp"
 #include "cokv/runtime/progress.hpp"
-#include "support/fake_cuda.hpp"
+#include "support/fake_cuda_fixture.hpp"
 
 using namespace cokv;
 namespace fake_cuda = cokv::test::fake_cuda;
-
-namespace {
-
-constexpr completion_signal signals[] = {completion_signal::word, completion_signal::event};
-
-buffer filled(const device& from, std::size_t n, int value) {
-  auto d = from;
-  auto b = d.allocate(n, memory_kind::pinned).value();
-  std::fill(b.bytes().begin(), b.bytes().end(), std::byte(value));
-  return b;
-}
-
-struct fixture {
-  explicit fixture(completion_signal signal = completion_signal::automatic) {
-    fake_cuda::reset();
-    dev = open_device(ctx.get_executor(), "cuda:0", {.signal = signal}).value();
-  }
-  asio::io_context ctx{1};
-  device dev;
-};
-
-}  // namespace
+using cokv::test::filled;
+using fake_cuda::fixture, fake_cuda::signals;
 
 TEST_CASE("fake_cuda: a lost device completes its waiters once with CUDA's own text, also while the loop sleeps") {
   for (auto signal : signals) {
@@ -182,7 +162,7 @@ TEST_CASE("fake_cuda: a refused copy fails its stream alone, and buffers stay un
 }
 
 // A small pipeline: two streams, an edge, memory in a stream's order, a batch. True when it came to its end.
-bool pipeline(asio::io_context& ctx, completion_signal signal, error_code& ec) {
+static bool pipeline(asio::io_context& ctx, completion_signal signal, error_code& ec) {
   auto device = open_device(ctx.get_executor(), "cuda:0", {.signal = signal});
   if (!device) return ec = device.error(), true;
   auto ended = std::make_shared<std::optional<error_code>>();
@@ -241,8 +221,7 @@ TEST_CASE("fake_cuda: whichever call fails, the pipeline ends: right, or with th
       }
       CHECK((!ec || (ec.value() == cudaErrorInvalidValue && ec.category().name() == std::string("cuda")) ||
              ec == errc::wrong_device));
-      const auto wrong = fake_cuda::violations();
-      CHECK_MESSAGE(wrong.empty(), (wrong.empty() ? "" : wrong.front()));
+      CHECK(fake_cuda::first_violation() == "");
       if (fake_cuda::calls("") < k) {
         CHECK(!ec);
         CHECK(k > 30);

@@ -3,23 +3,11 @@
 #include <doctest/doctest.h>
 
 #include "cokv/runtime/device.hpp"
-#include "support/fake_cuda.hpp"
+#include "support/fake_cuda_fixture.hpp"
 
 using namespace cokv;
 namespace fake_cuda = cokv::test::fake_cuda;
-
-namespace {
-
-struct fixture {
-  fixture() {
-    fake_cuda::reset();
-    dev = open_device(ctx.get_executor(), "cuda:0").value();
-  }
-  asio::io_context ctx{1};
-  device dev;
-};
-
-}  // namespace
+using fake_cuda::fixture;
 
 TEST_CASE("fake_cuda: memory, its kinds and its end; no driver is no device, in one line") {
   {

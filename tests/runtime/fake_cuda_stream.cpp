@@ -7,30 +7,12 @@
 
 #include "cokv/runtime/device.hpp"
 #include "cokv/runtime/progress.hpp"
-#include "support/fake_cuda.hpp"
+#include "support/allocation_counter.hpp"
+#include "support/fake_cuda_fixture.hpp"
 
 using namespace cokv;
 namespace fake_cuda = cokv::test::fake_cuda;
-
-namespace {
-
-struct fixture {
-  explicit fixture(completion_signal signal = completion_signal::automatic, fake_cuda::options how = {}) {
-    fake_cuda::reset(how);
-    dev = open_device(ctx.get_executor(), "cuda:0", {.signal = signal}).value();
-  }
-  buffer filled(std::size_t n, int value) {
-    auto b = dev.allocate(n, memory_kind::pinned).value();
-    std::fill(b.bytes().begin(), b.bytes().end(), std::byte(value));
-    return b;
-  }
-  asio::io_context ctx{1};
-  device dev;
-};
-
-constexpr completion_signal signals[] = {completion_signal::word, completion_signal::event};
-
-}  // namespace
+using fake_cuda::fixture, fake_cuda::signals;
 
 TEST_CASE("fake_cuda: a copy is done when its event is, and not before") {
   for (auto signal : signals) {
@@ -232,4 +214,36 @@ TEST_CASE("fake_cuda: events are adopted up to a bound") {
   for (auto& one : adopted) CHECK(one.ready());
   CHECK(f.dev.adopt_event(e).has_value());
   CHECK(cudaEventDestroy(e) == cudaSuccess);
+}
+
+TEST_CASE("fake_cuda: in its steady state, copying, recording and waiting allocate nothing") {
+  if (!test::allocation_counter::available()) return;
+  for (auto signal : signals) {
+    fixture f(signal);
+    auto compute = f.dev.make_stream().value(), copies = f.dev.make_stream().value();
+    auto a = f.filled(64, 1), b = f.filled(64, 0);
+    std::size_t made = 1;
+    asio::co_spawn(
+        f.ctx,
+        [](stream compute, stream copies, buffer a, buffer b, std::size_t& made) -> awaitable<void> {
+          for (int round = 0; round < 2; ++round) {  // once to warm up
+            auto own = fake_cuda::own_allocations();
+            test::allocation_counter count;
+            for (int i = 0; i < 300; ++i) {
+              compute.copy(b, a);
+              copies.wait(compute.record());
+              copies.copy(a, b);
+              const auto copied = copies.record();
+              test::allocation_counter theirs;
+              fake_cuda::drain();
+              own -= theirs.made();
+              co_await copied.async_wait();
+            }
+            made = count.made() - (fake_cuda::own_allocations() - own);
+          }
+        }(compute, copies, a, b, made),
+        asio::detached);
+    run(f.ctx);
+    CHECK(made == 0);
+  }
 }

@@ -9,35 +9,14 @@
 
 #include "cokv/runtime/device.hpp"
 #include "cokv/runtime/progress.hpp"
-#include "support/fake_cuda.hpp"
+#include "support/death.hpp"
+#include "support/fake_cuda_fixture.hpp"
 
 using namespace cokv;
 namespace fake_cuda = cokv::test::fake_cuda;
+using fake_cuda::first_violation, fake_cuda::fixture, fake_cuda::signals;
 
 namespace {
-
-constexpr completion_signal signals[] = {completion_signal::word, completion_signal::event};
-
-struct fixture {
-  explicit fixture(completion_signal signal = completion_signal::automatic, fake_cuda::options how = {}) {
-    fake_cuda::reset(how);
-    dev = open_device(ctx.get_executor(), "cuda:0", {.signal = signal}).value();
-  }
-  buffer filled(std::size_t n, int value) {
-    auto b = dev.allocate(n, memory_kind::pinned).value();
-    std::fill(b.bytes().begin(), b.bytes().end(), std::byte(value));
-    return b;
-  }
-  void look() {
-    for (int i = 0; i < 20; ++i) {
-      progress::of(ctx.get_executor()).poll();
-      ctx.poll();
-      ctx.restart();
-    }
-  }
-  asio::io_context ctx{1};
-  device dev;
-};
 
 // Calls f when the last reference is gone.
 template <class F>
@@ -48,10 +27,31 @@ buffer with_owner(buffer b, F f) {
   return buffer::adopt(data, n, memory_kind::pinned, std::move(owner));
 }
 
-std::string first_violation() {
-  const auto v = fake_cuda::violations();
-  return v.empty() ? "" : v.front();
-}
+// The stream does nothing until the host writes a word.
+class word_gate {
+ public:
+  explicit word_gate(stream& s) {
+    REQUIRE(cudaHostAlloc(reinterpret_cast<void**>(&word_), sizeof *word_, 0) == cudaSuccess);
+    *word_ = 0;
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult status;
+    REQUIRE(cudaGetDriverEntryPointByVersion("cuStreamWaitValue64", &found, 12000, 0, &status) == cudaSuccess);
+    auto* wait_value = reinterpret_cast<CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned)>(found);
+    REQUIRE(!s.launch_native("held", {}, [&](void* native) {
+      REQUIRE(wait_value(static_cast<CUstream>(native), reinterpret_cast<CUdeviceptr>(word_), 1, 0) == CUDA_SUCCESS);
+    }));
+  }
+  ~word_gate() {
+    open();
+    fake_cuda::drain();
+    CHECK(cudaFreeHost(word_) == cudaSuccess);
+  }
+  word_gate(const word_gate&) = delete;
+  void open() { __atomic_store_n(word_, 1, __ATOMIC_RELEASE); }
+
+ private:
+  std::uint64_t* word_ = nullptr;
+};
 
 }  // namespace
 
@@ -96,19 +96,7 @@ TEST_CASE("fake_cuda: a word is not given to another stream while a stream waits
   fixture f(completion_signal::word);
   auto b = f.dev.make_stream().value();
   auto x = f.filled(64, 1), y = f.filled(64, 0);
-  cudaStream_t blocker = nullptr;
-  REQUIRE(cudaStreamCreateWithFlags(&blocker, cudaStreamNonBlocking) == cudaSuccess);
-  std::uint64_t* gate = nullptr;
-  REQUIRE(cudaHostAlloc(reinterpret_cast<void**>(&gate), 8, 0) == cudaSuccess);
-  *gate = 0;
-  // b is held by a word that the host writes.
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult status;
-  REQUIRE(cudaGetDriverEntryPointByVersion("cuStreamWaitValue64", &found, 12000, 0, &status) == cudaSuccess);
-  auto* wait_value = reinterpret_cast<CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned)>(found);
-  REQUIRE(!b.launch_native("held", {}, [&](void* native) {
-    REQUIRE(wait_value(static_cast<cudaStream_t>(native), reinterpret_cast<CUdeviceptr>(gate), 1, 0) == CUDA_SUCCESS);
-  }));
+  word_gate held(b);
   event done;
   {
     auto a = f.dev.make_stream().value();
@@ -125,32 +113,18 @@ TEST_CASE("fake_cuda: a word is not given to another stream while a stream waits
   }
   auto c = f.dev.make_stream().value();  // lets go of a
   auto d = f.dev.make_stream().value();  // takes its word
-  __atomic_store_n(gate, 1, __ATOMIC_RELEASE);
+  held.open();
   fake_cuda::drain();
   f.look();
   CHECK(done.ready());
-  __atomic_store_n(gate, 1, __ATOMIC_RELEASE);
-  CHECK(!d.copy(y, x));  // lets go of b, so that the test ends
-  fake_cuda::drain();
-  f.look();
-  cudaFreeHost(gate);
-  cudaStreamDestroy(blocker);
+  CHECK(!d.copy(y, x));
 }
 
 TEST_CASE("fake_cuda: words are not freed with a device while another one's stream waits for them") {
   fixture f(completion_signal::word);
   auto b = f.dev.make_stream().value();
   auto x = f.filled(64, 1), y = f.filled(64, 0);
-  std::uint64_t* gate = nullptr;
-  REQUIRE(cudaHostAlloc(reinterpret_cast<void**>(&gate), 8, 0) == cudaSuccess);
-  *gate = 0;
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult status;
-  REQUIRE(cudaGetDriverEntryPointByVersion("cuStreamWaitValue64", &found, 12000, 0, &status) == cudaSuccess);
-  auto* wait_value = reinterpret_cast<CUresult (*)(CUstream, CUdeviceptr, cuuint64_t, unsigned)>(found);
-  REQUIRE(!b.launch_native("held", {}, [&](void* native) {
-    REQUIRE(wait_value(static_cast<cudaStream_t>(native), reinterpret_cast<CUdeviceptr>(gate), 1, 0) == CUDA_SUCCESS);
-  }));
+  word_gate held(b);
   {
     auto second = open_device(f.ctx.get_executor(), "cuda:0", {.signal = completion_signal::word}).value();
     auto a = second.make_stream().value();
@@ -163,7 +137,6 @@ TEST_CASE("fake_cuda: words are not freed with a device while another one's stre
   }
   auto third = open_device(f.ctx.get_executor(), "cuda:0").value();  // lets go of the second
   CHECK(first_violation() == "");
-  __atomic_store_n(gate, 1, __ATOMIC_RELEASE);
 }
 
 TEST_CASE("fake_cuda: a context that ends keeps buffers of copies that it could not wait for") {
@@ -437,4 +410,18 @@ TEST_CASE("fake_cuda: exportable memory of before a reset takes no entry of what
   for (int i = 0; i < 8; ++i) fresh.push_back(again.allocate(100, memory_kind::exportable).value());
   old.clear();
   for (auto& b : fresh) CHECK(again.export_memory(b).has_value());
+}
+
+TEST_CASE("fake_cuda: what launch_native() calls may not use the cokv stream: that is a rule, and names itself") {
+  for (auto signal : signals) {
+    fixture f(signal);
+    auto s = f.dev.make_stream().value();
+    auto a = f.filled(8, 1), b = f.filled(8, 0);
+    const auto rule = "uses the native stream";
+    CHECK(test::last_words([&] { (void)s.launch_native("k", {}, [&](void*) { (void)s.copy(b, a); }); }).find(rule) !=
+          std::string::npos);
+    (void)s.native_handle();
+    CHECK(test::last_words([&] { (void)s.launch_native("k", {}, [&](void*) { (void)s.record(); }); }).find(rule) !=
+          std::string::npos);
+  }
 }

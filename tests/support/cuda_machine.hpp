@@ -13,6 +13,7 @@
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <thread>
@@ -22,15 +23,22 @@
 
 namespace cokv::test {
 
+// Pinned memory with `value` in every byte.
+inline buffer filled(device from, std::size_t n, int value) {
+  auto b = from.allocate(n, memory_kind::pinned).value();
+  std::ranges::fill(b.bytes(), std::byte(value));
+  return b;
+}
+
+inline bool all_are(const buffer& b, int value) {
+  return std::ranges::all_of(b.bytes(), [value](std::byte x) { return x == std::byte(value); });
+}
+
 struct cuda_machine {
   asio::io_context context{1};
   cokv::device device;
 
-  buffer pinned(std::size_t n, int value) {
-    auto b = device.allocate(n, memory_kind::pinned).value();
-    std::fill(b.bytes().begin(), b.bytes().end(), std::byte(value));
-    return b;
-  }
+  buffer pinned(std::size_t n, int value) { return filled(device, n, value); }
 
   // Runs the loop until its work is done.
   void run(run_options options = {}) {

@@ -51,6 +51,8 @@ void set_capturing(void* stream, bool on);
 
 bool would_use(const void* p, std::size_t n);  // an operation that is not done
 
+std::size_t own_allocations();  // the stand-in's, of those that allocation_counter counts
+
 std::size_t live_streams();
 std::size_t live_events();
 std::size_t live_allocations();  // with registered memory and opened handles

@@ -1,13 +1,16 @@
 // The CUDA runtime's and driver's functions themselves.
 #include <cuda.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
 
+#include "support/allocation_counter.hpp"
 #include "support/fake_cuda_model.hpp"
 
 using namespace cokv::test::fake_cuda;
+using cokv::test::allocation_counter;
 
 namespace cokv::test::fake_cuda {
 void add_stream(model& m, CUstream_st* s);
@@ -15,11 +18,22 @@ void add_stream(model& m, CUstream_st* s);
 
 // Every call: one lock, counted, and failed when a test planned it.
 #define CALL(name)        \
+  const own_work inside;  \
   auto& m = model::get(); \
   auto lock = m.lock();   \
   if (auto planned = m.enter(#name); planned != cudaSuccess) return note(planned)
 
 namespace {
+
+// What the stand-in allocates by itself is not what a test counts.
+std::atomic<std::size_t> own_allocations_{0};
+class own_work {
+ public:
+  ~own_work() { own_allocations_ += count_.made(); }
+
+ private:
+  allocation_counter count_;
+};
 
 thread_local int current = 0;
 thread_local cudaError_t last_error = cudaSuccess;
@@ -55,29 +69,24 @@ cudaError_t release(model& m, void* p, const char* call) {
   return cudaSuccess;
 }
 
-CUresult write_value(CUstream s, CUdeviceptr word, cuuint64_t value, unsigned) {
+CUresult use_word(const char* call, CUstream s, CUdeviceptr word, cuuint64_t value, bool waits) {
+  const own_work inside;
   auto& m = model::get();
   auto lock = m.lock();
-  if (auto e = m.enter("cuStreamWriteValue64"); e != cudaSuccess) return static_cast<CUresult>(e);
-  if (!m.valid(s, "cuStreamWriteValue64")) return CUDA_ERROR_INVALID_HANDLE;
+  if (auto e = m.enter(call); e != cudaSuccess) return static_cast<CUresult>(e);
+  if (!m.valid(s, call)) return CUDA_ERROR_INVALID_HANDLE;
   operation op;
   op.word = reinterpret_cast<std::uint64_t*>(word);
   op.value = value;
+  op.waits_for_word = waits;
   m.enqueue(*s, std::move(op));
   return CUDA_SUCCESS;
 }
-
+CUresult write_value(CUstream s, CUdeviceptr word, cuuint64_t value, unsigned) {
+  return use_word("cuStreamWriteValue64", s, word, value, false);
+}
 CUresult wait_value(CUstream s, CUdeviceptr word, cuuint64_t value, unsigned) {
-  auto& m = model::get();
-  auto lock = m.lock();
-  if (auto e = m.enter("cuStreamWaitValue64"); e != cudaSuccess) return static_cast<CUresult>(e);
-  if (!m.valid(s, "cuStreamWaitValue64")) return CUDA_ERROR_INVALID_HANDLE;
-  operation op;
-  op.word = reinterpret_cast<std::uint64_t*>(word);
-  op.value = value;
-  op.waits_for_word = true;
-  m.enqueue(*s, std::move(op));
-  return CUDA_SUCCESS;
+  return use_word("cuStreamWaitValue64", s, word, value, true);
 }
 
 CUresult get_device(CUdevice* device, int ordinal) { return *device = ordinal, CUDA_SUCCESS; }
@@ -99,6 +108,8 @@ CUresult address_range(CUdeviceptr* base, std::size_t* size, CUdeviceptr p) {
 }
 
 }  // namespace
+
+std::size_t cokv::test::fake_cuda::own_allocations() { return own_allocations_; }
 
 extern "C" {
 

@@ -119,6 +119,7 @@ std::string geometry::canonical() const {
   for (auto& g : groups_) {
     out +=
         ";layers=" + std::to_string(g.first) + "+" + std::to_string(g.count) + ",heads=" + std::to_string(g.kv_heads);
+    if (g.window > 0) out += ",window=" + std::to_string(g.window);
     for (auto& p : g.planes)
       out += "," + p.name + ":" + std::string(to_string(p.type)) + (p.per_head ? "*" : "@") + std::to_string(p.dim);
   }

@@ -26,7 +26,17 @@ TEST_CASE("geometry: a block of every model in the table has its known size") {
       CHECK(g.segment_bytes(r.layers - 1) == r.bytes / r.layers);
       CHECK(g.layout().bytes() == r.bytes);
       CHECK(g.layout().layers() == r.layers);
+      CHECK(g.layers() == r.layers);
+      CHECK(g.block_tokens() == 16);
+      CHECK(g.kv_heads(r.layers - 1) == r.heads);
+      CHECK(g.row_bytes(0, 0) == r.head_size * 2);
+      CHECK(g.row_bytes(0, 1) == r.head_size * 2);
+      CHECK(g.head_bytes(0) == 2 * 16 * r.head_size * 2);
+      CHECK(g.plane_offset(0, 1, 1) == g.head_bytes(0) + 16 * r.head_size * 2);
+      CHECK(g.group(0).window == 0);
     }
+    CHECK(geometry::attention(r.layers, r.heads, r.head_size, dtype::fp8_e4m3).block_bytes() == r.bytes / 2);
+    CHECK(geometry::attention(r.layers, r.heads, r.head_size, dtype::f32, 32).block_bytes() == r.bytes * 4);
   }
 }
 
@@ -73,6 +83,16 @@ TEST_CASE("geometry: one line describes it, and different shapes read differentl
         for (std::uint32_t tokens : {8u, 16u})
           seen.insert(geometry::attention(layers, heads, 32, type, tokens).canonical());
   CHECK(seen.size() == 24);
+}
+
+TEST_CASE("geometry: a window is part of the shape, takes no room, and is told only where there is one") {
+  plane k{"k", dtype::f32, true, 32};
+  geometry all(16, {{0, 2, 4, {k}}, {2, 1, 4, {k}}}), some(16, {{0, 2, 4, {k}}, {2, 1, 4, {k}, 1024}});
+  CHECK(all.canonical() == "tokens=16;layers=0+2,heads=4,k:f32*32;layers=2+1,heads=4,k:f32*32");
+  CHECK(some.canonical() == "tokens=16;layers=0+2,heads=4,k:f32*32;layers=2+1,heads=4,window=1024,k:f32*32");
+  CHECK(all != some);
+  CHECK(all.block_bytes() == some.block_bytes());
+  CHECK(all.layout() == some.layout());
 }
 
 TEST_CASE("geometry: what can't be is refused by name") {

@@ -22,12 +22,14 @@ struct plane {
   friend bool operator==(const plane&, const plane&) = default;
 };
 
-// Consecutive layers of one shape. kv_heads is 0 exactly when no plane has heads.
+// Consecutive layers of one shape. kv_heads is 0 exactly when no plane has heads. Layers with a sliding window attend to
+// so many tokens at most; the others' KV is of no use to them (slice.hpp). A block has room for every layer all the same.
 struct layer_group {
   std::uint32_t first = 0;
   std::uint32_t count = 0;
   std::uint32_t kv_heads = 0;
   std::vector<plane> planes;
+  std::uint32_t window = 0;  // tokens; 0: all
   friend bool operator==(const layer_group&, const layer_group&) = default;
 };
 

@@ -4,7 +4,7 @@
 #include <new>
 #include <string>
 
-#include "cokv/kvstream/slice.hpp"
+#include "cokv/kvstream/kv_layout.hpp"
 #include "cokv/runtime/detail/initiate.hpp"
 #include "cokv/runtime/detail/run_as_operation.hpp"
 #include "cokv/runtime/error.hpp"

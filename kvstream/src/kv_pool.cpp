@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "cokv/kvstream/slice.hpp"
+#include "cokv/kvstream/kv_layout.hpp"
 #include "cokv/runtime/error.hpp"
 
 namespace cokv {

@@ -1,22 +1,9 @@
 #include "cokv/kvstream/slice.hpp"
 
-#include <algorithm>
 #include <limits>
 #include <stdexcept>
 
 namespace cokv {
-
-std::uint64_t segment_offset(const geometry& g, std::uint32_t blocks, std::uint32_t layer, std::uint32_t block) {
-  std::uint64_t before = 0;
-  for (auto& group : g.groups()) {
-    if (layer < group.first + group.count)
-      return (before + g.segment_bytes(layer) * (layer - group.first)) * blocks + g.segment_bytes(layer) * block;
-    before += g.segment_bytes(group.first) * group.count;
-  }
-  throw std::out_of_range("segment_offset: no layer " + std::to_string(layer));
-}
-
-std::uint64_t pool_bytes(const geometry& g, std::uint32_t blocks) { return g.block_bytes() * blocks; }
 
 slice::slice(geometry g, index_range layers, std::vector<std::uint32_t> blocks)
     : geometry_(std::make_shared<const geometry>(std::move(g))), layers_(layers), blocks_(std::move(blocks)) {
@@ -30,6 +17,7 @@ slice& slice::tokens(index_range positions) {
   if (positions.end() > std::uint64_t{geometry_->block_tokens()} * blocks_.size())
     throw std::out_of_range("slice: tokens beyond the blocks");
   tokens_ = positions;
+  narrowed_ = true;
   return *this;
 }
 
@@ -41,30 +29,79 @@ slice& slice::heads(index_range heads) {
   return *this;
 }
 
+slice& slice::planes(plane_set which) noexcept {
+  planes_ = which;
+  return *this;
+}
+
+slice& slice::ends_at(std::uint32_t tokens) noexcept {
+  end_ = tokens;
+  return *this;
+}
+
 index_range slice::heads_of(std::uint32_t layer) const {
   auto heads = geometry_->kv_heads(layer);
   if (heads == 0 || all_heads_) return {0, heads};
   return heads_;
 }
 
-void slice::check_blocks(std::uint32_t pool_blocks) const {
-  for (auto b : blocks_)
-    if (b >= pool_blocks) throw std::out_of_range("slice: block index beyond the pool");
+index_range slice::tokens(std::uint32_t layer) const {
+  const auto window = geometry_->group(layer).window;
+  if (window == 0 || (!end_ && !narrowed_)) return tokens_;
+  const auto end = end_ ? std::uint64_t{*end_} : tokens_.end();
+  const auto from = std::max<std::uint64_t>(tokens_.first, end - std::min<std::uint64_t>(end, window));
+  if (from >= tokens_.end()) return {};
+  return {static_cast<std::uint32_t>(from), static_cast<std::uint32_t>(tokens_.end() - from)};
+}
+
+index_range slice::covered() const {
+  const auto per_block = geometry_->block_tokens();
+  auto from = tokens_.end();
+  for (auto layer = layers_.first; layer < layers_.end(); ++layer)
+    if (auto t = tokens(layer); t.count > 0) from = std::min<std::uint64_t>(from, t.first);
+  if (from == tokens_.end()) return {};
+  const auto first = static_cast<std::uint32_t>(from / per_block);
+  return {first, static_cast<std::uint32_t>((tokens_.end() - 1) / per_block) + 1 - first};
 }
 
 std::uint64_t slice::bytes() const {
-  std::uint64_t per_token = 0;
+  std::uint64_t bytes = 0;
   for (auto layer = layers_.first; layer < layers_.end(); ++layer) {
-    auto& group = geometry_->group(layer);
-    for (std::size_t i = 0; i < group.planes.size(); ++i)
-      per_token += geometry_->row_bytes(layer, i) * (group.planes[i].per_head ? heads_of(layer).count : 1);
+    const auto& group = geometry_->group(layer);
+    const auto heads = planes_ == plane_set::shared ? 0 : heads_of(layer).count;
+    std::uint64_t per_token = 0;
+    for (std::size_t i = 0; i < group.planes.size(); ++i) {
+      const auto times = group.planes[i].per_head ? heads : planes_ != plane_set::per_head;
+      per_token += geometry_->row_bytes(layer, i) * times;
+    }
+    bytes += per_token * tokens(layer).count;
   }
-  return per_token * tokens_.count;
+  return bytes;
 }
 
-std::vector<extent> slice::extents(std::uint32_t pool_blocks) const {
+bool slice::reaches(const kv_layout& in) const noexcept {
+  const auto places = covered();
+  const auto per_block = geometry_->block_tokens();
+  const bool even = in.page_tokens() % per_block == 0;
+  for (auto i = places.first; i < places.end(); ++i) {
+    if (blocks_[i] >= in.blocks()) return false;
+    if (even) continue;
+    const auto end = std::min<std::uint64_t>(tokens_.end() - std::uint64_t{i} * per_block, per_block);
+    if (end > in.tokens_of(blocks_[i])) return false;
+  }
+  return true;
+}
+
+bool slice::fits(const kv_layout& in) const noexcept { return *geometry_ == in.shape() && reaches(in); }
+
+void slice::check(const kv_layout& in) const {
+  if (*geometry_ != in.shape()) throw std::invalid_argument("slice: the layout is of another geometry");
+  if (!reaches(in)) throw std::out_of_range("slice: blocks or tokens beyond the layout");
+}
+
+std::vector<extent> slice::extents(const kv_layout& in) const {
   std::vector<extent> out;
-  for_each_extent(pool_blocks, [&](extent e) { out.push_back(e); });
+  for_each_extent(in, [&](extent e) { out.push_back(e); });
   return out;
 }
 

@@ -103,6 +103,7 @@ awaitable<result<transferred>> scatter(source from, std::uint64_t offset, kv_vie
   if (!options.through) {
     if (options.digest) co_return errc::invalid_argument;
     if (auto ec = co_await from.backend()->get(offset, std::move(*pieces), options.begin)) co_return ec;
+    if (auto ec = to.check(what)) co_return ec;  // written, but for nobody: freed meanwhile
     co_return all;
   }
 
@@ -139,6 +140,7 @@ awaitable<result<transferred>> scatter(source from, std::uint64_t offset, kv_vie
   co_await asio::this_coro::throw_if_cancelled(false);  // what was cancelled ends after its kernels all the same
   if (auto ec = co_await stopped(v, options.through->kernels)) co_return ec;
   if (options.digest && digest->value() != *options.digest) co_return errc::digest_mismatch;
+  if (auto ec = to.check(what)) co_return ec;
   co_return transferred{all.bytes, digest->value()};
 }
 

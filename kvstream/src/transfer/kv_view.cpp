@@ -1,59 +1,74 @@
 #include "cokv/kvstream/kv_view.hpp"
 
-#include <algorithm>
-
 #include "cokv/runtime/error.hpp"
 
 namespace cokv {
 
 kv_view::kv_view(const kv_pool& pool, std::span<const block_lease> leases) {
-  auto made = std::make_shared<state>(state{pool.shape(), pool.blocks(), &pool, {}, {}});
+  auto made = std::make_shared<state>(state{kv_layout::paged(pool.shape(), pool.blocks()), &pool, {}, {}});
   for (const auto& lease : leases) made->refs[lease.index()] = lease.ref();
   state_ = std::move(made);
 }
 
-kv_view::kv_view(geometry g, buffer memory, std::uint32_t blocks) {
-  if (memory.size() < pool_bytes(g, blocks))
-    throw config_error("KV memory of " + std::to_string(memory.size()) + " bytes is too small for " +
-                       std::to_string(blocks) + " blocks");
-  state_ = std::make_shared<state>(state{std::move(g), blocks, nullptr, {}, std::move(memory)});
+kv_view::kv_view(kv_layout layout, std::vector<buffer> memory) {
+  if (memory.size() != layout.buffers())
+    throw config_error("KV memory is " + std::to_string(memory.size()) + " buffers, its layout has " +
+                       std::to_string(layout.buffers()));
+  for (std::uint32_t i = 0; i < layout.buffers(); ++i)
+    if (memory[i].size() < layout.bytes(i))
+      throw config_error("KV memory: buffer " + std::to_string(i) + " has " + std::to_string(memory[i].size()) +
+                         " bytes, its layout reaches to " + std::to_string(layout.bytes(i)));
+  state_ = std::make_shared<state>(state{std::move(layout), nullptr, {}, std::move(memory)});
+}
+
+kv_view::kv_view(geometry g, buffer memory, std::uint32_t blocks)
+    : kv_view(kv_layout::paged(std::move(g), blocks), {std::move(memory)}) {}
+
+// Of the blocks that the slice covers, in its order; none in memory that is no pool's.
+result<std::vector<block_ref>> kv_view::refs(const slice& what) const {
+  const auto& [layout, pool, known, memory] = *state_;
+  if (what.shape() != layout.shape()) return errc::invalid_argument;
+  if (!what.fits(layout)) return errc::out_of_range;
+  std::vector<block_ref> refs;
+  if (!pool) return refs;
+  const auto places = what.covered();
+  refs.reserve(places.count);
+  for (auto i = places.first; i < places.end(); ++i) {
+    const auto ref = known.find(what.blocks()[i]);
+    if (ref == known.end() || !pool->current(ref->second)) return errc::stale_reference;
+    refs.push_back(ref->second);
+  }
+  return refs;
+}
+
+error_code kv_view::check(const slice& what) const {
+  const auto found = refs(what);
+  return found ? error_code() : found.error();
 }
 
 result<std::vector<buffer>> kv_view::pieces(const slice& what) const {
-  const auto& [shape, blocks, pool, refs, memory] = *state_;
-  if (what.shape() != shape) return errc::invalid_argument;
-  for (auto b : what.blocks())
-    if (b >= blocks) return errc::out_of_range;
+  const auto found = refs(what);
+  if (!found) return found.error();
+  const auto& s = *state_;
   std::vector<buffer> pieces;
-  if (!pool) {
-    what.for_each_extent(blocks, [&](extent e) { pieces.push_back(state_->memory.slice(e.offset, e.size)); });
+  if (!s.pool) {
+    what.for_each_extent(s.layout, [&](extent e) { pieces.push_back(s.memory[e.buffer].slice(e.offset, e.size)); });
     return pieces;
   }
 
   // Extents of neighbouring blocks are one run of memory, but each block is held by its own buffer.
-  struct held {
-    std::uint64_t offset;
-    buffer segment;
-  };
-  std::vector<held> segments;
-  for (auto layer = what.layers().first; layer < what.layers().end(); ++layer)
-    for (auto b : what.blocks()) {
-      auto ref = refs.find(b);
-      if (ref == refs.end()) return errc::stale_reference;
-      auto segment = pool->segment(layer, ref->second);
-      if (!segment) return segment.error();
-      segments.push_back({pool->offset(layer, b), std::move(*segment)});
+  const auto first = what.covered().first;
+  buffer segment;
+  std::uint64_t begin = 0;
+  auto of = std::pair(~std::uint32_t{0}, std::size_t{0});
+  what.for_each_block_extent(s.layout, [&](std::uint32_t layer, std::size_t place, extent e) {
+    if (of != std::pair(layer, place)) {
+      const auto ref = (*found)[place - first];
+      segment = s.pool->segment(layer, ref).value();
+      begin = s.pool->offset(layer, ref.index);
+      of = {layer, place};
     }
-  std::ranges::sort(segments, {}, &held::offset);
-  what.for_each_extent(blocks, [&](extent e) {
-    auto at = std::ranges::upper_bound(segments, e.offset, {}, &held::offset) - 1;
-    while (e.size > 0) {
-      const auto begin = e.offset - at->offset;
-      const auto n = std::min(e.size, at->segment.size() - begin);
-      pieces.push_back(at->segment.slice(begin, n));
-      e = {e.offset + n, e.size - n};
-      while (e.size > 0 && at->offset + at->segment.size() <= e.offset) ++at;
-    }
+    pieces.push_back(segment.slice(e.offset - begin, e.size));
   });
   return pieces;
 }

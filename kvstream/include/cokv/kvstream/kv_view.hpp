@@ -1,8 +1,9 @@
-// The KV memory that a slice selects from: blocks of a pool, each checked to be still the one that was meant, or
-// memory of the same layout that somebody else owns. Turns a slice into the buffers it covers.
+// The KV memory that a slice selects from: blocks of a pool, each checked to be still the one that was meant, or memory
+// of any layout that somebody else owns. Turns a slice into the buffers it covers.
 //
 //     kv_view view(pool, leases);
 //     for (buffer& piece : view.pieces(slice(g, {0, 4}, table)).value()) ...
+//     kv_view theirs(kv_layout::faster_transformer(g, batch, max_seq), {key_cache, value_cache});
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "cokv/kvstream/kv_layout.hpp"
 #include "cokv/kvstream/kv_pool.hpp"
 #include "cokv/kvstream/slice.hpp"
 
@@ -21,23 +23,30 @@ class kv_view {
  public:
   // The pool outlives the view; the leases need not: a buffer of pieces() keeps its block from being handed out again.
   kv_view(const kv_pool& pool, std::span<const block_lease> leases);
-  // Memory laid out as a pool of `blocks` blocks. Throws config_error when it is too small.
+  // Somebody else's memory, which nobody frees while the view or a buffer of it is there. Throws config_error, naming
+  // the buffer, where there are fewer or more than the layout has, or where it reaches beyond one.
+  kv_view(kv_layout layout, std::vector<buffer> memory);
+  // The same, laid out as a pool of `blocks` blocks.
   kv_view(geometry g, buffer memory, std::uint32_t blocks);
 
-  std::uint32_t blocks() const noexcept { return state_->blocks; }
+  const kv_layout& layout() const noexcept { return state_->layout; }
+  std::uint32_t blocks() const noexcept { return layout().blocks(); }
 
   // The extents of the slice, in its order, cut where blocks meet. errc::stale_reference for a block that was freed or
-  // is none of the view's, errc::out_of_range for an index beyond it, errc::invalid_argument for another geometry.
+  // is none of the view's, errc::out_of_range for blocks or tokens beyond it, errc::invalid_argument for another
+  // geometry.
   result<std::vector<buffer>> pieces(const slice& what) const;
+  // The same errors: whether what was asked for a while ago still is what it was.
+  error_code check(const slice& what) const;
 
  private:
   struct state {
-    geometry shape;
-    std::uint32_t blocks = 0;
+    kv_layout layout;
     const kv_pool* pool = nullptr;
     std::map<std::uint32_t, block_ref> refs;
-    buffer memory;
+    std::vector<buffer> memory;
   };
+  result<std::vector<block_ref>> refs(const slice& what) const;
   std::shared_ptr<const state> state_;
 };
 

@@ -1,18 +1,29 @@
-// A selection of KV memory: layers x a sequence's blocks (or some of its tokens) x heads. It iterates the contiguous
-// extents it covers, neighbours merged, so one selection can be copied, sent or digested without knowing the layout.
+// A selection of KV: layers x a sequence's blocks (or some of its tokens) x heads. It iterates the contiguous extents
+// that it covers in memory of any layout, neighbours merged, so one selection can be copied, sent or digested without
+// knowing the layout.
 //
 //     cokv::slice s(g, {.first = 0, .count = 4}, block_table);         // four layers of a whole sequence
 //     s.tokens({32, 7}).heads({0, 2});                                 // seven tokens of two heads
-//     s.for_each_extent(pool_blocks, [&](cokv::extent e) { send(memory + e.offset, e.size); });
+//     s.for_each_extent(layout, [&](cokv::extent e) { send(memory + e.offset, e.size); });
+//
+// The order is the same for every layout: layer, block, head, plane, token, dim, and behind a block's heads its planes
+// without heads: plane, token, dim. So what one side packs through its layout, the other unpacks through its own.
+//
+// Sliding windows: a layer group with a window keeps no more than the last `window` tokens before the sequence's end,
+// and a slice covers no others there. The end is where tokens() ends, or where ends_at() says; a slice that was told
+// neither does not know how far its last block is filled, and leaves nothing out. Blocks of which no layer covers a
+// token are neither read, written nor looked at: the table may say anything there.
 #pragma once
 
 #include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cokv/kvstream/geometry.hpp"
+#include "cokv/kvstream/kv_layout.hpp"
 
 namespace cokv {
 
@@ -23,57 +34,71 @@ struct index_range {
   friend bool operator==(index_range, index_range) = default;
 };
 
-// Bytes that lie together in paged memory [layer][block]...
-struct extent {
-  std::uint64_t offset = 0;
-  std::uint64_t size = 0;
-  friend bool operator==(const extent&, const extent&) = default;
-};
-
-// Paged memory of `blocks` blocks: where a layer's part of a block begins, and the bytes of it all.
-std::uint64_t segment_offset(const geometry& g, std::uint32_t blocks, std::uint32_t layer, std::uint32_t block);
-std::uint64_t pool_bytes(const geometry& g, std::uint32_t blocks);
+// Planes with heads are split over tensor-parallel workers, those without are the same on each.
+enum class plane_set : std::uint8_t { all, per_head, shared };
 
 class slice {
  public:
-  // `blocks` is a sequence's block table: indexes into paged memory, in the order of its tokens. Everything is selected
-  // until narrowed. Throws std::out_of_range for layers that the geometry does not have.
+  // `blocks` is a sequence's block table: indexes into memory, in the order of its tokens. Everything is selected until
+  // narrowed. Throws std::out_of_range for layers that the geometry does not have.
   slice(geometry g, index_range layers, std::vector<std::uint32_t> blocks);
 
-  // Narrow to positions in the sequence, or to heads; planes without heads belong to every selection of heads, since
-  // every tensor-parallel shard keeps them. Throw std::out_of_range beyond what there is.
+  // Narrow to positions in the sequence, or to heads. Planes without heads belong to every selection of heads, unless
+  // planes() says otherwise. Throw std::out_of_range beyond what there is.
   slice& tokens(index_range positions);
   slice& heads(index_range heads);
+  slice& planes(plane_set which) noexcept;
+  // How many tokens the sequence has, for windows, where tokens() ends before it: a part of a sequence then covers what
+  // is left of it in the end, not what its own end needs.
+  slice& ends_at(std::uint32_t tokens) noexcept;
 
   const geometry& shape() const noexcept { return *geometry_; }
   index_range layers() const noexcept { return layers_; }
   index_range tokens() const noexcept { return tokens_; }
+  // Of them, those that a layer covers.
+  index_range tokens(std::uint32_t layer) const;
   const std::vector<std::uint32_t>& blocks() const noexcept { return blocks_; }
+  // The places in blocks() that some layer covers a token of.
+  index_range covered() const;
   std::uint64_t bytes() const;
 
-  // In order of layer, block, head, plane; extents that touch are given as one. Throws std::out_of_range for a block
-  // index that is not below pool_blocks.
+  // The layout is of this geometry and has every block and token selected. What follows throws where it does not:
+  // std::invalid_argument, std::out_of_range.
+  bool fits(const kv_layout& in) const noexcept;
+
+  // f(extent), extents that touch given as one.
   template <std::invocable<extent> F>
-  void for_each_extent(std::uint32_t pool_blocks, F&& f) const {
-    extent pending;
-    walk(pool_blocks, [&](extent e) {
-      if (pending.size > 0 && pending.offset + pending.size == e.offset) {
-        pending.size += e.size;
-        return;
-      }
-      if (pending.size > 0) f(pending);
-      pending = e;
-    });
-    if (pending.size > 0) f(pending);
+  void for_each_extent(const kv_layout& in, F&& f) const {
+    check(in);
+    merge<false>(in, [&](std::uint32_t, std::size_t, extent e) { f(e); });
   }
-  std::vector<extent> extents(std::uint32_t pool_blocks) const;
+  // f(layer, place in blocks(), extent): the same, but each extent belongs to one layer and block.
+  template <std::invocable<std::uint32_t, std::size_t, extent> F>
+  void for_each_block_extent(const kv_layout& in, F&& f) const {
+    check(in);
+    merge<true>(in, f);
+  }
+  // f(extent): each on its own, a chunk of a row of one token (a row, where the layout keeps it together). What moves
+  // when nothing is packed or merged; for comparison.
+  template <std::invocable<extent> F>
+  void for_each_fragment(const kv_layout& in, F&& f) const {
+    check(in);
+    walk<true>(in, [&](std::uint32_t, std::size_t, extent e) { f(e); });
+  }
+  std::vector<extent> extents(const kv_layout& in) const;
 
  private:
-  template <class F>
-  void walk(std::uint32_t pool_blocks, F&& f) const;
-  template <class F>
-  void walk_block(std::uint32_t layer, std::uint64_t base, index_range rows, F&& f) const;
-  void check_blocks(std::uint32_t pool_blocks) const;
+  struct stretch;
+  template <bool ByBlock, class F>
+  void merge(const kv_layout& in, F&& f) const;
+  template <bool Fragments, class F>
+  void walk(const kv_layout& in, F&& f) const;
+  template <bool Fragments, class F>
+  static void walk_block(const detail::placed_group& g, const stretch& s, F&& f);
+  template <bool Fragments, class F>
+  static void walk_plane(const detail::placed_plane& p, const stretch& s, std::uint64_t head, F&& f);
+  void check(const kv_layout& in) const;
+  bool reaches(const kv_layout& in) const noexcept;
   index_range heads_of(std::uint32_t layer) const;
 
   std::shared_ptr<const geometry> geometry_;
@@ -82,41 +107,11 @@ class slice {
   index_range tokens_;
   index_range heads_;
   bool all_heads_ = true;
+  bool narrowed_ = false;  // to tokens
+  plane_set planes_ = plane_set::all;
+  std::optional<std::uint32_t> end_;
 };
 
-template <class F>
-void slice::walk_block(std::uint32_t layer, std::uint64_t base, index_range rows, F&& f) const {
-  auto& group = geometry_->group(layer);
-  auto heads = heads_of(layer);
-  bool whole = rows.count == geometry_->block_tokens();
-  if (whole && heads.count > 0)
-    f(extent{base + geometry_->head_bytes(layer) * heads.first, geometry_->head_bytes(layer) * heads.count});
-  auto part = [&](std::uint32_t head, std::size_t plane) {
-    auto row = geometry_->row_bytes(layer, plane);
-    f(extent{base + geometry_->plane_offset(layer, head, plane) + row * rows.first, row * rows.count});
-  };
-  for (auto head = heads.first; !whole && head < heads.end(); ++head)
-    for (std::size_t i = 0; i < group.planes.size(); ++i)
-      if (group.planes[i].per_head) part(head, i);
-  for (std::size_t i = 0; i < group.planes.size(); ++i)
-    if (!group.planes[i].per_head) part(0, i);
-}
-
-template <class F>
-void slice::walk(std::uint32_t pool_blocks, F&& f) const {
-  check_blocks(pool_blocks);
-  if (tokens_.count == 0) return;
-  auto per_block = geometry_->block_tokens();
-  for (auto layer = layers_.first; layer < layers_.end(); ++layer) {
-    auto layer_base = segment_offset(*geometry_, pool_blocks, layer, 0);
-    auto bytes = geometry_->segment_bytes(layer);
-    for (auto position = std::uint64_t{tokens_.first}; position < tokens_.end();) {
-      auto first = static_cast<std::uint32_t>(position % per_block);
-      auto count = static_cast<std::uint32_t>(std::min<std::uint64_t>(per_block - first, tokens_.end() - position));
-      walk_block(layer, layer_base + bytes * blocks_[position / per_block], {first, count}, f);
-      position += count;
-    }
-  }
-}
-
 }  // namespace cokv
+
+#include "cokv/kvstream/detail/slice_walk.hpp"

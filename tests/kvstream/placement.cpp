@@ -86,6 +86,14 @@ TEST_CASE("placement: workers have the same name exactly when they keep the same
   }
 }
 
+TEST_CASE("placement: a worker's layers keep their windows") {
+  plane k{"k", dtype::f16, true, 2};
+  geometry model(4, {{0, 3, 4, {k}, 64}, {3, 1, 4, {k}}});
+  placement p(topology(2, 2), model, {0, 1}), q(topology(2, 2), model, {1, 0});
+  CHECK(p.shape() == geometry(4, {{0, 2, 2, {k}, 64}}));
+  CHECK(q.shape() == geometry(4, {{0, 1, 2, {k}, 64}, {1, 1, 2, {k}}}));
+}
+
 TEST_CASE("placement: what does not fit is refused") {
   auto model = geometry::attention(4, 4, 32, dtype::f32);
   CHECK_THROWS_AS(placement(topology(5, 1), model, {}), config_error);

@@ -23,8 +23,12 @@ index_range inside(const layer_group& g, index_range layers) {
 geometry local_shape(const topology& t, const geometry& model, worker w, index_range layers) {
   std::vector<layer_group> groups;
   for (auto& g : model.groups())
-    if (auto part = inside(g, layers); part.count > 0)
-      groups.push_back({part.first - layers.first, part.count, t.heads(g.kv_heads, w.rank).count, g.planes});
+    if (auto part = inside(g, layers); part.count > 0) {
+      auto& own = groups.emplace_back(g);
+      own.first = part.first - layers.first;
+      own.count = part.count;
+      own.kv_heads = t.heads(g.kv_heads, w.rank).count;
+    }
   return geometry(model.block_tokens(), std::move(groups));
 }
 

@@ -22,8 +22,9 @@ slice& slice::tokens(index_range positions) {
 }
 
 slice& slice::heads(index_range heads) {
-  for (auto& group : geometry_->groups())
-    if (group.kv_heads > 0 && heads.end() > group.kv_heads) throw std::out_of_range("slice: heads beyond the geometry");
+  for (auto layer = layers_.first; layer < layers_.end(); ++layer)
+    if (auto of = geometry_->kv_heads(layer); of > 0 && heads.end() > of)
+      throw std::out_of_range("slice: heads beyond the geometry");
   heads_ = heads;
   all_heads_ = false;
   return *this;

@@ -225,6 +225,7 @@ TEST_CASE("slice: beyond the geometry, the sequence or the pool is refused") {
   slice s(g, {0, 4}, {0, 9});
   CHECK_THROWS_AS(s.tokens({7, 2}), std::out_of_range);
   CHECK_THROWS_AS(s.heads({2, 1}), std::out_of_range);
+  CHECK_NOTHROW(slice(g, {0, 3}, {0}).heads({2, 1}));  // of the layers selected, those with heads have this one
   CHECK_THROWS_AS(s.extents(kv_layout::paged(g, 9)), std::out_of_range);
   CHECK(segment_offset(g, 10, 0, 9) == 9 * g.segment_bytes(0));
   CHECK_THROWS_AS(segment_offset(g, 10, 4, 0), std::out_of_range);

@@ -98,6 +98,7 @@ TEST_CASE("topology: what no model can have is refused") {
   CHECK_THROWS_AS(topology(1, 0), config_error);
   CHECK_THROWS_AS(topology(topology::max_depth + 1, 1), config_error);
   CHECK_THROWS_AS(topology(1, topology::max_degree + 1), config_error);
+  CHECK_THROWS_AS(topology(64, 65), config_error);
   CHECK_THROWS_AS(topology(2, 1, 0, {0}), config_error);
   CHECK_THROWS_AS(topology(2, 1, 0, {1, 2}), config_error);
   CHECK_THROWS_AS(topology(3, 1, 0, {0, 5, 5}), config_error);
@@ -116,7 +117,8 @@ TEST_CASE("topology: the text says everything, in one spelling") {
     std::vector<std::uint32_t> starts;
     if (below(2) == 0)
       for (std::uint32_t i = 0, at = 0; i < depth; ++i, at += 1 + below(3)) starts.push_back(at);
-    topology t(depth, 1 + below(topology::max_degree), below(3) * below(1000), std::move(starts));
+    auto degrees = std::min(topology::max_degree, topology::max_workers / depth);
+    topology t(depth, 1 + below(degrees), below(3) * below(1000), std::move(starts));
     auto text = t.text();
     REQUIRE(text.size() <= topology::max_text);
     auto parsed = topology::parse(text);
@@ -129,7 +131,7 @@ TEST_CASE("topology: a text that is none is refused") {
   std::string_view bad =
       "|pp|pp4|pp4x|pp4xtp|xtp2|tp2xpp4|pp4xtp2 | pp4xtp2|PP4xtp2|pp04xtp2|pp4xtp02|pp+4xtp2|pp-4xtp2|"
       "pp0xtp2|pp4xtp0|pp4xtp2xmb|pp4xtp2xmb0|pp4xtp2xmb8x|pp4xtp2,mb8|pp4294967297xtp2|"
-      "pp4xtp99999999999999999999|pp1025xtp1|pp1xtp257|pp2@xtp1|pp2@0xtp1|pp2@0,xtp1|pp2@0,5,xtp1|"
+      "pp4xtp99999999999999999999|pp1025xtp1|pp64xtp65|pp1xtp257|pp2@xtp1|pp2@0xtp1|pp2@0,xtp1|pp2@0,5,xtp1|"
       "pp2@1,5xtp1|pp2@0,0xtp1|pp2@0,05xtp1|pp2@0,5,9xtp1|pp1@0xtp1|pp2@0,4096xtp1|pp2@0@5xtp1|pp2,0,5xtp1";
   for (auto part : bad | std::views::split('|')) {
     std::string text(part.begin(), part.end());

@@ -44,6 +44,7 @@ topology::topology(std::uint32_t depth, std::uint32_t degree, std::uint32_t micr
     : depth_(depth), degree_(degree), microbatch_(microbatch), starts_(std::move(starts)) {
   if (depth_ == 0 || depth_ > max_depth) fail("the pipeline's depth is " + bounds(depth_, max_depth));
   if (degree_ == 0 || degree_ > max_degree) fail("the tensor-parallel degree is " + bounds(degree_, max_degree));
+  if (workers() > max_workers) fail("the number of workers is " + bounds(workers(), max_workers));
   if (starts_.empty()) return;
   if (starts_.size() != depth_)
     fail(std::to_string(starts_.size()) + " first layers given for " + std::to_string(depth_) + " stages");

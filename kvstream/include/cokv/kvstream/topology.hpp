@@ -35,6 +35,7 @@ class topology {
  public:
   static constexpr std::uint32_t max_depth = 1024;
   static constexpr std::uint32_t max_degree = 256;
+  static constexpr std::uint32_t max_workers = 4096;
   static constexpr std::size_t max_text = 8192;
 
   // `microbatch` is the sequences in one; 0: a batch is not split. `starts` names each stage's first layer, ascending

@@ -67,15 +67,20 @@ TEST_CASE("kv layout: a selection is the same bytes in the same order, whatever 
         CHECK(bytes_of(parts) == expected);
         CHECK(parts.size() >= extents.size());
 
-        std::vector<extent> by_block;
-        std::set<std::pair<std::uint32_t, std::size_t>> seen;
-        s.for_each_block_extent(known.layout, [&](std::uint32_t layer, std::size_t place, extent e) {
-          by_block.push_back(e);
-          seen.emplace(layer, place);
-        });
-        CHECK(bytes_of(by_block) == expected);
+        // Runs say the same, and each belongs to one layer and block.
+        std::vector<extent> by_run;
+        std::size_t runs = 0;
         const auto covered = s.covered();
-        for (auto [layer, place] : seen) CHECK((place >= covered.first && place < covered.end()));
+        s.for_each_run(known.layout, [&](std::uint32_t layer, std::size_t place, const kv_run& r) {
+          CHECK((layer >= what.layers.first && layer < what.layers.end()));
+          CHECK((place >= covered.first && place < covered.end()));
+          for (std::uint64_t row = 0; row < r.rows; ++row)
+            for (std::uint64_t c = 0; c < r.chunks; ++c)
+              by_run.push_back({r.offset + row * r.row_stride + c * r.chunk_stride, r.chunk_bytes, r.buffer});
+          ++runs;
+        });
+        CHECK(bytes_of(by_run) == expected);
+        CHECK(runs <= std::size_t{what.layers.count} * n * (3 * 4 + 4));  // heads and planes at most, not tokens
         ++compared;
       }
     }

@@ -46,30 +46,45 @@ error_code kv_view::check(const slice& what) const {
   return found ? error_code() : found.error();
 }
 
-result<std::vector<buffer>> kv_view::pieces(const slice& what) const {
+// A pool's runs of neighbouring blocks may be one run of memory, but each block is held by its own buffer.
+result<kv_runs> kv_view::runs(const slice& what) const {
   const auto found = refs(what);
   if (!found) return found.error();
   const auto& s = *state_;
-  std::vector<buffer> pieces;
+  kv_runs out;
   if (!s.pool) {
-    what.for_each_extent(s.layout, [&](extent e) { pieces.push_back(s.memory[e.buffer].slice(e.offset, e.size)); });
-    return pieces;
+    what.for_each_run(s.layout, [&](std::uint32_t, std::size_t, const kv_run& r) { out.runs.push_back(r); });
+    out.memory = s.memory;
+    return out;
   }
-
-  // Extents of neighbouring blocks are one run of memory, but each block is held by its own buffer.
   const auto first = what.covered().first;
-  buffer segment;
   std::uint64_t begin = 0;
   auto of = std::pair(~std::uint32_t{0}, std::size_t{0});
-  what.for_each_block_extent(s.layout, [&](std::uint32_t layer, std::size_t place, extent e) {
+  what.for_each_run(s.layout, [&](std::uint32_t layer, std::size_t place, kv_run r) {
     if (of != std::pair(layer, place)) {
       const auto ref = (*found)[place - first];
-      segment = s.pool->segment(layer, ref).value();
+      out.memory.push_back(s.pool->segment(layer, ref).value());
       begin = s.pool->offset(layer, ref.index);
       of = {layer, place};
     }
-    pieces.push_back(segment.slice(e.offset - begin, e.size));
+    r.offset -= begin;
+    r.buffer = static_cast<std::uint32_t>(out.memory.size() - 1);
+    out.runs.push_back(r);
   });
+  return out;
+}
+
+result<std::vector<buffer>> kv_view::pieces(const slice& what) const {
+  std::vector<buffer> pieces;
+  if (const auto& s = *state_; !s.pool) {
+    if (auto ec = check(what)) return ec;
+    what.for_each_extent(s.layout, [&](extent e) { pieces.push_back(s.memory[e.buffer].slice(e.offset, e.size)); });
+    return pieces;
+  }
+  const auto all = runs(what);
+  if (!all) return all.error();
+  pieces.reserve(all->runs.size());
+  for (const auto& r : all->runs) pieces.push_back(all->memory[r.buffer].slice(r.offset, r.bytes()));  // together here
   return pieces;
 }
 

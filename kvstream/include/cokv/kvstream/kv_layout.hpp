@@ -30,6 +30,23 @@ struct extent {
   friend bool operator==(const extent&, const extent&) = default;
 };
 
+// Rows at equal distances, cut into chunks at equal distances: what a head of a plane is in memory. Its bytes are those
+// of its rows in order, and of their chunks.
+struct kv_run {
+  std::uint64_t offset = 0;
+  std::uint32_t buffer = 0;
+  std::uint64_t rows = 1;
+  std::uint64_t row_stride = 0;
+  std::uint64_t chunks = 1;
+  std::uint64_t chunk_stride = 0;
+  std::uint64_t chunk_bytes = 0;
+
+  std::uint64_t row_bytes() const noexcept { return chunks * chunk_bytes; }
+  std::uint64_t bytes() const noexcept { return rows * row_bytes(); }
+  bool together() const noexcept { return rows == 1 && chunks == 1; }
+  friend bool operator==(const kv_run&, const kv_run&) = default;
+};
+
 // Of one plane of a layer group: chunk c of a token's row begins at offset + layer * .layer + page * .page + head * .head
 // + token * .token + c * .chunk, layers counted from the group's first, tokens from the page's. All in bytes.
 struct plane_strides {

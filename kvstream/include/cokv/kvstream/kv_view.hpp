@@ -18,6 +18,12 @@
 
 namespace cokv {
 
+// What a slice covers, in its order; run.buffer is one of `memory`, which is held by it.
+struct kv_runs {
+  std::vector<kv_run> runs;
+  std::vector<buffer> memory;
+};
+
 // Cheap to copy.
 class kv_view {
  public:
@@ -36,6 +42,8 @@ class kv_view {
   // is none of the view's, errc::out_of_range for blocks or tokens beyond it, errc::invalid_argument for another
   // geometry.
   result<std::vector<buffer>> pieces(const slice& what) const;
+  // The same bytes, for whoever moves them by the row. Errors as above.
+  result<kv_runs> runs(const slice& what) const;
   // The same errors: whether what was asked for a while ago still is what it was.
   error_code check(const slice& what) const;
 

@@ -72,9 +72,10 @@ class slice {
     check(in);
     merge<false>(in, [&](std::uint32_t, std::size_t, extent e) { f(e); });
   }
-  // f(layer, place in blocks(), extent): the same, but each extent belongs to one layer and block.
-  template <std::invocable<std::uint32_t, std::size_t, extent> F>
-  void for_each_block_extent(const kv_layout& in, F&& f) const {
+  // f(layer, place in blocks(), kv_run): the same bytes, cut where layers and blocks meet, and in few words where a
+  // layout keeps rows or their chunks apart.
+  template <std::invocable<std::uint32_t, std::size_t, const kv_run&> F>
+  void for_each_run(const kv_layout& in, F&& f) const {
     check(in);
     merge<true>(in, f);
   }
@@ -83,13 +84,17 @@ class slice {
   template <std::invocable<extent> F>
   void for_each_fragment(const kv_layout& in, F&& f) const {
     check(in);
-    walk<true>(in, [&](std::uint32_t, std::size_t, extent e) { f(e); });
+    walk<true>(in, [&]<class What>(std::uint32_t, std::size_t, const What& what) {
+      if constexpr (std::same_as<What, kv_run>) each_chunk(what, f);
+    });
   }
   std::vector<extent> extents(const kv_layout& in) const;
 
  private:
   struct stretch;
-  template <bool ByBlock, class F>
+  template <class F>
+  static void each_chunk(const kv_run& run, F&& f);
+  template <bool Runs, class F>
   void merge(const kv_layout& in, F&& f) const;
   template <bool Fragments, class F>
   void walk(const kv_layout& in, F&& f) const;

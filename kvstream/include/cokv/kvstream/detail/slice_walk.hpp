@@ -19,12 +19,14 @@ struct slice::stretch {
 template <bool Fragments, class F>
 void slice::walk_plane(const detail::placed_plane& p, const stretch& s, std::uint64_t head, F&& f) {
   const auto buffer = p.at.buffer + static_cast<std::uint32_t>(s.layer) * p.at.next_buffer;
-  auto row = p.at.offset + s.layer * p.at.layer + s.page * p.at.page + head * p.at.head + s.token * p.at.token;
-  if (!Fragments && p.together) return f(extent{row, p.row * s.count, buffer});
-  for (std::uint32_t t = 0; t < s.count; ++t, row += p.at.token)
-    for (std::uint64_t c = 0; c < p.chunks; ++c) f(extent{row + c * p.at.chunk, p.at.chunk_bytes, buffer});
+  const auto at = p.at.offset + s.layer * p.at.layer + s.page * p.at.page + head * p.at.head + s.token * p.at.token;
+  if (!Fragments && p.together)
+    f(extent{at, p.row * s.count, buffer});
+  else
+    f(kv_run{at, buffer, s.count, p.at.token, p.chunks, p.at.chunk, p.at.chunk_bytes});
 }
 
+// f takes extents, and runs that are none.
 template <bool Fragments, class F>
 void slice::walk_block(const detail::placed_group& g, const stretch& s, F&& f) {
   if (!Fragments && s.whole && g.head_run > 0) {
@@ -71,30 +73,54 @@ void slice::walk(const kv_layout& in, F&& f) const {
       }
       s.count = std::min(per_block - first, left);
       s.whole = s.count == per_block;
-      walk_block<Fragments>(g, s, [&](extent e) { f(layer, place, e); });
+      walk_block<Fragments>(g, s, [&](const auto& what) { f(layer, place, what); });
     }
   }
 }
 
-template <bool ByBlock, class F>
+template <class F>
+void slice::each_chunk(const kv_run& run, F&& f) {
+  for (std::uint64_t row = 0; row < run.rows; ++row)
+    for (std::uint64_t c = 0; c < run.chunks; ++c)
+      f(extent{run.offset + row * run.row_stride + c * run.chunk_stride, run.chunk_bytes, run.buffer});
+}
+
+// Extents that are merged, or runs, of which those that are extents are merged within their block.
+template <bool Runs, class F>
 void slice::merge(const kv_layout& in, F&& f) const {
   extent pending;
   std::uint32_t of_layer = 0;
   std::size_t of_place = 0;
-  walk<false>(in, [&](std::uint32_t layer, std::size_t place, extent e) {
-    if (pending.size > 0) {
-      if (pending.offset + pending.size == e.offset && pending.buffer == e.buffer &&
-          (!ByBlock || (of_layer == layer && of_place == place))) {
-        pending.size += e.size;
-        return;
-      }
+  auto flush = [&] {
+    if (pending.size == 0) return;
+    if constexpr (Runs)
+      f(of_layer, of_place, kv_run{.offset = pending.offset, .buffer = pending.buffer, .chunk_bytes = pending.size});
+    else
       f(of_layer, of_place, pending);
+  };
+  auto add = [&](std::uint32_t layer, std::size_t place, extent e) {
+    if (pending.offset + pending.size == e.offset && pending.buffer == e.buffer && pending.size > 0 &&
+        (!Runs || (of_layer == layer && of_place == place))) {
+      pending.size += e.size;
+      return;
     }
+    flush();
     pending = e;
     of_layer = layer;
     of_place = place;
+  };
+  walk<false>(in, [&]<class What>(std::uint32_t layer, std::size_t place, const What& what) {
+    if constexpr (std::same_as<What, extent>) {
+      add(layer, place, what);
+    } else if constexpr (Runs) {
+      flush();
+      pending.size = 0;
+      f(layer, place, what);
+    } else {
+      each_chunk(what, [&](extent e) { add(layer, place, e); });
+    }
   });
-  if (pending.size > 0) f(of_layer, of_place, pending);
+  flush();
 }
 
 }  // namespace cokv

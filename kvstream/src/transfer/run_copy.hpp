@@ -1,0 +1,28 @@
+// Packs what a slice covers into one stretch of bytes, and back: fragments too small for a call each are moved row by
+// row, and hashed by the piece while the cache still has them. Host memory only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "cokv/kvstream/digest.hpp"
+#include "cokv/kvstream/kv_view.hpp"
+
+namespace cokv::detail {
+
+struct run_group {
+  std::vector<kv_run> runs;
+  std::uint64_t bytes = 0;
+};
+
+// In order, at most `room` bytes each; rows are torn only where one alone is longer.
+std::vector<run_group> cut(std::span<const kv_run> runs, std::uint64_t room);
+
+// `packed` has the runs' bytes, and the digest takes them in.
+void pack(digest_state& digest, std::span<std::byte> packed, std::span<const kv_run> runs,
+          std::span<const buffer> memory) noexcept;
+void unpack(digest_state& digest, std::span<const std::byte> packed, std::span<const kv_run> runs,
+            std::span<const buffer> memory) noexcept;
+
+}  // namespace cokv::detail

@@ -126,7 +126,7 @@ void replication_log::settle(member& w) {
   if (!w.coming) return;
   if (w.kept)
     for (auto& [m, steps] : w.kept->acknowledged)
-      (void)m, (void)steps;
+      if (steps_in(w.coming, m) < steps) return;
   w.kept = std::move(w.coming);
   w.coming.reset();
 }

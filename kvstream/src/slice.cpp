@@ -65,6 +65,13 @@ index_range slice::covered() const {
   return {first, static_cast<std::uint32_t>((tokens_.end() - 1) / per_block) + 1 - first};
 }
 
+bool slice::distinct() const {
+  const auto places = covered();
+  std::vector<std::uint32_t> sorted(blocks_.begin() + places.first, blocks_.begin() + static_cast<long>(places.end()));
+  std::ranges::sort(sorted);
+  return std::ranges::adjacent_find(sorted) == sorted.end();
+}
+
 std::uint64_t slice::bytes() const {
   std::uint64_t bytes = 0;
   for (auto layer = layers_.first; layer < layers_.end(); ++layer) {

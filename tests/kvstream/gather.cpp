@@ -90,9 +90,13 @@ TEST_CASE("a slice gathered is its bytes in order, and scattered it is where it 
                 CHECK(window.memory().bytes()[9] == std::byte{0xdd});
                 CHECK(window.memory().bytes()[10 + at.size()] == std::byte{0xdd});
 
-                if (table == tables[3]) continue;  // a block twice is no place to scatter to
                 auto other = blank(memory.size());
                 kv_view into(g, other, blocks);
+                if (!what.distinct()) {
+                  auto twice = co_await async_scatter(window.from(), 10, into, what, {.through = through}, as_result);
+                  CHECK(twice.error() == errc::invalid_argument);
+                  continue;
+                }
                 scatter_options back{.through = through};
                 if (packed) back.digest = sent.digest;
                 auto got = co_await async_scatter(window.from(), 10, into, what, back);
@@ -100,7 +104,7 @@ TEST_CASE("a slice gathered is its bytes in order, and scattered it is where it 
                 auto model = blank(memory.size());
                 for (auto offset : at) model.bytes()[offset] = memory.bytes()[offset];
                 CHECK(std::ranges::equal(other.bytes(), model.bytes()));
-                ++cases;
+                cases += table != tables[3];
               }
         CHECK(cases == 10 * 3 * 6);
       },

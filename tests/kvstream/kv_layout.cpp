@@ -23,7 +23,7 @@ std::vector<byte_place> bytes_of(const std::vector<extent>& extents) {
 
 std::vector<extent> fragments(const slice& s, const kv_layout& in) {
   std::vector<extent> out;
-  s.for_each_fragment(in, [&](extent e) { out.push_back(e); });
+  s.for_each_fragment(in, [&](std::uint32_t, std::size_t, extent e) { out.push_back(e); });
   return out;
 }
 
@@ -237,6 +237,56 @@ TEST_CASE("kv layout: what can't be is refused by the plane's name") {
   const geometry odd(2, {{0, 1, 1, {{"d", dtype::u8, true, 6}, {"s", dtype::f32, true, 1}}}});
   CHECK_THROWS_AS(kv_layout::contiguous(odd, 1, 3), config_error);
   CHECK_NOTHROW(kv_layout::contiguous(odd, 1, 4));
+}
+
+TEST_CASE("kv layout: whatever strides are taken, every element has bytes of its own inside what the layout needs") {
+  shapes random(23);
+  const geometry g(2, {{0, 2, 2, {{"k", dtype::bf16, true, 2}, {"c", dtype::u8, false, 4}}}});
+  int taken = 0;
+  for (int round = 0; round < 200'000; ++round) {
+    // Products of what is there, and now and then something else.
+    auto stride = [&] { return random.below(8) ? std::uint64_t{4} << random.below(6) : random.below(200); };
+    auto make = [&] {
+      plane_strides s{.offset = random.below(40) * 4};
+      s.page = stride(), s.head = stride(), s.token = stride(), s.chunk = stride();
+      s.chunk_bytes = random.below(3) * 2;
+      s.buffer = random.below(8) == 0;
+      if (random.below(4))
+        s.layer = stride();
+      else
+        s.next_buffer = 1;
+      return s;
+    };
+    const page_table pages{1 + random.below(3), 1 + random.below(4)};
+    const std::vector<plane_strides> planes{make(), make()};
+    std::optional<kv_layout> in;
+    try {
+      in = kv_layout::strided(g, pages, {planes});
+    } catch (const config_error&) {
+      continue;
+    }
+    ++taken;
+    std::set<byte_place> seen;
+    bool inside = true;
+    std::uint64_t count = 0;
+    for (std::uint32_t layer = 0; layer < 2; ++layer)
+      for (std::size_t p = 0; p < 2; ++p)
+        for (std::uint32_t page = 0; page < pages.pages; ++page)
+          for (std::uint32_t head = 0; head < (p == 0 ? 2 : 1); ++head)
+            for (std::uint32_t token = 0; token < pages.page_tokens; ++token)
+              for (std::uint64_t byte = 0; byte < 4; ++byte, ++count) {
+                const auto& s = planes[p];
+                const auto chunk = s.chunk_bytes ? s.chunk_bytes : 4;
+                const auto at = s.offset + layer * s.layer + page * s.page + (p == 0 ? head * s.head : 0) +
+                                token * s.token + byte / chunk * s.chunk + byte % chunk;
+                const auto buffer = s.buffer + layer * s.next_buffer;
+                inside = inside && buffer < in->buffers() && at < in->bytes(buffer);
+                seen.insert({buffer, at});
+              }
+    CHECK(inside);
+    CHECK(seen.size() == count);
+  }
+  CHECK(taken > 1000);
 }
 
 TEST_CASE("kv layout: strides that share a byte are never taken, and arrays in any order always are") {

@@ -118,6 +118,53 @@ TEST_CASE("kv view: a slice of another geometry or beyond the memory is refused,
   CHECK(!view.check(slice(g, {0, 2}, {2}).tokens({0, 2})));
 }
 
+TEST_CASE("kv view: pieces, runs and fragments of a pool are the same bytes, each of one block that it holds") {
+  shapes random(5);
+  for (int round = 0; round < 30; ++round) {
+    const auto g = random.make(false);
+    kv_pool pool(g, 4);
+    auto leases = pool.allocate(4).value();
+    std::ranges::copy(patterned(pool.memory().size()).bytes(), pool.memory().data());
+    kv_view view(pool, leases);
+    const auto n = 1 + random.below(4);
+    const auto what = narrowing::of(random, g, n).select(g, random.table(view.layout(), n));
+    std::vector<std::byte> expected, runs;
+    what.for_each_extent(view.layout(), [&](extent e) {
+      const auto bytes = pool.memory().bytes().subspan(e.offset, e.size);
+      expected.insert(expected.end(), bytes.begin(), bytes.end());
+    });
+    auto joined = [](const std::vector<buffer>& pieces) {
+      std::vector<std::byte> out;
+      for (const auto& p : pieces) out.insert(out.end(), p.bytes().begin(), p.bytes().end());
+      return out;
+    };
+    CHECK(joined(view.pieces(what).value()) == expected);
+    CHECK(joined(view.fragments(what).value()) == expected);
+    const auto all = view.runs(what).value();
+    for (const auto& r : all.runs) {
+      REQUIRE(r.together());
+      const auto bytes = all.memory[r.buffer].bytes().subspan(r.offset, r.bytes());
+      runs.insert(runs.end(), bytes.begin(), bytes.end());
+    }
+    CHECK(runs == expected);
+  }
+
+  const auto g = geometry::attention(2, 2, 8, dtype::f16, 4);
+  kv_pool pool(g, 2);
+  auto leases = pool.allocate(2).value();
+  kv_view view(pool, leases);
+  slice what(g, {0, 2}, {0, 1});
+  CHECK(view.pieces(what).value().size() == 4);
+  CHECK(view.fragments(what).value().size() == 2 * 8 * 2 * 2);
+  auto held = view.runs(slice(g, {1, 1}, {1})).value();
+  leases.clear();
+  CHECK(pool.available() == 1);
+  CHECK(view.fragments(what).error() == errc::stale_reference);
+  CHECK(view.runs(what).error() == errc::stale_reference);
+  held = {};
+  CHECK(pool.available() == 2);
+}
+
 TEST_CASE("kv view: windows spare the blocks before them: freed ones are not looked at, and keep their bytes") {
   co_test([](asio::any_io_executor ex) -> awaitable<void> {
     stage s(ex);

@@ -218,6 +218,15 @@ TEST_CASE("slice: blocks before every window hold nothing, and the table may say
   CHECK(!s.fits(in));
 }
 
+TEST_CASE("slice: a block twice is known, where tokens of both places are covered") {
+  auto g = mixed();
+  slice s(g, {0, 4}, {2, 1, 2});
+  CHECK(!s.distinct());
+  CHECK(!s.tokens({3, 6}).distinct());
+  CHECK(s.tokens({4, 8}).distinct());
+  CHECK(s.tokens({0, 0}).distinct());
+}
+
 TEST_CASE("slice: beyond the geometry, the sequence or the pool is refused") {
   auto g = mixed();
   CHECK_THROWS_AS(slice(g, {3, 2}, {0}), std::out_of_range);

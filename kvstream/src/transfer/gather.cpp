@@ -73,6 +73,7 @@ awaitable<result<transferred>> gather(kv_view from, slice what, sink to, std::ui
 awaitable<result<transferred>> scatter(source from, std::uint64_t offset, kv_view to, slice what,
                                        scatter_options options) {
   if (auto ec = to.check(what)) co_return ec;
+  if (!what.distinct()) co_return errc::invalid_argument;
   const transferred all{what.bytes(), 0};
   if (auto ec = from.check(offset, all.bytes)) co_return ec;
   if (!options.through) {

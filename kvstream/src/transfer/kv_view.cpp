@@ -3,6 +3,38 @@
 #include "cokv/runtime/error.hpp"
 
 namespace cokv {
+namespace {
+
+// The pool's segments that a slice meets one after the other. Neighbouring ones are one run of memory, but each holds
+// its own block.
+class segments {
+ public:
+  segments(const kv_pool& pool, const slice& what, const std::vector<block_ref>& refs)
+      : pool_(pool), refs_(refs), first_(what.covered().first) {}
+
+  // To that of a layer and a place in the table; false where it is there already.
+  bool go(std::uint32_t layer, std::size_t place) {
+    if (layer == layer_ && place == place_) return false;
+    const auto ref = refs_[place - first_];
+    held = pool_.segment(layer, ref).value();
+    begin = pool_.offset(layer, ref.index);
+    layer_ = layer;
+    place_ = place;
+    return true;
+  }
+
+  buffer held;
+  std::uint64_t begin = 0;
+
+ private:
+  const kv_pool& pool_;
+  const std::vector<block_ref>& refs_;
+  std::size_t first_;
+  std::uint32_t layer_ = 0;
+  std::size_t place_ = ~std::size_t{0};
+};
+
+}  // namespace
 
 kv_view::kv_view(const kv_pool& pool, std::span<const block_lease> leases) {
   auto made = std::make_shared<state>(state{kv_layout::paged(pool.shape(), pool.blocks()), &pool, {}, {}});
@@ -46,7 +78,6 @@ error_code kv_view::check(const slice& what) const {
   return found ? error_code() : found.error();
 }
 
-// A pool's runs of neighbouring blocks may be one run of memory, but each block is held by its own buffer.
 result<kv_runs> kv_view::runs(const slice& what) const {
   const auto found = refs(what);
   if (!found) return found.error();
@@ -57,17 +88,10 @@ result<kv_runs> kv_view::runs(const slice& what) const {
     out.memory = s.memory;
     return out;
   }
-  const auto first = what.covered().first;
-  std::uint64_t begin = 0;
-  auto of = std::pair(~std::uint32_t{0}, std::size_t{0});
+  segments at(*s.pool, what, *found);
   what.for_each_run(s.layout, [&](std::uint32_t layer, std::size_t place, kv_run r) {
-    if (of != std::pair(layer, place)) {
-      const auto ref = (*found)[place - first];
-      out.memory.push_back(s.pool->segment(layer, ref).value());
-      begin = s.pool->offset(layer, ref.index);
-      of = {layer, place};
-    }
-    r.offset -= begin;
+    if (at.go(layer, place)) out.memory.push_back(at.held);
+    r.offset -= at.begin;
     r.buffer = static_cast<std::uint32_t>(out.memory.size() - 1);
     out.runs.push_back(r);
   });
@@ -86,6 +110,25 @@ result<std::vector<buffer>> kv_view::pieces(const slice& what) const {
   pieces.reserve(all->runs.size());
   for (const auto& r : all->runs) pieces.push_back(all->memory[r.buffer].slice(r.offset, r.bytes()));  // together here
   return pieces;
+}
+
+result<std::vector<buffer>> kv_view::fragments(const slice& what) const {
+  const auto found = refs(what);
+  if (!found) return found.error();
+  const auto& s = *state_;
+  std::vector<buffer> out;
+  if (!s.pool) {
+    what.for_each_fragment(s.layout, [&](std::uint32_t, std::size_t, extent e) {
+      out.push_back(s.memory[e.buffer].slice(e.offset, e.size));
+    });
+    return out;
+  }
+  segments at(*s.pool, what, *found);
+  what.for_each_fragment(s.layout, [&](std::uint32_t layer, std::size_t place, extent e) {
+    at.go(layer, place);
+    out.push_back(at.held.slice(e.offset - at.begin, e.size));
+  });
+  return out;
 }
 
 }  // namespace cokv

@@ -12,9 +12,9 @@
 // | cancellation | piece by piece: as async_flush. Packed: every kind drains what has begun, no more begins  |
 // | memory       | the pool's blocks and staging are referenced until their last reader or writer is done    |
 // | completes    | as async_flush; transferred.digest is of all bytes in slice order, when packed            |
-// | errors       | as async_flush; stale_reference, out_of_range (kv_view), stale_reference also where a     |
-// |              | block is freed while it is scattered to; digest_mismatch: what the slice covers is        |
-// |              | undefined                                                                                 |
+// | errors       | as async_flush; stale_reference, out_of_range, invalid_argument (kv_view); a scatter's    |
+// |              | also for a block that is freed meanwhile (stale_reference) or covered twice               |
+// |              | (invalid_argument); digest_mismatch: what the slice covers is undefined                   |
 #pragma once
 
 #include <optional>

@@ -42,6 +42,8 @@ class kv_view {
   // is none of the view's, errc::out_of_range for blocks or tokens beyond it, errc::invalid_argument for another
   // geometry.
   result<std::vector<buffer>> pieces(const slice& what) const;
+  // The same bytes with nothing merged (slice::for_each_fragment): what a transfer costs that doesn't pack.
+  result<std::vector<buffer>> fragments(const slice& what) const;
   // The same bytes, for whoever moves them by the row. Errors as above.
   result<kv_runs> runs(const slice& what) const;
   // The same errors: whether what was asked for a while ago still is what it was.

@@ -60,6 +60,8 @@ class slice {
   const std::vector<std::uint32_t>& blocks() const noexcept { return blocks_; }
   // The places in blocks() that some layer covers a token of.
   index_range covered() const;
+  // No block is covered twice: it could not be written with the bytes of both places.
+  bool distinct() const;
   std::uint64_t bytes() const;
 
   // The layout is of this geometry and has every block and token selected. What follows throws where it does not:
@@ -79,13 +81,13 @@ class slice {
     check(in);
     merge<true>(in, f);
   }
-  // f(extent): each on its own, a chunk of a row of one token (a row, where the layout keeps it together). What moves
-  // when nothing is packed or merged; for comparison.
-  template <std::invocable<extent> F>
+  // f(layer, place in blocks(), extent): each on its own, a chunk of a row of one token (a row, where the layout keeps it
+  // together). What moves when nothing is packed or merged; for comparison.
+  template <std::invocable<std::uint32_t, std::size_t, extent> F>
   void for_each_fragment(const kv_layout& in, F&& f) const {
     check(in);
-    walk<true>(in, [&]<class What>(std::uint32_t, std::size_t, const What& what) {
-      if constexpr (std::same_as<What, kv_run>) each_chunk(what, f);
+    walk<true>(in, [&]<class What>(std::uint32_t layer, std::size_t place, const What& what) {
+      if constexpr (std::same_as<What, kv_run>) each_chunk(what, [&](extent e) { f(layer, place, e); });
     });
   }
   std::vector<extent> extents(const kv_layout& in) const;

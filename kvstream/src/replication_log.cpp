@@ -44,14 +44,15 @@ bool replication_log::lives(worker_id holder) const {
   return found ? !found->lost : leaving_.contains(holder);
 }
 
-std::uint32_t replication_log::steps_in(const std::optional<copy>& c, microbatch_id m) {
-  if (!c) return 0;
-  auto it = c->acknowledged.find(m);
-  return it == c->acknowledged.end() ? 0 : it->second;
+std::uint32_t replication_log::steps_in(const copy& c, microbatch_id m) {
+  auto it = c.acknowledged.find(m);
+  return it == c.acknowledged.end() ? 0 : it->second;
 }
 
 std::uint32_t replication_log::safe(const member& w, microbatch_id m) {
-  return std::max(steps_in(w.kept, m), steps_in(w.coming, m));
+  std::uint32_t most = 0;
+  for (auto& c : w.copies) most = std::max(most, steps_in(c, m));
+  return most;
 }
 
 void replication_log::open(microbatch_id m) {
@@ -65,8 +66,7 @@ void replication_log::close(microbatch_id m) {
   if (open_.erase(m) == 0) fail("microbatch " + std::to_string(m) + " is not open");
   for (auto& w : ring_) {
     w.computed.erase(m);
-    for (auto* c : {&w.kept, &w.coming})
-      if (*c) (*c)->acknowledged.erase(m);
+    for (auto& c : w.copies) c.acknowledged.erase(m);
     settle(w);
   }
 }
@@ -97,9 +97,8 @@ std::optional<replication_log::worker_id> replication_log::target(worker_id w) c
 }
 
 std::uint32_t replication_log::acknowledged_steps(worker_id w, worker_id holder, microbatch_id m) const {
-  auto& who = at(w);
-  for (auto* c : {&who.kept, &who.coming})
-    if (*c && (*c)->holder == holder) return steps_in(*c, m);
+  for (auto& c : at(w).copies)
+    if (c.holder == holder) return steps_in(c, m);
   return 0;
 }
 
@@ -109,32 +108,25 @@ bool replication_log::acknowledged(worker_id w, worker_id holder, microbatch_id 
   if (!who || who->lost || epoch != epoch_) return false;
   auto done = who->computed.find(m);
   if (done == who->computed.end() || steps > done->second) return false;
-  for (auto* c : {&who->kept, &who->coming})
-    if (*c && (*c)->holder == holder) {
-      auto& known = (*c)->acknowledged[m];
-      known = std::max(known, steps);
-      settle(*who);
-      return true;
-    }
-  return false;
+  auto c = std::ranges::find(who->copies, holder, &copy::holder);
+  if (c == who->copies.end()) return false;
+  auto& known = c->acknowledged[m];
+  known = std::max(known, steps);
+  settle(*who);
+  return true;
 }
 
 std::uint32_t replication_log::safe_steps(worker_id w, microbatch_id m) const { return safe(at(w), m); }
 
-// A copy that has come up with the kept one takes its place.
+// Earlier copies may go when the last one has all that any of them has; until then one may have what another lacks.
 void replication_log::settle(member& w) {
-  if (!w.coming) return;
-  if (w.kept)
-    for (auto& [m, steps] : w.kept->acknowledged)
-      if (steps_in(w.coming, m) < steps) return;
-  w.kept = std::move(w.coming);
-  w.coming.reset();
+  for (auto& [m, done] : w.computed)
+    if (w.copies.empty() || steps_in(w.copies.back(), m) < safe(w, m)) return;
+  if (w.copies.size() > 1) w.copies.erase(w.copies.begin(), w.copies.end() - 1);
 }
 
 void replication_log::drop_dead_copies() {
-  for (auto& w : ring_)
-    for (auto* c : {&w.kept, &w.coming})
-      if (*c && !lives((*c)->holder)) c->reset();
+  for (auto& w : ring_) std::erase_if(w.copies, [&](const copy& c) { return !lives(c.holder); });
 }
 
 void replication_log::ring_changed() {
@@ -142,10 +134,14 @@ void replication_log::ring_changed() {
   drop_dead_copies();
   for (auto& w : ring_) {
     if (w.lost) continue;  // its copies are what its replacement starts from
-    auto next = target(w.id);
-    if (w.coming && next != w.coming->holder) w.coming.reset();
-    if (next && !w.coming && !(w.kept && w.kept->holder == *next)) w.coming = copy{*next, {}};
-    settle(w);
+    if (auto next = target(w.id)) {
+      auto known = std::ranges::find(w.copies, *next, &copy::holder);
+      if (known == w.copies.end())
+        w.copies.push_back({*next, {}});
+      else
+        std::rotate(known, known + 1, w.copies.end());
+      settle(w);
+    }
   }
   std::erase_if(leaving_, [&](worker_id id) { return !needed(id); });
 }
@@ -170,10 +166,10 @@ replication_log::recovery replication_log::lose(const std::vector<worker_id>& de
       auto done = w.computed.find(m);
       if (done == w.computed.end()) continue;
       done->second = std::min(done->second, resume);
-      for (auto* c : {&w.kept, &w.coming})
-        if (*c && steps_in(*c, m) > resume) (*c)->acknowledged[m] = resume;
+      for (auto& c : w.copies)
+        if (steps_in(c, m) > resume) c.acknowledged[m] = resume;
       if (!w.lost || resume == 0) continue;
-      auto& from = steps_in(w.kept, m) >= resume ? w.kept : w.coming;
+      auto from = std::ranges::find_if(w.copies, [&](const copy& c) { return steps_in(c, m) == resume; });
       out.restores.push_back({w.id, m, from->holder, resume});
     }
   ring_changed();
@@ -192,7 +188,7 @@ void replication_log::replace(worker_id lost, worker_id fresh) {
 void replication_log::join(worker_id w, worker_id behind) {
   if (find(w) || leaving_.contains(w)) fail(name(w) + " is there already");
   auto place = &at(behind) - ring_.data();
-  ring_.insert(ring_.begin() + place + 1, member{.id = w, .lost = false, .computed = {}, .kept = {}, .coming = {}});
+  ring_.insert(ring_.begin() + place + 1, member{.id = w, .lost = false, .computed = {}, .copies = {}});
   ring_changed();
 }
 
@@ -205,7 +201,7 @@ void replication_log::leave(worker_id w) {
 
 bool replication_log::keeps(worker_id holder, worker_id w) const {
   auto* who = find(w);
-  return who && ((who->kept && who->kept->holder == holder) || (who->coming && who->coming->holder == holder));
+  return who && std::ranges::find(who->copies, holder, &copy::holder) != who->copies.end();
 }
 
 bool replication_log::needed(worker_id w) const {

@@ -14,7 +14,7 @@
 // are computed again: with 1, a token a sequence (DejaVu, arXiv 2403.01876, section 4.2.3: all resume from the lowest
 // acknowledged step plus one. Here a worker that lives counts with what it computed, which is never less.)
 //
-// When a worker's successor becomes another, its old copy counts until the new one has as much. Whose copy was lost
+// When a worker's successor becomes another, its old copies count until the new one has as much. Whose copy was lost
 // computes nothing more until it is copied again. A ring of one has nobody to copy to, and is not held up.
 //
 // Copies and acknowledgements carry the epoch in which they were sent. Whatever changes the ring begins a new one, and
@@ -99,14 +99,14 @@ class replication_log {
     worker_id id = 0;
     bool lost = false;
     std::map<microbatch_id, std::uint32_t> computed;
-    std::optional<copy> kept, coming;  // coming: at a new successor, until it has as much as kept
+    std::vector<copy> copies;  // the last is at the successor, earlier ones until it has as much
   };
 
   member* find(worker_id w);
   const member* find(worker_id w) const;
   const member& at(worker_id w) const;
   bool lives(worker_id holder) const;
-  static std::uint32_t steps_in(const std::optional<copy>& c, microbatch_id m);
+  static std::uint32_t steps_in(const copy& c, microbatch_id m);
   static std::uint32_t safe(const member& w, microbatch_id m);
   static void settle(member& w);
   void drop_dead_copies();

@@ -128,6 +128,22 @@ TEST_CASE("bytes that are not those that were sent are an error") {
   });
 }
 
+TEST_CASE("memory that the host can't reach is refused where a kernel on the host would pack it") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    const auto g = mixed();
+    stage s(ex);
+    auto memory = blank(pool_bytes(g, 2));
+    auto away = buffer::adopt(memory.data(), memory.size(), memory_kind::device, std::make_shared<buffer>(memory));
+    slice what(g, {0, 4}, {1});
+    local_window window(blank(what.bytes()), s.copies);
+    auto there = co_await async_gather(kv_view(g, away, 2), what, window.to(), 0, {.through = &s.through}, as_result);
+    CHECK(there.error() == errc::wrong_device);
+    auto back = co_await async_scatter(window.from(), 0, kv_view(g, away, 2), what, {.through = &s.through}, as_result);
+    CHECK(back.error() == errc::wrong_device);
+    CHECK(std::ranges::all_of(memory.bytes(), [](std::byte b) { return b == std::byte{0xdd}; }));
+  });
+}
+
 TEST_CASE("a view knows its blocks: a freed one is stale, and what is read is not handed out again") {
   co_test([](asio::any_io_executor ex) -> awaitable<void> {
     const auto g = mixed();

@@ -1,5 +1,7 @@
 #include "cokv/kvstream/gather.hpp"
 
+#include <algorithm>
+
 #include "cokv/kvstream/digest.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
@@ -33,6 +35,13 @@ awaitable<error_code> stopped(const verdict& v, const stream& kernels) {
   co_return v.error();
 }
 
+// What a kernel moves, which runs on the host.
+result<kv_runs> host_runs(const kv_view& view, const slice& what) {
+  auto runs = view.runs(what);
+  if (runs && !std::ranges::all_of(runs->memory, &buffer::host_accessible)) return errc::wrong_device;
+  return runs;
+}
+
 }  // namespace
 
 awaitable<result<transferred>> gather(kv_view from, slice what, sink to, std::uint64_t offset, gather_options options) {
@@ -46,7 +55,7 @@ awaitable<result<transferred>> gather(kv_view from, slice what, sink to, std::ui
     co_return all;
   }
 
-  auto runs = from.runs(what);
+  auto runs = host_runs(from, what);
   if (!runs) co_return runs.error();
   auto groups = cut(runs->runs, options.through->staging.buffer_bytes());
   auto memory = std::make_shared<const std::vector<buffer>>(std::move(runs->memory));
@@ -86,7 +95,7 @@ awaitable<result<transferred>> scatter(source from, std::uint64_t offset, kv_vie
   }
 
   // Digests chain, so groups are unpacked in order; the next one is on its way meanwhile.
-  auto runs = to.runs(what);
+  auto runs = host_runs(to, what);
   if (!runs) co_return runs.error();
   auto groups = cut(runs->runs, options.through->staging.buffer_bytes());
   auto memory = std::make_shared<const std::vector<buffer>>(std::move(runs->memory));

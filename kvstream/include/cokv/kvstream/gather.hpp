@@ -14,7 +14,8 @@
 // | completes    | as async_flush; transferred.digest is of all bytes in slice order, when packed            |
 // | errors       | as async_flush; stale_reference, out_of_range, invalid_argument (kv_view); a scatter's    |
 // |              | also for a block that is freed meanwhile (stale_reference) or covered twice               |
-// |              | (invalid_argument); digest_mismatch: what the slice covers is undefined                   |
+// |              | (invalid_argument); wrong_device: packed, and the host can't reach the memory;            |
+// |              | digest_mismatch: what the slice covers is undefined                                       |
 #pragma once
 
 #include <optional>

@@ -289,6 +289,46 @@ TEST_CASE("kv layout: whatever strides are taken, every element has bytes of its
   CHECK(taken > 1000);
 }
 
+TEST_CASE("kv layout: sizes that lie are refused, however large: what is taken reaches as far as it says") {
+  shapes random(31);
+  const geometry g(2, {{0, 2, 2, {{"k", dtype::u8, true, 4}}}, {2, 1, 0, {{"c", dtype::u8, false, 4}}}});
+  using wide = unsigned __int128;
+  int taken = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    auto any = [&]() -> std::uint64_t {
+      if (random.below(3) == 0) return random.below(100);
+      return (std::uint64_t{1} << random.below(64)) + random.below(5) - 2;
+    };
+    auto few = [&] { return random.below(4) ? 1 + random.below(6) : static_cast<std::uint32_t>(any()); };
+    auto make = [&] {
+      plane_strides s{.offset = any(), .page = any(), .head = any(), .token = any(), .chunk = any()};
+      s.chunk_bytes = random.below(2) ? random.below(5) : any();
+      s.buffer = random.below(4) ? 0 : few(), s.next_buffer = random.below(2) ? 0 : few();
+      s.layer = s.next_buffer ? 0 : any();
+      return s;
+    };
+    const page_table pages{few(), few()};
+    const auto k = make(), c = make();
+    try {
+      const auto in = kv_layout::strided(g, pages, {{k}, {c}});
+      ++taken;
+      auto end = [&](const plane_strides& s, std::uint32_t layers, std::uint32_t heads) {
+        const std::uint64_t chunk = s.chunk_bytes ? s.chunk_bytes : 4, chunks = 4 / chunk;
+        return wide{s.offset} + wide{s.layer} * (layers - 1) + wide{s.page} * (pages.pages - 1) +
+               wide{s.head} * (heads - 1) + wide{s.token} * (pages.page_tokens - 1) + wide{s.chunk} * (chunks - 1) +
+               chunk;
+      };
+      CHECK((end(k, 2, 2) <= kv_layout::max_bytes && end(c, 1, 1) <= kv_layout::max_bytes));
+      CHECK(in.buffers() <= kv_layout::max_buffers);
+      CHECK(in.bytes(k.buffer + k.next_buffer) >= end(k, 2, 2));
+      CHECK(in.bytes(c.buffer) >= end(c, 1, 1));
+      CHECK(in.tokens_of(in.blocks() - 1) > 0);
+    } catch (const config_error&) {
+    }
+  }
+  CHECK(taken > 100);
+}
+
 TEST_CASE("kv layout: strides that share a byte are never taken, and arrays in any order always are") {
   using detail::lattice;
   shapes random(5);

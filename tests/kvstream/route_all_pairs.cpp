@@ -304,7 +304,7 @@ TEST_CASE("route: any stages, odd degrees, any batch: bytes arrive once, twins s
   std::mt19937 random(11);
   auto below = [&](std::uint32_t n) { return static_cast<std::uint32_t>(random() % n); };
   auto models = geometries();
-  for (int round = 0; round < 6000; ++round) {
+  for (int round = 0; round < 3000; ++round) {
     auto& model = models[below(static_cast<std::uint32_t>(models.size()))];
     auto any = [&] {
       auto depth = 1 + below(model.layers());

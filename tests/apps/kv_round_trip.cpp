@@ -8,6 +8,7 @@
 #include "cokv/engine/engine.hpp"
 #include "cokv/kvstream/file_store.hpp"
 #include "engine/expected.hpp"
+#include "support/remove_folder.hpp"
 
 using namespace cokv;
 using namespace cokv::test;
@@ -110,7 +111,7 @@ TEST_CASE("KV that came back from a folder is byte for byte what went out") {
   struct folder {
     std::filesystem::path path =
         std::filesystem::temp_directory_path() / ("cokv_round_trip_" + std::to_string(::getpid()));
-    ~folder() { std::filesystem::remove_all(path); }
+    ~folder() { test::remove_folder(path); }
   };
   in_both_types([](asio::any_io_executor ex, dtype type) -> awaitable<void> {
     folder dir;

@@ -11,6 +11,7 @@
 
 #include "cokv/kvstream/digest.hpp"
 #include "cokv/runtime/error.hpp"
+#include "support/remove_folder.hpp"
 #include "support/store_contract.hpp"
 
 using namespace cokv;
@@ -30,7 +31,7 @@ struct folder {
         fs::temp_directory_path() / ("cokv_file_store_" + std::to_string(::getpid()) + "_" + std::to_string(count++));
     fs::remove_all(path);
   }
-  ~folder() { fs::remove_all(path); }
+  ~folder() { remove_folder(path); }
   file_store_options options(std::uint64_t limit = 1 << 26) const {
     return {.directory = path.string(), .limit_bytes = limit};
   }

@@ -8,6 +8,7 @@
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/sim_disk.hpp"
 #include "cokv/runtime/sim_node.hpp"
+#include "support/remove_folder.hpp"
 #include "support/store_contract.hpp"
 
 using namespace cokv;
@@ -49,7 +50,7 @@ TEST_CASE("file store: the contract, on simulated disks, cancelled and destroyed
         if (!ex.target<sim_context::executor_type>()) {
           o.directory =
               (std::filesystem::temp_directory_path() / ("cokv_tokens_" + std::to_string(::getpid()))).string();
-          keep = std::shared_ptr<void>(nullptr, [d = o.directory](void*) { std::filesystem::remove_all(d); });
+          keep = std::shared_ptr<void>(nullptr, [d = o.directory](void*) { remove_folder(d); });
         }
         auto s = co_await file_store::async_open(ex, o);
         co_return stored{std::move(s), std::move(keep)};

@@ -1,0 +1,171 @@
+// A connection to one other worker, over which KV moves and messages go. Both sides expose windows of memory
+// (window.hpp); through sinks and sources of the peer's windows every primitive of transfer.hpp and gather.hpp moves
+// bytes right into them and out of them. Credits bound what is under way, so back-pressure is end to end; what arrives
+// is verified there before a put completes, and verified here before a get does.
+//
+//     cokv::window_table windows(ex);
+//     auto link = co_await async_connect(windows, "tcp://10.0.0.2:7600", {.name = "prefill-0"}, as_result);
+//     window_ref landing = parse_ticket(co_await link->async_receive());
+//     co_await async_gather(view, what, link->to(landing), 0, {.through = &through});
+//
+// | operation     | completes                          | cancellation                        | errors            |
+// |---------------|------------------------------------|-------------------------------------|-------------------|
+// | async_connect | both sides have greeted            | every kind: no link                 | [1] [2]           |
+// | async_accept  | a peer has greeted                 | every kind: nothing was taken       | closed            |
+// | async_send    | the link has taken the message     | every kind, waiting for room: not   | [3] too_large     |
+// |               |                                    | sent                                |                   |
+// | async_receive | the oldest message not taken yet   | every kind: nothing was taken       | [3]               |
+// | async_closed  | the link is down                   | every kind ends the wait            | none: see error() |
+// | to(): a put   | visible: verified in the window    | as transfer.hpp says                | [3] [4]           |
+// | from(): a get | verified here                      | as transfer.hpp says                | [3] [4]           |
+//
+// [1] the network's; deadline; invalid_argument (the URL); unsupported (a scheme that this build lacks, or a peer of
+// another version); [2] namespace_mismatch: KV of another model, dtype, layout or shard; [3] closed: one of the two
+// said goodbye; unavailable: the connection broke, or nothing was heard for `silence`; [4] stale_reference,
+// permission_denied, out_of_range (the window); digest_mismatch: the bytes were damaged on their way, and what the
+// range covers is undefined; wrong_device: pieces that the host can't reach.
+//
+// A connection that breaks fails the transfers on it, no others; the first one takes the whole link down. What a failed
+// put wrote is undefined, but it writes nothing any more once a later one over this link, or over the next link between
+// the two workers, has begun. A message that async_send took is delivered once and in order, unless the link goes down.
+// All of it belongs to one context.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cokv/kvstream/digest.hpp"
+#include "cokv/kvstream/namespace_id.hpp"
+#include "cokv/kvstream/transfer.hpp"
+#include "cokv/kvstream/window.hpp"
+#include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/detail/initiate_erased.hpp"
+
+namespace cokv {
+
+struct link_options {
+  std::string name = {};                                // of this worker, at most 255 bytes
+  namespace_id ns = {};                                 // both sides' must be equal; zeros: any
+  std::string topology = {};                            // told to the peer, at most 255 bytes
+  digest_algorithm digest = digest_algorithm::xxh3_64;  // of what this side puts and gets
+  std::uint32_t connections = 1;                        // the smaller of both sides', 1 to 64
+  std::uint32_t credits = 256;                          // puts and gets of the peer under way, a chunk each
+  std::uint32_t messages = 64;                          // of the peer that wait here
+  std::uint64_t chunk = std::uint64_t{1} << 20;         // larger transfers are cut; 4 KiB to 64 MiB
+  duration greeting = std::chrono::seconds(5);          // for a connection and its first frame
+  duration silence = std::chrono::seconds(10);          // a peer not heard of for so long is gone
+};
+
+// Who the other side says it is.
+struct link_peer {
+  std::string name;
+  namespace_id ns;
+  std::string topology;
+  std::string address;
+};
+
+using link_message = std::vector<std::byte>;
+constexpr std::size_t max_link_message = std::size_t{64} << 10;
+
+namespace detail {
+class link_session;
+class link_acceptor;
+using message_handler = asio::any_completion_handler<void(error_code, link_message)>;
+using done_handler = asio::any_completion_handler<void(error_code)>;
+}  // namespace detail
+
+// Movable; destroyed, it says goodbye: what is in flight then fails with errc::closed. Sinks and sources may outlive it.
+class peer_link {
+ public:
+  peer_link() = default;
+  explicit peer_link(std::shared_ptr<detail::link_session> session);
+
+  explicit operator bool() const noexcept { return session_ != nullptr; }
+  asio::any_io_executor get_executor() const;
+  const link_peer& peer() const;
+  error_code error() const;  // why it is down; none while it is up
+
+  sink to(window_ref window) const;
+  source from(window_ref window) const;
+
+  // void(error_code)
+  template <class Token = asio::deferred_t>
+  auto async_send(link_message message, Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code)>(
+        std::forward<Token>(token), get_executor(),
+        [s = session_, message = std::move(message)](detail::done_handler h) mutable {
+          send(s, std::move(message), std::move(h));
+        });
+  }
+  // void(error_code, link_message)
+  template <class Token = asio::deferred_t>
+  auto async_receive(Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code, link_message)>(
+        std::forward<Token>(token), get_executor(),
+        [s = session_](detail::message_handler h) { receive(s, std::move(h)); });
+  }
+  // void(error_code)
+  template <class Token = asio::deferred_t>
+  auto async_closed(Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code)>(
+        std::forward<Token>(token), get_executor(),
+        [s = session_](detail::done_handler h) { closed(s, std::move(h)); });
+  }
+  // Says goodbye. async_closed tells when nothing touches anybody's memory any more.
+  void close();
+
+ private:
+  static void send(const std::shared_ptr<detail::link_session>& s, link_message m, detail::done_handler h);
+  static void receive(const std::shared_ptr<detail::link_session>& s, detail::message_handler h);
+  static void closed(const std::shared_ptr<detail::link_session>& s, detail::done_handler h);
+
+  std::shared_ptr<detail::link_session> session_;
+  std::shared_ptr<void> goodbye_;
+};
+
+namespace detail {
+using link_handler = asio::any_completion_handler<void(error_code, peer_link)>;
+void connect_link(window_table windows, std::string url, link_options options, link_handler h);
+void accept_link(const std::shared_ptr<link_acceptor>& from, link_handler h);
+}  // namespace detail
+
+// void(error_code, peer_link). The URL: tcp://HOST:PORT.
+template <class Token = asio::deferred_t>
+auto async_connect(window_table windows, std::string url, link_options options = {}, Token&& token = Token()) {
+  auto ex = windows.get_executor();
+  return detail::initiate_erased<void(error_code, peer_link)>(
+      std::forward<Token>(token), ex,
+      [windows, url, options](detail::link_handler h) { detail::connect_link(windows, url, options, std::move(h)); });
+}
+
+// Greets peers as they come; destroyed, it stops, and links that it gave live on.
+class link_listener {
+ public:
+  link_listener() = default;
+  link_listener(link_listener&&) noexcept = default;
+  link_listener& operator=(link_listener&&) noexcept;
+  ~link_listener() { close(); }
+
+  // errc::invalid_argument, errc::unsupported: the URL; the network's own.
+  static result<link_listener> listen(window_table windows, std::string_view url, link_options options = {});
+
+  asio::any_io_executor get_executor() const;
+  std::string url() const;  // with the port that was taken where 0 was asked for
+  void close();
+
+  // void(error_code, peer_link)
+  template <class Token = asio::deferred_t>
+  auto async_accept(Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code, peer_link)>(
+        std::forward<Token>(token), get_executor(),
+        [a = acceptor_](detail::link_handler h) { detail::accept_link(a, std::move(h)); });
+  }
+
+ private:
+  explicit link_listener(std::shared_ptr<detail::link_acceptor> a) : acceptor_(std::move(a)) {}
+  std::shared_ptr<detail::link_acceptor> acceptor_;
+};
+
+}  // namespace cokv

@@ -1,0 +1,233 @@
+// Both ends of a link's beginning: who connects greets first, who accepts answers.
+#include <algorithm>
+
+#include "cokv/runtime/deadline.hpp"
+#include "cokv/runtime/detail/background.hpp"
+#include "cokv/runtime/detail/run_as_operation.hpp"
+#include "cokv/runtime/detail/seed_source.hpp"
+#include "cokv/runtime/error.hpp"
+#include "link/link_lane.hpp"
+#include "link/link_url.hpp"
+
+namespace cokv {
+namespace detail {
+namespace {
+
+constexpr std::size_t most_greetings = 64;  // under way at a listener
+constexpr std::size_t most_unaccepted = 64;
+constexpr std::uint32_t most_lanes = 64;
+
+error_code check(const link_options& o) {
+  if (o.name.size() > 255 || o.topology.size() > 255) return errc::too_large;
+  const bool sound = o.connections >= 1 && o.connections <= most_lanes && o.credits >= 1 && o.credits <= 65536 &&
+                     o.messages >= 1 && o.messages <= 65536 && o.chunk >= 4096 &&
+                     o.chunk <= (std::uint64_t{64} << 20) && o.greeting > duration(0) &&
+                     o.silence >= std::chrono::milliseconds(1);
+  return sound ? error_code() : make_error_code(errc::invalid_argument);
+}
+
+link_hello hello_of(const link_options& o, const link_roster& links) {
+  link_hello h;
+  h.worker = links.worker();
+  h.lanes = o.connections;
+  h.credits = o.credits;
+  h.messages = o.messages;
+  h.chunk = o.chunk;
+  h.ns = o.ns;
+  h.name = o.name;
+  h.topology = o.topology;
+  return h;
+}
+
+error_code compare(const link_options& ours, const link_hello& theirs) {
+  const bool either_any = ours.ns == namespace_id() || theirs.ns == namespace_id();
+  if (!either_any && ours.ns != theirs.ns) return errc::namespace_mismatch;
+  return {};
+}
+
+using greeted = std::pair<std::shared_ptr<link_lane>, link_hello>;
+
+awaitable<result<greeted>> dial(const link_url& url, const link_options& options, link_hello mine) {
+  auto ex = co_await asio::this_coro::executor;
+  auto stream = co_await network::of(ex).async_connect(url.at, as_result);
+  if (!stream) co_return stream.error();
+  auto lane = std::make_shared<link_lane>(std::move(*stream), options);
+  if (auto ec = co_await lane->greet(std::move(mine))) co_return ec;
+  auto theirs = co_await lane->greeting();
+  if (!theirs) co_return theirs.error();
+  if (auto ec = compare(options, *theirs)) co_return ec;
+  co_return greeted{std::move(lane), std::move(*theirs)};
+}
+
+awaitable<result<peer_link>> connect(window_table windows, std::string text, link_options options) {
+  auto url = parse_link_url(text);
+  if (!url) co_return url.error();
+  if (auto ec = check(options)) co_return ec;
+  auto& links = windows.registry()->links;
+  auto mine = hello_of(options, links);
+  mine.session = seed_source::of(windows.get_executor()).next();
+  mine.sessions = links.named();
+  links.begin(mine.session);
+  const std::shared_ptr<void> greeting(&links, [&, windows, id = mine.session](void*) { links.greeted(id); });
+  auto first = co_await with_deadline(dial(*url, options, mine), options.greeting);
+  if (!first) co_return first.error();
+  auto& [lane, theirs] = *first;
+  co_await end_all(links.dead_at(theirs.worker, mine.sessions, theirs.sessions));
+  auto session = std::make_shared<link_session>(windows.registry(), options, theirs, lane->address());
+  session->add(lane, 0);
+  lane->run(session);
+  links.established(mine.session, session, theirs.worker);
+  peer_link made(session);
+  mine.sessions.clear();
+  for (mine.lane = 1; mine.lane < std::min({mine.lanes, theirs.lanes, most_lanes}); ++mine.lane) {
+    auto next = co_await with_deadline(dial(*url, options, mine), options.greeting);
+    if (!next) co_return next.error();
+    if (!session->add(next->first, mine.lane)) co_return session->error();
+    next->first->run(session);
+  }
+  co_return made;
+}
+
+}  // namespace
+
+class link_acceptor : public std::enable_shared_from_this<link_acceptor> {
+ public:
+  link_acceptor(window_table windows, listener door, link_url url, link_options options)
+      : windows_(std::move(windows)),
+        door_(std::move(door)),
+        url_(std::move(url)),
+        options_(std::move(options)),
+        accepted_(windows_.get_executor(), most_unaccepted),
+        tasks_(windows_.get_executor(), most_greetings + 1) {}
+
+  void start() { tasks_.spawn(accept(weak_from_this())); }
+  void close() {
+    closed_ = true;
+    door_.close();
+    tasks_.cancel();
+    accepted_.close();
+    while (accepted_.try_receive()) continue;  // links that nobody took
+  }
+  asio::any_io_executor get_executor() const { return windows_.get_executor(); }
+  std::string url() const { return url_.to_string(); }
+  awaitable<result<peer_link>> next() {
+    const auto self = shared_from_this();
+    co_return co_await accepted_.async_receive(as_result);
+  }
+
+ private:
+  static awaitable<void> accept(std::weak_ptr<link_acceptor> weak);
+  static awaitable<void> greet(std::shared_ptr<link_acceptor> self, std::shared_ptr<link_lane> lane);
+  awaitable<error_code> answer(std::shared_ptr<link_lane> lane);
+  error_code admit(const link_hello& theirs);
+
+  window_table windows_;
+  listener door_;
+  link_url url_;
+  link_options options_;
+  channel<peer_link> accepted_;
+  background tasks_;
+  bool closed_ = false;
+};
+
+awaitable<void> link_acceptor::accept(std::weak_ptr<link_acceptor> weak) {
+  for (;;) {
+    const auto self = weak.lock();
+    if (!self) co_return;
+    auto stream = co_await self->door_.async_accept(as_result);
+    if (!stream) {
+      // Out of descriptors, say: those that wait are still there in a moment.
+      auto moment = clock::of(self->get_executor()).async_wait_for(std::chrono::milliseconds(10), as_result);
+      if (self->closed_ || !co_await std::move(moment)) co_return;
+      continue;
+    }
+    auto lane = std::make_shared<link_lane>(std::move(*stream), self->options_);
+    self->tasks_.spawn(greet(self, lane));  // refused: one too many
+  }
+}
+
+awaitable<void> link_acceptor::greet(std::shared_ptr<link_acceptor> self, std::shared_ptr<link_lane> lane) {
+  auto done = co_await with_deadline(self->answer(lane), self->options_.greeting);
+  if (done) co_return;
+  (void)co_await with_deadline(lane->refuse(done.error()), self->options_.greeting);
+  lane->close();
+}
+
+error_code link_acceptor::admit(const link_hello& theirs) {
+  if (auto ec = compare(options_, theirs)) return ec;
+  if (theirs.lanes > most_lanes) return errc::invalid_argument;
+  const auto known = windows_.registry()->links.find_accepted(theirs.session, theirs.worker);
+  if (theirs.lane == 0) {
+    if (known) return errc::already_exists;
+    return accepted_.size() == accepted_.capacity() ? make_error_code(errc::unavailable) : error_code();
+  }
+  if (!known) return errc::not_found;
+  return theirs.lane < options_.connections ? error_code() : make_error_code(errc::invalid_argument);
+}
+
+awaitable<error_code> link_acceptor::answer(std::shared_ptr<link_lane> lane) {
+  auto theirs = co_await lane->greeting();
+  if (!theirs) co_return theirs.error();
+  if (auto ec = admit(*theirs)) co_return ec;
+  auto& links = windows_.registry()->links;
+  auto mine = hello_of(options_, links);
+  mine.session = theirs->session;
+  if (theirs->lane == 0) {
+    co_await end_all(links.not_among(theirs->worker, theirs->sessions));
+    mine.sessions = links.alive_with(theirs->worker);
+  }
+  if (auto ec = co_await lane->greet(mine)) co_return ec;
+  if (auto ec = admit(*theirs)) co_return ec;  // others may have come meanwhile
+  if (theirs->lane != 0) {
+    const auto session = links.find_accepted(theirs->session, theirs->worker);
+    if (!session->add(lane, theirs->lane)) co_return session->error() ? session->error() : errc::closed;
+    lane->run(session);
+    co_return error_code();
+  }
+  auto session = std::make_shared<link_session>(windows_.registry(), options_, *theirs, lane->address());
+  session->add(lane, 0);
+  lane->run(session);
+  links.accepted(theirs->session, session, theirs->worker);
+  if (!accepted_.try_send(peer_link(session))) co_return errc::unavailable;
+  co_return error_code();
+}
+
+void connect_link(window_table windows, std::string url, link_options options, link_handler h) {
+  const auto ex = windows.get_executor();
+  run_as_operation(ex, connect(std::move(windows), std::move(url), std::move(options)), std::move(h));
+}
+
+void accept_link(const std::shared_ptr<link_acceptor>& from, link_handler h) {
+  run_as_operation(from->get_executor(), from->next(), std::move(h));
+}
+
+}  // namespace detail
+
+link_listener& link_listener::operator=(link_listener&& other) noexcept {
+  if (this != &other) {
+    close();
+    acceptor_ = std::move(other.acceptor_);
+  }
+  return *this;
+}
+
+result<link_listener> link_listener::listen(window_table windows, std::string_view text, link_options options) {
+  auto url = detail::parse_link_url(text);
+  if (!url) return url.error();
+  if (auto ec = detail::check(options)) return ec;
+  auto door = network::of(windows.get_executor()).listen(url->at);
+  if (!door) return door.error();
+  url->at.port = door->local_endpoint().port;
+  auto acceptor = std::make_shared<detail::link_acceptor>(std::move(windows), std::move(*door), std::move(*url),
+                                                          std::move(options));
+  acceptor->start();
+  return link_listener(std::move(acceptor));
+}
+
+asio::any_io_executor link_listener::get_executor() const { return acceptor_->get_executor(); }
+std::string link_listener::url() const { return acceptor_->url(); }
+void link_listener::close() {
+  if (acceptor_) acceptor_->close();
+}
+
+}  // namespace cokv

@@ -1,0 +1,49 @@
+// One message of a link between two workers: 64 bytes of header with a digest of their own, a payload, and a digest
+// over both. Pure; the bytes are in docs/protocol.md.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "cokv/kvstream/digest.hpp"
+#include "cokv/runtime/asio.hpp"
+
+namespace cokv::detail {
+
+enum class link_type : std::uint8_t {
+  hello = 1,    // who speaks, and what it can take; the first frame of a connection, both ways
+  put = 2,      // the payload goes to a place of a window
+  get = 3,      // a place of a window is asked for
+  data = 4,     // what a get asked for
+  done = 5,     // what became of a put, a get or a message: `code`
+  message = 6,  // of the application
+  ping = 7,     // answered by done
+  goodbye = 8,  // nothing more comes, and why: `code` and a text
+  fence = 9,    // connection number `window` is given up: answered when nothing of it has an effect any more
+};
+
+struct link_header {
+  link_type type = link_type::done;
+  digest_algorithm algorithm = digest_algorithm::none;  // of the payload; of a get: wanted of its data
+  std::uint32_t code = 0;                               // an error as frame.hpp's to_wire() numbers it
+  std::uint64_t request = 0;                            // chosen by who asks, the same in the answer
+  std::uint64_t window = 0, generation = 0, offset = 0;
+  std::uint64_t length = 0;  // bytes of payload; of a get: bytes asked for
+  friend bool operator==(const link_header&, const link_header&) = default;
+
+  bool has_payload() const noexcept { return type != link_type::get && length > 0; }
+  bool has_trailer() const noexcept { return has_payload() && algorithm != digest_algorithm::none; }
+};
+
+constexpr std::uint8_t link_version = 1;
+constexpr std::size_t link_header_bytes = 64;
+constexpr std::size_t link_trailer_bytes = 8;
+using link_head = std::array<std::byte, link_header_bytes>;
+
+link_head encode(const link_header& header) noexcept;
+// errc::digest_mismatch, then errc::protocol (not a frame), errc::unsupported (another version or digest).
+result<link_header> decode_link(std::span<const std::byte, link_header_bytes> bytes) noexcept;
+
+}  // namespace cokv::detail

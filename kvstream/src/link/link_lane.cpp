@@ -1,0 +1,268 @@
+#include "link/link_lane.hpp"
+
+#include "cokv/kvstream/frame.hpp"
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/result.hpp"
+
+namespace cokv::detail {
+namespace {
+
+constexpr std::size_t inbox_bytes = std::size_t{64} << 10;
+// Payloads with less to come are read with what follows them, and copied: a system call costs more.
+constexpr std::uint64_t least_direct = 16 << 10;
+// A read or write is digested while its bytes are in the cache.
+constexpr std::uint64_t most_at_once = 512 << 10;
+constexpr std::size_t most_parts = 60;  // of the 64 of a call
+
+// Whatever the system calls it: the peer is not there any more.
+error_code broken(error_code ec) {
+  return ec == asio::error::operation_aborted ? ec : make_error_code(errc::unavailable);
+}
+
+std::vector<buffer> owned(std::vector<std::byte> bytes) {
+  const auto n = bytes.size();
+  auto owner = std::make_shared<std::vector<std::byte>>(std::move(bytes));
+  auto* data = owner->data();
+  return {buffer::adopt(data, n, memory_kind::host, std::move(owner))};
+}
+
+}  // namespace
+
+link_lane::link_lane(byte_stream stream, const link_options& options)
+    : stream_(std::move(stream)),
+      silence_(options.silence),
+      parser_({.chunk = options.chunk, .message = max_link_message}),
+      inbox_(inbox_bytes),
+      executor_(stream_.get_executor()) {}
+
+// Bytes for the parser: into the payload's memory as far as that is worth it, else into the inbox.
+awaitable<error_code> link_lane::read_some() {
+  into_.clear();
+  std::uint64_t direct = 0;
+  if (const auto room = parser_.room(); room >= least_direct) {
+    direct = parser_.list_room(most_at_once, most_parts, into_);
+    if (direct == room) into_.push_back(asio::buffer(inbox_));
+  } else {
+    into_.push_back(asio::buffer(inbox_));
+  }
+  const std::span<const asio::mutable_buffer> into(into_);
+  result<std::size_t> n = std::size_t{0};
+  if (running_) {
+    reading_ = true;
+    n = co_await stream_.async_read_some(
+        into, as_result(asio::bind_cancellation_slot(stop_reading_.slot(), asio::use_awaitable)));
+    reading_ = false;
+  } else {
+    n = co_await stream_.async_read_some(into, as_result);  // a greeting ends with its deadline
+  }
+  if (!n) co_return n.error();
+  heard_ = clock::of(stream_.get_executor()).now();
+  pinged_ = false;
+  const auto placed = std::min<std::uint64_t>(*n, direct);
+  if (placed > 0) parser_.filled(placed);
+  unread_ = std::span(inbox_).first(*n - placed);
+  co_return error_code();
+}
+
+awaitable<error_code> link_lane::greet(link_hello mine) {
+  auto payload = encode(mine);
+  const auto length = payload.size();
+  queue_.push({.header = {.type = link_type::hello, .algorithm = digest_algorithm::xxh3_64, .length = length},
+               .payload = owned(std::move(payload))});
+  co_return co_await flush();
+}
+
+awaitable<error_code> link_lane::flush() {
+  while (!queue_.empty()) {
+    auto n = co_await stream_.async_write_some(queue_.next(most_at_once), as_result);
+    if (!n) co_return n.error();
+    queue_.written(*n);
+  }
+  co_return error_code();
+}
+
+awaitable<result<link_hello>> link_lane::greeting() {
+  for (;;) {
+    unread_ = unread_.subspan(parser_.feed(unread_));
+    if (parser_.at() == link_parser::state::failed) co_return parser_.error();
+    if (parser_.at() == link_parser::state::place) {
+      const auto type = parser_.header().type;
+      if (type != link_type::hello && type != link_type::goodbye) co_return errc::protocol;
+      parser_.keep();
+      continue;
+    }
+    if (parser_.at() == link_parser::state::frame) break;
+    if (auto ec = co_await read_some()) co_return broken(ec);
+  }
+  if (!parser_.intact()) co_return errc::digest_mismatch;
+  if (parser_.header().type == link_type::goodbye)
+    co_return parser_.header().code ? from_wire(parser_.header().code) : make_error_code(errc::closed);
+  if (parser_.header().type != link_type::hello) co_return errc::protocol;
+  auto hello = decode_hello(parser_.kept());
+  parser_.next();
+  co_return hello;
+}
+
+awaitable<void> link_lane::refuse(error_code why) {
+  queue_.push({.header = {.type = link_type::goodbye, .code = to_wire(why)}});
+  if (!co_await flush()) stream_.shutdown_send();
+}
+
+void link_lane::run(std::shared_ptr<link_session> session) {
+  const auto self = shared_from_this();
+  const auto ex = stream_.get_executor();
+  heard_ = wrote_ = clock::of(ex).now();
+  running_ = true;
+  tasks_ = 3;
+  // Each holds the lane and the session until it ends.
+  auto keep = [](std::shared_ptr<link_lane> lane, std::shared_ptr<link_session> s,
+                 awaitable<void> (link_lane::*task)(std::shared_ptr<link_session>)) -> awaitable<void> {
+    co_await (lane.get()->*task)(s);
+    lane->finished(s);
+  };
+  for (auto task : {&link_lane::read, &link_lane::write, &link_lane::watch})
+    asio::co_spawn(ex, keep(self, session, task), asio::detached);
+}
+
+void link_lane::finished(const std::shared_ptr<link_session>& session) {
+  if (!leaving_) break_off(errc::unavailable);
+  if (--tasks_ > 0) return;
+  queue_.clear();
+  session->ended(*this, why_);
+}
+
+error_code link_lane::step(link_session& session) {
+  if (drop_) {
+    drop_ = false;
+    parser_.drop_rest();
+    in = {};
+  }
+  switch (parser_.at()) {
+    case link_parser::state::place:
+      return session.place(*this, parser_);
+    case link_parser::state::frame: {
+      const auto ec = session.arrived(*this, parser_);
+      parser_.next();
+      return ec;
+    }
+    case link_parser::state::failed:
+      return parser_.error();
+    default:
+      return {};
+  }
+}
+
+error_code link_lane::parse(link_session& session) {
+  for (;;) {
+    if (auto ec = step(session)) return ec;
+    const auto state = parser_.at();
+    if (state == link_parser::state::place || state == link_parser::state::frame || state == link_parser::state::failed)
+      continue;
+    if (unread_.empty()) return {};
+    unread_ = unread_.subspan(parser_.feed(unread_));
+  }
+}
+
+awaitable<void> link_lane::read(std::shared_ptr<link_session> session) {
+  for (;;) {
+    if (auto ec = parse(*session)) {
+      if (parser_.header().type == link_type::goodbye) co_return break_off(ec);
+      stop(ec);
+      co_return co_await drain();
+    }
+    if (stopped_ && !leaving_) co_return;
+    auto ec = co_await read_some();
+    if (!ec || (ec == asio::error::operation_aborted && drop_)) continue;
+    co_return break_off(broken(ec));
+  }
+}
+
+// What is left unread when a connection is closed would make the system take the goodbye back.
+awaitable<void> link_lane::drain() {
+  while (leaving_) {
+    if (auto n = co_await stream_.async_read_some(asio::buffer(inbox_), as_result); !n) break_off(broken(n.error()));
+  }
+}
+
+awaitable<void> link_lane::write(std::shared_ptr<link_session>) {
+  for (;;) {
+    if (stopped_ && !leaving_) break;
+    if (queue_.empty()) {
+      if (leaving_) break;
+      auto asleep = [this](operation<void(error_code)>& op) { writer_.push_back(op); };
+      if (!co_await initiate<void(error_code)>(as_result, executor_, asleep)) break;
+      continue;
+    }
+    // Whoever is ready to add more goes first: a system call costs as much as many frames.
+    for (std::size_t had = 0; queue_.size() > had && queue_.bytes() < most_at_once && !stopped_;) {
+      had = queue_.size();
+      co_await asio::post(asio::deferred);
+    }
+    writing_ = true;
+    wrote_ = clock::of(stream_.get_executor()).now();
+    auto n = co_await stream_.async_write_some(queue_.next(most_at_once), as_result);
+    writing_ = false;
+    if (!n) {
+      break_off(broken(n.error()));
+      break;
+    }
+    serving -= queue_.written(*n);
+  }
+  if (leaving_) stream_.shutdown_send();
+}
+
+// Two pings fit into the silence that ends the lane; a peer that does not read what we write is as good as gone too.
+awaitable<void> link_lane::watch(std::shared_ptr<link_session>) {
+  auto& time = clock::of(stream_.get_executor());
+  while (!stopped_ || leaving_) {
+    auto waited = co_await time.async_wait_for(
+        silence_ / 4, as_result(asio::bind_cancellation_slot(stop_watching_.slot(), asio::use_awaitable)));
+    if (!waited) break;
+    const auto now = time.now();
+    if (now - heard_ >= silence_ || (writing_ && now - wrote_ >= silence_) || leaving_) {
+      break_off(errc::unavailable);
+      break;
+    }
+    if (now - heard_ < silence_ / 3 || pinged_) continue;
+    pinged_ = true;
+    send({.header = {.type = link_type::ping}});
+  }
+}
+
+void link_lane::send(outgoing_frame frame) {
+  if (stopped_) return;  // what it is about ends with the lane
+  queue_.push(std::move(frame));
+  writer_.complete_all({});
+}
+
+void link_lane::drop_incoming() {
+  if (drop_ || !running_) return;
+  drop_ = true;
+  if (reading_) stop_reading_.emit(asio::cancellation_type::total);
+}
+
+// What has begun to be written is, then a goodbye; the connection ends when the peer has read it, or after a while.
+void link_lane::stop(error_code why) {
+  if (stopped_) return;
+  stopped_ = true;
+  why_ = why;
+  if (!running_) return;
+  queue_.drop_unlisted();
+  const auto code = why == errc::closed ? 0 : to_wire(why);
+  queue_.push({.header = {.type = link_type::goodbye, .code = code}});
+  leaving_ = true;
+  writer_.complete_all({});
+}
+
+void link_lane::break_off(error_code why) {
+  if (!stopped_) {
+    stopped_ = true;
+    why_ = why;
+  }
+  leaving_ = false;
+  stream_.close();
+  stop_watching_.emit(asio::cancellation_type::terminal);
+  writer_.complete_all({});
+}
+
+}  // namespace cokv::detail

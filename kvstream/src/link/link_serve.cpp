@@ -1,0 +1,171 @@
+// What a session does with the frames of its peer.
+#include <optional>
+
+#include "cokv/kvstream/frame.hpp"
+#include "cokv/runtime/error.hpp"
+#include "link/link_session.hpp"
+
+namespace cokv::detail {
+namespace {
+
+std::vector<std::span<std::byte>> spans_of(const std::vector<buffer>& pieces) {
+  std::vector<std::span<std::byte>> out;
+  out.reserve(pieces.size());
+  for (const auto& p : pieces) out.push_back(p.bytes());
+  return out;
+}
+
+window_ref window_of(const link_header& h) { return {h.window, h.generation, 0}; }
+
+}  // namespace
+
+void link_session::answer(link_lane_base& lane, std::uint64_t request, error_code ec) {
+  lane.send({.header = {.type = link_type::done, .code = to_wire(ec), .request = request}, .answer = true});
+}
+
+error_code link_session::place(link_lane_base& lane, link_parser& parser) {
+  switch (parser.header().type) {
+    case link_type::put:
+      return place_put(lane, parser);
+    case link_type::data:
+      return place_data(lane, parser);
+    case link_type::message:
+    case link_type::goodbye:
+      return parser.keep(), error_code();
+    default:
+      return errc::protocol;
+  }
+}
+
+error_code link_session::place_put(link_lane_base& lane, link_parser& parser) {
+  const auto& h = parser.header();
+  auto window = windows_->find(window_of(h), window_access::put, h.offset, h.length);
+  lane.in = {};
+  if (error_ || !window) {
+    lane.in.refused = error_ ? error_ : window.error();
+    parser.discard();
+    return {};
+  }
+  lane.in.target = range_of(**window, h.offset, h.length);
+  lane.in.use = std::make_unique<window_use>(std::move(*window), [&lane] { lane.drop_incoming(); });
+  parser.into(spans_of(lane.in.target));
+  return {};
+}
+
+error_code link_session::place_data(link_lane_base& lane, link_parser& parser) {
+  const auto* p = find(parser.header().request, lane);
+  if (!p || p->what != asked::get || p->length != parser.header().length) return errc::protocol;
+  parser.into(spans_of(p->into));
+  return {};
+}
+
+error_code link_session::arrived(link_lane_base& lane, link_parser& parser) {
+  const auto& h = parser.header();
+  const bool asks =
+      h.type == link_type::put || h.type == link_type::get || h.type == link_type::message || h.type == link_type::ping;
+  if (asks && ++lane.serving > options_.credits + options_.messages) return errc::protocol;
+  switch (h.type) {
+    case link_type::put:
+      return serve_put(lane, parser);
+    case link_type::get:
+      return serve_get(lane, h);
+    case link_type::data:
+      return take_data(lane, parser);
+    case link_type::done:
+      return take_done(lane, h);
+    case link_type::message:
+      return take_message(lane, parser);
+    case link_type::ping:
+      return answer(lane, 0, {}), error_code();
+    case link_type::fence:
+      return serve_fence(lane, h);
+    case link_type::goodbye:
+      return h.code == 0 ? make_error_code(errc::closed) : from_wire(h.code);
+    case link_type::hello:
+      break;
+  }
+  return errc::protocol;
+}
+
+error_code link_session::serve_put(link_lane_base& lane, link_parser& parser) {
+  const auto& h = parser.header();
+  error_code ec;
+  if (!h.has_payload()) {
+    auto window = windows_->find(window_of(h), window_access::put, h.offset, 0);
+    if (!window) ec = window.error();
+  } else if (lane.in.refused) {
+    ec = lane.in.refused;
+  } else if (!lane.in.use) {  // revoked while it came
+    ec = errc::stale_reference;
+  } else if (!parser.intact()) {
+    ec = errc::digest_mismatch;
+  } else {
+    lane.in.use->window().put += h.length;
+  }
+  lane.in = {};
+  answer(lane, h.request, ec);
+  return {};
+}
+
+error_code link_session::serve_get(link_lane_base& lane, const link_header& h) {
+  auto window = windows_->find(window_of(h), window_access::get, h.offset, h.length);
+  if (!window) return answer(lane, h.request, window.error()), error_code();
+  auto pieces = range_of(**window, h.offset, h.length);
+  (*window)->got += h.length;
+  // Revoked before it is sent: it is not. Afterwards the revocation waits for the last byte.
+  auto use = std::make_shared<window_use>(std::move(*window), [this, &lane, request = h.request] {
+    if (lane.withdraw(link_type::data, request)) answer(lane, request, errc::stale_reference);
+  });
+  lane.send({.header = {.type = link_type::data,
+                        .algorithm = h.algorithm,
+                        .request = h.request,
+                        .offset = h.offset,
+                        .length = h.length},
+             .payload = std::move(pieces),
+             .keep_alive = std::move(use),
+             .answer = true});
+  return {};
+}
+
+error_code link_session::take_data(link_lane_base& lane, link_parser& parser) {
+  const auto& h = parser.header();
+  const auto* p = find(h.request, lane);
+  if (!p || p->what != asked::get || p->length != h.length) return errc::protocol;
+  close(h.request, parser.intact() ? error_code() : make_error_code(errc::digest_mismatch));
+  return {};
+}
+
+error_code link_session::take_done(link_lane_base& lane, const link_header& h) {
+  if (h.request == 0) return {};  // of a ping
+  const auto* p = find(h.request, lane);
+  if (!p) return errc::protocol;
+  if (p->what == asked::get && h.code == 0) return errc::protocol;  // success without data
+  const auto fenced = p->what == asked::fence ? std::optional(p->number) : std::nullopt;
+  close(h.request, from_wire(h.code));
+  if (fenced) close_all(*fenced, errc::unavailable);
+  return {};
+}
+
+error_code link_session::serve_fence(link_lane_base& lane, const link_header& h) {
+  const auto number = static_cast<std::uint32_t>(h.window);
+  if (lane.number != 0 || number == 0 || h.window >= 64) return errc::protocol;
+  if (number >= had_.size()) {
+    lanes_.resize(number + 1);
+    had_.resize(number + 1);
+  }
+  had_[number] = true;  // one that is still being greeted comes too late
+  if (!lanes_[number]) return answer(lane, h.request, {}), error_code();
+  fences_[number] = h.request;
+  lanes_[number]->abort(errc::unavailable);
+  return {};
+}
+
+error_code link_session::take_message(link_lane_base& lane, link_parser& parser) {
+  if (lane.number != 0) return errc::protocol;
+  if (!parser.header().has_payload()) parser.kept().clear();
+  if (!parser.intact()) return errc::digest_mismatch;
+  if (!inbox_.try_send(received{std::move(parser.kept()), parser.header().request})) return errc::protocol;
+  return {};
+}
+
+}  // namespace cokv::detail

@@ -1,0 +1,249 @@
+#include "link/link_session.hpp"
+
+#include <algorithm>
+
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/result.hpp"
+
+namespace cokv::detail {
+link_session::link_session(std::shared_ptr<window_registry> windows, link_options options, const link_hello& theirs,
+                           std::string address)
+    : windows_(std::move(windows)),
+      options_(std::move(options)),
+      peer_{theirs.name, theirs.ns, theirs.topology, std::move(address)},
+      chunk_(std::min(theirs.chunk, options_.chunk)),
+      credits_(executor().get(), theirs.credits),
+      message_credits_(executor().get(), theirs.messages),
+      inbox_(executor().get(), options_.messages) {}
+
+bool link_session::add(std::shared_ptr<link_lane_base> lane, std::uint32_t number) {
+  if (lanes_.size() <= number) {
+    lanes_.resize(number + 1);
+    had_.resize(number + 1);
+  }
+  if (error_ || had_[number]) return false;
+  lane->number = number;
+  lanes_[number] = std::move(lane);
+  had_[number] = true;
+  ++lanes_up_;
+  return true;
+}
+
+// Nothing of the lane reads or writes anybody's memory here any more. At the peer what was sent may still have an
+// effect: what is under way on a lane fails when the peer says that the lane has ended there too, or when the link does.
+void link_session::ended(link_lane_base& lane, error_code why) {
+  const auto self = shared_from_this();
+  const auto number = lane.number;
+  --lanes_up_;
+  lane.in = {};
+  const auto ended = std::move(lanes_[number]);
+  for (auto& p : pending_)
+    if (p.lane == &lane) p.lane = nullptr;
+  if (number == 0) fail(why);
+  if (!error_) fence(number);
+  if (const auto asked_for = fences_.find(number); asked_for != fences_.end()) {
+    if (first()) answer(*first(), asked_for->second, {});
+    fences_.erase(asked_for);
+  }
+  settle();
+}
+
+void link_session::fence(std::uint32_t number) {
+  pending p;
+  p.what = asked::fence;
+  p.lane = first();
+  p.number = number;
+  first()->send({.header = {.type = link_type::fence, .request = open(std::move(p)), .window = number}});
+}
+
+void link_session::close_all(std::uint32_t lane, error_code ec) {
+  for (std::uint32_t slot = 0; slot < pending_.size(); ++slot) {
+    const auto& p = pending_[slot];
+    if (p.what == asked::nothing || p.what == asked::fence || p.lane || p.number != lane) continue;
+    close(std::uint64_t{p.serial} << 32 | slot, ec);
+  }
+}
+
+void link_session::fail(error_code why) { end_with(why, false); }
+void link_session::abort(error_code why) { end_with(why, true); }
+
+void link_session::end_with(error_code why, bool silent) {
+  if (!error_) error_ = why;
+  const auto self = shared_from_this();
+  for (const auto& lane : std::vector(lanes_))
+    if (lane) silent ? lane->abort(error_) : lane->stop(error_);
+  settle();
+}
+
+// When the last lane of a link that is down has ended, everything ends.
+void link_session::settle() {
+  if (!down()) return;
+  for (std::uint32_t slot = 0; slot < pending_.size(); ++slot)
+    if (pending_[slot].what != asked::nothing) close(std::uint64_t{pending_[slot].serial} << 32 | slot, error_);
+  inbox_.close();
+  closed_.complete_all({});
+}
+
+link_session::pending* link_session::find(std::uint64_t request, const link_lane_base& lane) {
+  const auto slot = static_cast<std::uint32_t>(request);
+  if (slot >= pending_.size()) return nullptr;
+  auto& p = pending_[slot];
+  return p.what != asked::nothing && p.serial == request >> 32 && p.lane == &lane ? &p : nullptr;
+}
+
+std::uint64_t link_session::open(pending request) {
+  if (free_.empty()) {
+    free_.push_back(static_cast<std::uint32_t>(pending_.size()));
+    pending_.emplace_back();
+  }
+  const auto slot = free_.back();
+  free_.pop_back();
+  request.serial = ++serial_ == 0 ? ++serial_ : serial_;
+  pending_[slot] = std::move(request);
+  return std::uint64_t{pending_[slot].serial} << 32 | slot;
+}
+
+void link_session::close(std::uint64_t request, error_code ec) {
+  const auto slot = static_cast<std::uint32_t>(request);
+  const auto p = std::exchange(pending_[slot], {});
+  free_.push_back(slot);
+  if (p.job) p.job->end_frame(ec);
+}
+
+link_lane_base* link_session::least_busy() const {
+  link_lane_base* best = nullptr;
+  for (const auto& lane : lanes_)
+    if (lane && (!best || lane->queued() < best->queued())) best = lane.get();
+  return best;
+}
+
+awaitable<error_code> link_session::put(window_ref to, std::uint64_t offset, std::vector<buffer> pieces, event begin) {
+  return move(asked::put, to, offset, std::move(pieces), std::move(begin));
+}
+
+awaitable<error_code> link_session::get(window_ref from, std::uint64_t offset, std::vector<buffer> pieces,
+                                        event begin) {
+  return move(asked::get, from, offset, std::move(pieces), std::move(begin));
+}
+
+awaitable<error_code> link_session::move(asked what, window_ref window, std::uint64_t offset,
+                                         std::vector<buffer> pieces, event begin) {
+  const auto self = shared_from_this();
+  std::uint64_t bytes = 0;
+  for (const auto& p : pieces) {
+    if (!p.host_accessible()) co_return errc::wrong_device;
+    bytes += p.size();
+  }
+  if (begin.ready()) {
+    if (auto ec = begin.status()) co_return ec;
+  } else if (auto begun = co_await begin.async_wait(as_result); !begun) {
+    co_return begun.error();
+  }
+
+  const auto job = std::make_shared<link_job>(executor());
+  std::vector<std::uint64_t> requests;
+  error_code stopped;
+  co_await asio::this_coro::throw_if_cancelled(false);
+  for (std::uint64_t at = 0; at < bytes || at == 0;) {
+    permit credit;
+    if (auto now = credits_.try_acquire()) {
+      credit = std::move(*now);
+    } else {
+      auto later = co_await credits_.async_acquire(1, as_result);
+      if (!later) {
+        stopped = later.error();
+        break;
+      }
+      credit = std::move(*later);
+    }
+    auto* lane = error_ ? nullptr : least_busy();
+    if (!lane) {
+      stopped = error_ ? error_ : make_error_code(errc::unavailable);
+      break;
+    }
+    const auto n = std::min(bytes - at, chunk_);
+    auto part = n == bytes ? std::move(pieces) : range_of(pieces, at, n);
+    pending p;
+    p.what = what;
+    p.lane = lane;
+    p.number = lane->number;
+    p.job = job;
+    p.length = n;
+    p.credit = std::move(credit);
+    if (what == asked::get) p.into = std::exchange(part, {});
+    const auto request = open(std::move(p));
+    job->begin_frame();
+    requests.push_back(request);
+    const auto type = what == asked::put ? link_type::put : link_type::get;
+    lane->send({.header = {.type = type,
+                           .algorithm = options_.digest,
+                           .request = request,
+                           .window = window.id,
+                           .generation = window.generation,
+                           .offset = offset + at,
+                           .length = n},
+                .payload = std::move(part)});
+    at += n;
+    if (bytes == 0) break;
+  }
+  job->seal(stopped);
+  co_return co_await finished(job, std::move(requests));
+}
+
+// As detail::drained: what has begun ends before a total or partial cancellation does.
+awaitable<error_code> link_session::finished(std::shared_ptr<link_job> job, std::vector<std::uint64_t> requests) {
+  constexpr auto may_drain = asio::cancellation_type::total | asio::cancellation_type::partial;
+  for (;;) {
+    const auto asked_for = (co_await asio::this_coro::cancellation_state).cancelled();
+    if (job->done()) co_return job->error();
+    if (asked_for != asio::cancellation_type::none) {
+      withdraw(requests);
+      if (job->done()) co_return job->error();
+      if ((asked_for & may_drain) == asio::cancellation_type::none) co_return asio::error::operation_aborted;
+      co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+    }
+    (void)co_await job->async_wait(asio::as_tuple(asio::deferred));
+  }
+}
+
+void link_session::withdraw(const std::vector<std::uint64_t>& requests) {
+  for (auto request : requests) {
+    const auto& p = pending_[static_cast<std::uint32_t>(request)];
+    if (p.what == asked::nothing || p.serial != request >> 32 || !p.lane) continue;
+    const auto type = p.what == asked::put ? link_type::put : link_type::get;
+    if (p.lane->withdraw(type, request)) close(request, asio::error::operation_aborted);
+  }
+}
+
+awaitable<error_code> link_session::send(link_message message) {
+  const auto self = shared_from_this();
+  if (message.size() > max_link_message) co_return errc::too_large;
+  auto credit = co_await message_credits_.async_acquire(1, as_result);
+  if (!credit) co_return credit.error();
+  if (error_ || !first()) co_return error_ ? error_ : make_error_code(errc::unavailable);
+  pending p;
+  p.what = asked::message;
+  p.lane = first();
+  p.credit = std::move(*credit);
+  const auto length = message.size();
+  const auto request = open(std::move(p));
+  auto owner = std::make_shared<link_message>(std::move(message));
+  auto* data = owner->data();
+  auto bytes = buffer::adopt(data, length, memory_kind::host, std::move(owner));
+  first()->send({.header = {.type = link_type::message,
+                                   .algorithm = digest_algorithm::xxh3_64,
+                                   .request = request,
+                                   .length = length},
+                        .payload = {std::move(bytes)}});
+  co_return error_code();
+}
+
+awaitable<result<link_message>> link_session::receive() {
+  const auto self = shared_from_this();
+  auto got = co_await inbox_.async_receive(as_result);
+  if (!got) co_return got.error() == errc::closed&& error_ ? error_ : got.error();
+  if (first()) answer(*first(), got->request, {});
+  co_return std::move(got->bytes);
+}
+
+}  // namespace cokv::detail

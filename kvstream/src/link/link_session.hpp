@@ -1,0 +1,138 @@
+// A link without its I/O: what its frames mean. Knows the peer's requests, which touch our windows, and ours, which the
+// peer answers; enforces the credits that were agreed on. Lanes, the connections, carry the frames.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "cokv/kvstream/peer_link.hpp"
+#include "cokv/runtime/channel.hpp"
+#include "cokv/runtime/semaphore.hpp"
+#include "link/hello.hpp"
+#include "link/link_job.hpp"
+#include "link/link_parser.hpp"
+#include "link/send_queue.hpp"
+#include "link/window_state.hpp"
+
+namespace cokv::detail {
+
+// What a session asks of a connection.
+class link_lane_base {
+ public:
+  virtual ~link_lane_base() = default;
+  virtual void send(outgoing_frame frame) = 0;
+  virtual bool withdraw(link_type type, std::uint64_t request) = 0;  // not begun, and now never sent
+  virtual std::uint64_t queued() const = 0;                          // bytes
+  // What comes in for a window is to be dropped from here on.
+  virtual void drop_incoming() = 0;
+  // Says goodbye if it can; ended() follows when nothing of it touches memory any more.
+  virtual void stop(error_code why) = 0;
+  virtual void abort(error_code why) = 0;  // the same, without a word
+
+  // The peer's put that comes in now.
+  struct incoming {
+    std::vector<buffer> target;
+    std::unique_ptr<window_use> use;
+    error_code refused;
+  } in;
+  std::uint32_t serving = 0;  // requests of the peer whose answers are not written yet
+  std::uint32_t number = 0;   // of the connections of its link
+};
+
+class link_session : public std::enable_shared_from_this<link_session> {
+ public:
+  link_session(std::shared_ptr<window_registry> windows, link_options options, const link_hello& theirs,
+               std::string address);
+
+  const prepared_executor& executor() const noexcept { return windows_->executor; }
+  const link_options& options() const noexcept { return options_; }
+  const link_peer& peer() const noexcept { return peer_; }
+  error_code error() const noexcept { return error_; }
+  link_limits limits() const noexcept { return {.chunk = options_.chunk, .message = max_link_message}; }
+
+  // Lane 0 first. False when the link is down already, or has had this one.
+  bool add(std::shared_ptr<link_lane_base> lane, std::uint32_t number);
+  void ended(link_lane_base& lane, error_code why);
+  void fail(error_code why);
+  void abort(error_code why);
+
+  // A verified header whose payload waits for its place. An error ends the lane.
+  error_code place(link_lane_base& lane, link_parser& parser);
+  // A whole frame.
+  error_code arrived(link_lane_base& lane, link_parser& parser);
+  awaitable<error_code> put(window_ref to, std::uint64_t offset, std::vector<buffer> pieces, event begin);
+  awaitable<error_code> get(window_ref from, std::uint64_t offset, std::vector<buffer> pieces, event begin);
+  awaitable<error_code> send(link_message message);
+  awaitable<result<link_message>> receive();
+
+  template <class Token>
+  auto async_closed(Token&& token) {
+    return initiate<void(error_code)>(std::forward<Token>(token), executor(), [this](beginning<void(error_code)>& b) {
+      if (down()) return b.complete({});
+      closed_.push_back(b.wait());
+    });
+  }
+
+ private:
+  enum class asked : std::uint8_t { nothing, put, get, message, fence };
+  struct pending {  // a request of ours
+    asked what = asked::nothing;
+    std::uint32_t serial = 0;
+    link_lane_base* lane = nullptr;  // null: it broke, and is being fenced
+    std::uint32_t number = 0;        // of that lane; of a fence, of the one it is about
+    std::shared_ptr<link_job> job;
+    std::vector<buffer> into;  // of a get
+    std::uint64_t length = 0;
+    permit credit;
+  };
+
+  bool down() const noexcept { return error_ && lanes_up_ == 0; }
+  pending* find(std::uint64_t request, const link_lane_base& lane);
+  std::uint64_t open(pending request);
+  void close(std::uint64_t request, error_code ec);
+  void close_all(std::uint32_t lane, error_code ec);
+  void end_with(error_code why, bool silent);
+  void settle();
+  link_lane_base* least_busy() const;
+  link_lane_base* first() const noexcept { return lanes_.empty() ? nullptr : lanes_.front().get(); }
+
+  awaitable<error_code> move(asked what, window_ref window, std::uint64_t offset, std::vector<buffer> pieces,
+                             event begin);
+  awaitable<error_code> finished(std::shared_ptr<link_job> job, std::vector<std::uint64_t> requests);
+  void withdraw(const std::vector<std::uint64_t>& requests);
+
+  error_code place_put(link_lane_base& lane, link_parser& parser);
+  error_code place_data(link_lane_base& lane, link_parser& parser);
+  error_code serve_put(link_lane_base& lane, link_parser& parser);
+  error_code serve_get(link_lane_base& lane, const link_header& header);
+  error_code take_data(link_lane_base& lane, link_parser& parser);
+  error_code take_done(link_lane_base& lane, const link_header& header);
+  error_code take_message(link_lane_base& lane, link_parser& parser);
+  void answer(link_lane_base& lane, std::uint64_t request, error_code ec);
+  void fence(std::uint32_t number);
+  error_code serve_fence(link_lane_base& lane, const link_header& header);
+
+  std::shared_ptr<window_registry> windows_;
+  link_options options_;
+  link_peer peer_;
+  std::uint64_t chunk_;  // what the peer takes and we send, the smaller
+  std::vector<std::shared_ptr<link_lane_base>> lanes_;  // by number
+  std::vector<bool> had_;                               // so many of them, ended or not
+  std::map<std::uint32_t, std::uint64_t> fences_;       // of the peer: answered when the lane has ended
+  std::size_t lanes_up_ = 0;
+  error_code error_;
+  std::vector<pending> pending_;
+  std::vector<std::uint32_t> free_;
+  std::uint32_t serial_ = 0;
+  semaphore credits_;
+  semaphore message_credits_;
+  struct received {
+    link_message bytes;
+    std::uint64_t request = 0;
+  };
+  channel<received> inbox_;
+  operation_list<operation<void(error_code)>> closed_;
+};
+
+}  // namespace cokv::detail

@@ -1,0 +1,65 @@
+// The frames that wait to be written to one connection, as the buffers of the next write: many small frames in one
+// system call, a large one in pieces that are digested just before they are written, while they are in the cache.
+// Pure. Payloads are referenced until their last byte is written.
+//
+//     queue.push({header, pieces});
+//     auto n = co_await stream.async_write_some(queue.next(256 << 10));
+//     queue.written(n);
+#pragma once
+
+#include <list>
+#include <span>
+#include <vector>
+
+#include "cokv/runtime/buffer.hpp"
+#include "link/link_frame.hpp"
+
+namespace cokv::detail {
+
+struct outgoing_frame {
+  link_header header;
+  std::vector<buffer> payload = {};       // together header.length bytes
+  std::shared_ptr<void> keep_alive = {};  // let go when the frame is written
+  bool answer = false;                    // to a request of the peer
+};
+
+class send_queue {
+ public:
+  void push(outgoing_frame frame);
+
+  bool empty() const noexcept { return items_.empty(); }
+  std::size_t size() const noexcept { return items_.size(); }
+  std::uint64_t bytes() const noexcept { return bytes_; }  // not written yet
+
+  // The next at most `most` bytes to write, in at most 64 buffers; valid until the queue is changed.
+  std::span<const asio::const_buffer> next(std::uint64_t most);
+  // The first n of those have been written. Returns how many answers are whole with that.
+  std::uint32_t written(std::uint64_t n);
+
+  // Takes a frame out of the queue if none of its bytes has been listed.
+  bool withdraw(link_type type, std::uint64_t request);
+  void drop_unlisted();  // all but what a write has begun
+  void clear();
+
+ private:
+  struct item {
+    outgoing_frame frame;
+    link_head head;
+    std::array<std::byte, link_trailer_bytes> trailer{};
+    std::uint64_t total = 0;        // bytes of header, payload and trailer
+    std::uint64_t digested = 0;     // of the payload
+    std::size_t piece = 0;          // the first that is not written whole,
+    std::uint64_t piece_begin = 0;  // and where in the payload it begins
+    bool listed = false;
+    bool sealed = false;
+  };
+  void digest(item& i, std::uint64_t upto);
+
+  std::list<item> items_;   // buffers of a write under way point into them
+  std::uint64_t sent_ = 0;  // of the front item
+  std::uint64_t bytes_ = 0;
+  digest_state digest_;  // of the last listed item: items are listed one after the other
+  std::vector<asio::const_buffer> list_;
+};
+
+}  // namespace cokv::detail

@@ -1,0 +1,78 @@
+// A window from the inside: who uses its memory now, and who waits for them to be done.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cokv/kvstream/window.hpp"
+#include "cokv/runtime/detail/prepared_executor.hpp"
+#include "link/link_roster.hpp"
+
+namespace cokv::detail {
+
+class window_use;
+
+struct window_state {
+  std::shared_ptr<window_registry> registry;
+  window_ref ref;
+  window_access access = window_access::both;
+  std::vector<buffer> pieces;
+  std::vector<std::uint64_t> begins;  // of each piece
+  std::vector<window_use*> users;
+  operation_list<window_waiters::waiter> revoking;
+  bool revoked = false;
+  std::uint64_t put = 0, got = 0;
+
+  void revoke();
+};
+
+// The right to touch a window's memory while it is held. `on_revoke` is called once, when the window is revoked: the
+// holder lets go as soon as it can.
+class window_use {
+ public:
+  window_use(std::shared_ptr<window_state> of, std::function<void()> on_revoke);
+  window_use(const window_use&) = delete;
+  window_use& operator=(const window_use&) = delete;
+  ~window_use();
+
+  window_state& window() const noexcept { return *window_; }
+  void revoked() {
+    const auto f = std::exchange(on_revoke_, nullptr);  // may destroy *this
+    if (f) f();
+  }
+
+ private:
+  std::shared_ptr<window_state> window_;
+  std::function<void()> on_revoke_;
+};
+
+class window_registry : public std::enable_shared_from_this<window_registry> {
+ public:
+  window_registry(asio::any_io_executor ex, std::size_t limit);
+
+  result<std::shared_ptr<window_state>> add(std::vector<buffer> pieces, window_access access);
+  void remove(std::uint64_t id);
+  std::size_t size() const noexcept { return used_; }
+
+  // errc::stale_reference for a window that is not there (any more), errc::permission_denied for one that may not be
+  // accessed so, errc::out_of_range beyond its end.
+  result<std::shared_ptr<window_state>> find(const window_ref& ref, window_access access, std::uint64_t offset,
+                                             std::uint64_t length) const;
+
+  const prepared_executor executor;
+  link_roster links;
+
+ private:
+  std::size_t limit_;
+  std::size_t used_ = 0;
+  std::vector<std::shared_ptr<window_state>> windows_;  // by id
+  std::vector<std::uint64_t> free_;
+};
+
+// [offset, offset + length) of pieces that lie one behind the other.
+std::vector<buffer> range_of(const window_state& w, std::uint64_t offset, std::uint64_t length);
+std::vector<buffer> range_of(const std::vector<buffer>& pieces, std::uint64_t offset, std::uint64_t length);
+
+}  // namespace cokv::detail

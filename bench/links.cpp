@@ -208,8 +208,10 @@ int main(int argc, char** argv) {
   raw_loop raw;
   linked off(s, digest_algorithm::none, into), on(s, digest_algorithm::xxh3_64, into);
   std::printf("tcp over the loopback, %s a run, medians of %d\n\n", format_size(s.bytes).c_str(), s.repeat);
-  std::printf("| chunk | raw, a chunk a call | raw, 1 MiB a call | link | of the faster raw | with digests | of the faster raw | "
-              "CPU s a GB: raw, link, with digests |\n|---|---|---|---|---|---|---|---|\n");
+  std::printf(
+      "| chunk | raw, a chunk a call | raw, 1 MiB a call | link | of the faster raw | with digests | of the faster raw "
+      "| "
+      "CPU s a GB: raw, link, with digests |\n|---|---|---|---|---|---|---|---|\n");
   std::string rows;
   for (auto chunk = parse_size(least).value(); chunk <= parse_size(most).value(); chunk *= 4) {
     std::vector<sample> a, b, c, d;

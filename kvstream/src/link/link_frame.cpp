@@ -34,7 +34,7 @@ result<link_header> decode_link(std::span<const std::byte, link_header_bytes> by
   if (get<std::uint64_t>(at + digest_at) != digest_of({at, digest_at})) return errc::digest_mismatch;
   if (at[4] != std::byte{link_version}) return errc::unsupported;
   const auto type = std::to_integer<std::uint8_t>(at[5]), algorithm = std::to_integer<std::uint8_t>(at[6]);
-  if (type < 1 || type > 9 || at[7] != std::byte{0} || get<std::uint32_t>(at + 12) != 0) return errc::protocol;
+  if (type < 1 || type > 10 || at[7] != std::byte{0} || get<std::uint32_t>(at + 12) != 0) return errc::protocol;
   if (algorithm > static_cast<std::uint8_t>(digest_algorithm::xxh3_64)) return errc::unsupported;
   link_header h;
   h.type = static_cast<link_type>(type);
@@ -45,7 +45,8 @@ result<link_header> decode_link(std::span<const std::byte, link_header_bytes> by
   h.generation = get<std::uint64_t>(at + 32);
   h.offset = get<std::uint64_t>(at + 40);
   h.length = get<std::uint64_t>(at + 48);
-  const bool bare = h.type == link_type::done || h.type == link_type::ping || h.type == link_type::fence;
+  const bool bare = h.type == link_type::done || h.type == link_type::ping || h.type == link_type::fence ||
+                    h.type == link_type::commit;
   if (bare && h.length != 0) return errc::protocol;
   return h;
 }

@@ -22,6 +22,7 @@ enum class link_type : std::uint8_t {
   ping = 7,     // answered by done
   goodbye = 8,  // nothing more comes, and why: `code` and a text
   fence = 9,    // connection number `window` is given up: answered when nothing of it has an effect any more
+  commit = 10,  // everything that was to come into the window came
 };
 
 struct link_header {

@@ -241,13 +241,13 @@ void link_lane::drop_incoming() {
   if (reading_) stop_reading_.emit(asio::cancellation_type::total);
 }
 
-// What has begun to be written is, then a goodbye; the connection ends when the peer has read it, or after a while.
+// What has begun to be written is, and answers, then a goodbye; the connection ends when the peer has read it, or after a while.
 void link_lane::stop(error_code why) {
   if (stopped_) return;
   stopped_ = true;
   why_ = why;
   if (!running_) return;
-  queue_.drop_unlisted();
+  queue_.keep_begun();
   const auto code = why == errc::closed ? 0 : to_wire(why);
   queue_.push({.header = {.type = link_type::goodbye, .code = code}});
   leaving_ = true;

@@ -48,6 +48,7 @@ std::size_t link_parser::feed_header(std::span<const std::byte> in) {
     case link_type::done:
     case link_type::ping:
     case link_type::fence:
+    case link_type::commit:
       break;
   }
   if (header_.length > most) return fail(errc::too_large), n;

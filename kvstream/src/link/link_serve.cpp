@@ -47,7 +47,7 @@ error_code link_session::place_put(link_lane_base& lane, link_parser& parser) {
     return {};
   }
   lane.in.target = range_of(**window, h.offset, h.length);
-  lane.in.use = std::make_unique<window_use>(std::move(*window), [&lane] { lane.drop_incoming(); });
+  lane.in.use = std::make_unique<window_use>(std::move(*window), window_access::put, [&lane] { lane.drop_incoming(); });
   parser.into(spans_of(lane.in.target));
   return {};
 }
@@ -69,6 +69,8 @@ error_code link_session::arrived(link_lane_base& lane, link_parser& parser) {
       return serve_put(lane, parser);
     case link_type::get:
       return serve_get(lane, h);
+    case link_type::commit:
+      return serve_commit(lane, h);
     case link_type::data:
       return take_data(lane, parser);
     case link_type::done:
@@ -107,13 +109,20 @@ error_code link_session::serve_put(link_lane_base& lane, link_parser& parser) {
   return {};
 }
 
+error_code link_session::serve_commit(link_lane_base& lane, const link_header& h) {
+  auto window = windows_->find(window_of(h), window_access::put, 0, 0);
+  if (window) (*window)->commit();
+  answer(lane, h.request, window ? error_code() : window.error());
+  return {};
+}
+
 error_code link_session::serve_get(link_lane_base& lane, const link_header& h) {
   auto window = windows_->find(window_of(h), window_access::get, h.offset, h.length);
   if (!window) return answer(lane, h.request, window.error()), error_code();
   auto pieces = range_of(**window, h.offset, h.length);
   (*window)->got += h.length;
   // Revoked before it is sent: it is not. Afterwards the revocation waits for the last byte.
-  auto use = std::make_shared<window_use>(std::move(*window), [this, &lane, request = h.request] {
+  auto use = std::make_shared<window_use>(std::move(*window), window_access::get, [this, &lane, request = h.request] {
     if (lane.withdraw(link_type::data, request)) answer(lane, request, errc::stale_reference);
   });
   lane.send({.header = {.type = link_type::data,

@@ -190,6 +190,28 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
   co_return co_await finished(job, std::move(requests));
 }
 
+// Once it is sent, it may have had its effect, whatever becomes of the answer.
+awaitable<error_code> link_session::commit(window_ref to) {
+  const auto self = shared_from_this();
+  auto credit = co_await credits_.async_acquire(1, as_result);
+  if (!credit) co_return credit.error();
+  co_await asio::this_coro::throw_if_cancelled(false);
+  auto* lane = error_ ? nullptr : least_busy();
+  if (!lane) co_return error_ ? error_ : make_error_code(errc::unavailable);
+  const auto job = std::make_shared<link_job>(executor());
+  pending p;
+  p.what = asked::commit;
+  p.lane = lane;
+  p.number = lane->number;
+  p.job = job;
+  p.credit = std::move(*credit);
+  const auto request = open(std::move(p));
+  job->begin_frame();
+  job->seal({});
+  lane->send({.header = {.type = link_type::commit, .request = request, .window = to.id, .generation = to.generation}});
+  co_return co_await finished(job, {});
+}
+
 // As detail::drained: what has begun ends before a total or partial cancellation does.
 awaitable<error_code> link_session::finished(std::shared_ptr<link_job> job, std::vector<std::uint64_t> requests) {
   constexpr auto may_drain = asio::cancellation_type::total | asio::cancellation_type::partial;
@@ -231,10 +253,10 @@ awaitable<error_code> link_session::send(link_message message) {
   auto* data = owner->data();
   auto bytes = buffer::adopt(data, length, memory_kind::host, std::move(owner));
   first()->send({.header = {.type = link_type::message,
-                                   .algorithm = digest_algorithm::xxh3_64,
-                                   .request = request,
-                                   .length = length},
-                        .payload = {std::move(bytes)}});
+                            .algorithm = digest_algorithm::xxh3_64,
+                            .request = request,
+                            .length = length},
+                 .payload = {std::move(bytes)}});
   co_return error_code();
 }
 

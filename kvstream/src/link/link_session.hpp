@@ -63,6 +63,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
   error_code arrived(link_lane_base& lane, link_parser& parser);
   awaitable<error_code> put(window_ref to, std::uint64_t offset, std::vector<buffer> pieces, event begin);
   awaitable<error_code> get(window_ref from, std::uint64_t offset, std::vector<buffer> pieces, event begin);
+  awaitable<error_code> commit(window_ref to);
   awaitable<error_code> send(link_message message);
   awaitable<result<link_message>> receive();
 
@@ -75,7 +76,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
   }
 
  private:
-  enum class asked : std::uint8_t { nothing, put, get, message, fence };
+  enum class asked : std::uint8_t { nothing, put, get, commit, message, fence };
   struct pending {  // a request of ours
     asked what = asked::nothing;
     std::uint32_t serial = 0;
@@ -105,6 +106,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
   error_code place_put(link_lane_base& lane, link_parser& parser);
   error_code place_data(link_lane_base& lane, link_parser& parser);
   error_code serve_put(link_lane_base& lane, link_parser& parser);
+  error_code serve_commit(link_lane_base& lane, const link_header& header);
   error_code serve_get(link_lane_base& lane, const link_header& header);
   error_code take_data(link_lane_base& lane, link_parser& parser);
   error_code take_done(link_lane_base& lane, const link_header& header);
@@ -116,7 +118,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
   std::shared_ptr<window_registry> windows_;
   link_options options_;
   link_peer peer_;
-  std::uint64_t chunk_;  // what the peer takes and we send, the smaller
+  std::uint64_t chunk_;                                 // what the peer takes and we send, the smaller
   std::vector<std::shared_ptr<link_lane_base>> lanes_;  // by number
   std::vector<bool> had_;                               // so many of them, ended or not
   std::map<std::uint32_t, std::uint64_t> fences_;       // of the peer: answered when the lane has ended

@@ -17,7 +17,7 @@ class link_sink final : public detail::sink_backend {
   awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event begin) override {
     return session_->put(window_, offset, std::move(pieces), std::move(begin));
   }
-  awaitable<error_code> commit() override { co_return error_code(); }
+  awaitable<error_code> commit() override { return session_->commit(window_); }
 
  private:
   std::shared_ptr<detail::link_session> session_;
@@ -51,7 +51,9 @@ const link_peer& peer_link::peer() const { return session_->peer(); }
 error_code peer_link::error() const { return session_->error(); }
 sink peer_link::to(window_ref w) const { return sink(std::make_shared<link_sink>(session_, w)); }
 source peer_link::from(window_ref w) const { return source(std::make_shared<link_source>(session_, w)); }
-void peer_link::close() { goodbye_.reset(); }
+void peer_link::close() {
+  if (session_) session_->fail(errc::closed);
+}
 
 void peer_link::send(const std::shared_ptr<detail::link_session>& s, link_message m, detail::done_handler h) {
   detail::run_as_operation(s->executor().get(), s->send(std::move(m)), std::move(h));

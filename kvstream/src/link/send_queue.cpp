@@ -105,11 +105,15 @@ bool send_queue::withdraw(link_type type, std::uint64_t request) {
   return false;
 }
 
-void send_queue::drop_unlisted() {
+void send_queue::keep_begun() {
   std::list<item> gone;
-  while (!items_.empty() && !items_.back().listed) {
-    bytes_ -= items_.back().total;
-    gone.splice(gone.end(), items_, std::prev(items_.end()));
+  for (auto i = items_.begin(); i != items_.end();) {
+    const auto next = std::next(i);
+    if (!i->listed && i->frame.header.type != link_type::done) {
+      bytes_ -= i->total;
+      gone.splice(gone.end(), items_, i);
+    }
+    i = next;
   }
 }
 

@@ -38,7 +38,7 @@ class send_queue {
 
   // Takes a frame out of the queue if none of its bytes has been listed.
   bool withdraw(link_type type, std::uint64_t request);
-  void drop_unlisted();  // all but what a write has begun
+  void keep_begun();  // drops all but what a write has begun, and answers without a payload
   void clear();
 
  private:

@@ -44,13 +44,26 @@ void window_state::revoke() {
   revoked = true;
   registry->remove(ref.id);
   pieces.clear();
-  const auto asked = users;  // who lets go at once leaves the list
-  for (auto* user : asked)
-    if (std::ranges::find(users, user) != users.end()) user->revoked();
+  awaiting_commit.complete_all(errc::closed);
+  turn_away(window_access::both);
 }
 
-window_use::window_use(std::shared_ptr<window_state> of, std::function<void()> on_revoke)
-    : window_(std::move(of)), on_revoke_(std::move(on_revoke)) {
+void window_state::turn_away(window_access those) {
+  const auto asked = users;  // who lets go at once leaves the list
+  for (auto* user : asked)
+    if (std::ranges::find(users, user) != users.end() &&
+        (static_cast<unsigned>(user->how()) & static_cast<unsigned>(those)) != 0)
+      user->revoked();
+}
+
+void window_state::commit() {
+  committed = true;
+  turn_away(window_access::put);
+  awaiting_commit.complete_all({});
+}
+
+window_use::window_use(std::shared_ptr<window_state> of, window_access how, std::function<void()> on_revoke)
+    : window_(std::move(of)), how_(how), on_revoke_(std::move(on_revoke)) {
   window_->users.push_back(this);
 }
 
@@ -102,6 +115,7 @@ result<std::shared_ptr<window_state>> window_registry::find(const window_ref& re
   if (!w || w->ref.generation != ref.generation) return errc::stale_reference;
   const auto wanted = static_cast<unsigned>(access);
   if ((static_cast<unsigned>(w->access) & wanted) != wanted) return errc::permission_denied;
+  if (w->committed && wanted == static_cast<unsigned>(window_access::put)) return errc::closed;
   if (offset > w->ref.size || length > w->ref.size - offset) return errc::out_of_range;
   return w;
 }
@@ -137,6 +151,14 @@ void window::revoke(const std::shared_ptr<detail::window_state>& s, detail::wind
   s->revoke();
   if (s->users.empty()) return begin.complete({});
   s->revoking.push_back(begin.wait());
+}
+
+bool window::committed() const noexcept { return state_ && state_->committed; }
+
+void window::await_commit(const std::shared_ptr<detail::window_state>& s, detail::window_waiters::beginning& begin) {
+  if (s->committed) return begin.complete({});
+  if (s->revoked) return begin.complete(errc::closed);
+  s->awaiting_commit.push_back(begin.wait());
 }
 
 window_table::window_table(asio::any_io_executor ex, std::size_t limit)

@@ -22,22 +22,29 @@ struct window_state {
   std::vector<std::uint64_t> begins;  // of each piece
   std::vector<window_use*> users;
   operation_list<window_waiters::waiter> revoking;
+  operation_list<window_waiters::waiter> awaiting_commit;
   bool revoked = false;
+  bool committed = false;
   std::uint64_t put = 0, got = 0;
 
   void revoke();
+  void commit();
+
+ private:
+  void turn_away(window_access those);
 };
 
-// The right to touch a window's memory while it is held. `on_revoke` is called once, when the window is revoked: the
-// holder lets go as soon as it can.
+// The right to touch a window's memory while it is held. `on_revoke` is called once, when the window is revoked (or, for
+// a put, committed): the holder lets go as soon as it can.
 class window_use {
  public:
-  window_use(std::shared_ptr<window_state> of, std::function<void()> on_revoke);
+  window_use(std::shared_ptr<window_state> of, window_access how, std::function<void()> on_revoke);
   window_use(const window_use&) = delete;
   window_use& operator=(const window_use&) = delete;
   ~window_use();
 
   window_state& window() const noexcept { return *window_; }
+  window_access how() const noexcept { return how_; }
   void revoked() {
     const auto f = std::exchange(on_revoke_, nullptr);  // may destroy *this
     if (f) f();
@@ -45,6 +52,7 @@ class window_use {
 
  private:
   std::shared_ptr<window_state> window_;
+  window_access how_;
   std::function<void()> on_revoke_;
 };
 
@@ -57,7 +65,7 @@ class window_registry : public std::enable_shared_from_this<window_registry> {
   std::size_t size() const noexcept { return used_; }
 
   // errc::stale_reference for a window that is not there (any more), errc::permission_denied for one that may not be
-  // accessed so, errc::out_of_range beyond its end.
+  // accessed so, errc::closed for a put into one that is committed, errc::out_of_range beyond its end.
   result<std::shared_ptr<window_state>> find(const window_ref& ref, window_access access, std::uint64_t offset,
                                              std::uint64_t length) const;
 

@@ -49,9 +49,9 @@ awaitable<void> serve(server& s, std::uint32_t connections) {
   auto ex = co_await asio::this_coro::executor;
   s.windows.emplace(ex);
   s.door = link_listener::listen(*s.windows, "tcp://localhost:700", small(connections)).value();
-  s.offered = s.windows->expose({s.memory.slice(0, 1000), s.memory.slice(1000, window_bytes - 1000)},
-                                window_access::both)
-                  .value();
+  s.offered =
+      s.windows->expose({s.memory.slice(0, 1000), s.memory.slice(1000, window_bytes - 1000)}, window_access::both)
+          .value();
   for (;;) {
     auto link = co_await s.door.async_accept(as_result);
     if (!link) co_return;
@@ -119,9 +119,8 @@ tally run(std::uint64_t seed, std::uint32_t connections, int rounds, Faults faul
   server s;
   tally t;
   sim::node host(context, "server", [&](auto ex) { asio::co_spawn(ex, serve(s, connections), asio::detached); });
-  sim::node peer(context, "client", [&](auto ex) {
-    asio::co_spawn(ex, client(context, s, t, connections, rounds), asio::detached);
-  });
+  sim::node peer(context, "client",
+                 [&](auto ex) { asio::co_spawn(ex, client(context, s, t, connections, rounds), asio::detached); });
   faults(context, net);
   (void)context.run_for(5min);
   CHECK(s.links == s.ended);

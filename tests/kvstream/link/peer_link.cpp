@@ -164,8 +164,17 @@ TEST_CASE("peer_link: a window's rules hold, and a broken one breaks no other tr
         CHECK(again.ref().id == before.id);
         CHECK((co_await put(before, 0)).error() == errc::stale_reference);
         CHECK((co_await put(again.ref(), 0)).has_value());
+        CHECK(!again.committed());
+        CHECK((co_await l->near.to(again.ref()).async_commit(as_result)).has_value());
+        CHECK(again.committed());
+        CHECK((co_await again.async_committed(as_result)).has_value());
+        CHECK((co_await put(again.ref(), 0)).error() == errc::closed);
+        CHECK((co_await l->near.to(get_only.ref()).async_commit(as_result)).error() == errc::permission_denied);
+        CHECK((co_await l->near.to(before).async_commit(as_result)).error() == errc::stale_reference);
+        CHECK((co_await get_only.async_revoke(as_result)).has_value());
+        CHECK((co_await get_only.async_committed(as_result)).error() == errc::closed);
         CHECK(!l->near.error());
-        CHECK(l->there.size() == 2);
+        CHECK(l->there.size() == 1);
       },
       few());
 }

@@ -18,11 +18,12 @@
 // | async_closed  | the link is down                   | every kind ends the wait            | none: see error() |
 // | to(): a put   | visible: verified in the window    | as transfer.hpp says                | [3] [4]           |
 // | from(): a get | verified here                      | as transfer.hpp says                | [3] [4]           |
+// | async_commit  | the peer's window is committed     | every kind, sent: drains            | [3] [4]           |
 //
 // [1] the network's; deadline; invalid_argument (the URL); unsupported (a scheme that this build lacks, or a peer of
 // another version); [2] namespace_mismatch: KV of another model, dtype, layout or shard; [3] closed: one of the two
 // said goodbye; unavailable: the connection broke, or nothing was heard for `silence`; [4] stale_reference,
-// permission_denied, out_of_range (the window); digest_mismatch: the bytes were damaged on their way, and what the
+// closed (committed), permission_denied, out_of_range (the window); digest_mismatch: the bytes were damaged on their way, and what the
 // range covers is undefined; wrong_device: pieces that the host can't reach.
 //
 // A connection that breaks fails the transfers on it, no others; the first one takes the whole link down. What a failed
@@ -76,7 +77,8 @@ using message_handler = asio::any_completion_handler<void(error_code, link_messa
 using done_handler = asio::any_completion_handler<void(error_code)>;
 }  // namespace detail
 
-// Movable; destroyed, it says goodbye: what is in flight then fails with errc::closed. Sinks and sources may outlive it.
+// Cheap to copy. When the last copy is gone it says goodbye: what is in flight then fails with errc::closed. Sinks and
+// sources may outlive it.
 class peer_link {
  public:
   peer_link() = default;
@@ -113,7 +115,7 @@ class peer_link {
         std::forward<Token>(token), get_executor(),
         [s = session_](detail::done_handler h) { closed(s, std::move(h)); });
   }
-  // Says goodbye. async_closed tells when nothing touches anybody's memory any more.
+  // Says goodbye, for all copies. async_closed tells when nothing touches anybody's memory any more.
   void close();
 
  private:

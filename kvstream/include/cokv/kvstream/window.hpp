@@ -6,6 +6,7 @@
 //     cokv::window landing = windows.expose(view.pieces(what).value(), cokv::window_access::put).value();
 //     send_ticket(landing.ref());
 //     ...
+//     co_await landing.async_committed();                              // the peer has put everything, verified
 //     co_await landing.async_revoke();                                 // from here on no peer writes into it
 //
 // |              | window::async_revoke                                                                          |
@@ -16,6 +17,10 @@
 // |              | given up on after link_options.silence                                                        |
 // | cancellation | every kind ends the wait; the window stays revoked                                            |
 // | errors       | none of its own                                                                               |
+//
+// async_committed completes when a peer said that everything is there (sink::async_commit over its link): from then on no
+// put is taken. errc::closed when the window is revoked first. Whether the peer is still alive it does not know: wait for
+// its link's end beside it. Every kind of cancellation ends the wait.
 //
 // A destroyed window is revoked; its buffers are referenced until their last reader or writer is done, which keeps
 // blocks of a kv_pool in quarantine. All of it belongs to one context.
@@ -58,6 +63,7 @@ class [[nodiscard]] window {
 
   explicit operator bool() const noexcept { return state_ != nullptr; }
   window_ref ref() const;
+  bool committed() const noexcept;
   std::uint64_t bytes_put() const noexcept;  // by peers, verified
   std::uint64_t bytes_got() const noexcept;  // sent to peers
 
@@ -69,11 +75,20 @@ class [[nodiscard]] window {
         [s = state_](detail::window_waiters::beginning& begin) { revoke(s, begin); });
   }
 
+  // void(error_code)
+  template <class Token = asio::deferred_t>
+  auto async_committed(Token&& token = Token()) {
+    return detail::initiate<void(error_code)>(
+        std::forward<Token>(token), executor(),
+        [s = state_](detail::window_waiters::beginning& begin) { await_commit(s, begin); });
+  }
+
  private:
   friend class window_table;
   explicit window(std::shared_ptr<detail::window_state> s) : state_(std::move(s)) {}
   asio::any_io_executor executor() const;
   static void revoke(const std::shared_ptr<detail::window_state>& state, detail::window_waiters::beginning& begin);
+  static void await_commit(const std::shared_ptr<detail::window_state>& s, detail::window_waiters::beginning& begin);
   void drop() noexcept;
 
   std::shared_ptr<detail::window_state> state_;

@@ -10,8 +10,8 @@ transfer_group::transfer_group(sink to, transfer_group_options options)
 
 awaitable<void> transfer_group::begin(awaitable<result<transferred>> transfer) {
   permit turn = co_await room_->async_acquire();
-  auto run = [](awaitable<result<transferred>> moving, permit, std::shared_ptr<std::uint64_t> bytes)
-      -> awaitable<error_code> {
+  auto run = [](awaitable<result<transferred>> moving, permit,
+                std::shared_ptr<std::uint64_t> bytes) -> awaitable<error_code> {
     auto moved = co_await std::move(moving);
     if (!moved) co_return moved.error();
     *bytes += moved->bytes;
@@ -29,8 +29,12 @@ awaitable<void> transfer_group::gather(kv_view from, slice what, std::uint64_t o
                               {options_.through, std::move(begin_at), options_.level}));
 }
 
-awaitable<error_code> transfer_group::commit() {
+awaitable<void> transfer_group::settled() {
   auto all = co_await room_->async_acquire(options_.in_flight, asio::deferred);
+}
+
+awaitable<error_code> transfer_group::commit() {
+  co_await settled();
   if (cancelled()) co_return asio::error::operation_aborted;
   auto [ec] = co_await to_.async_commit(asio::as_tuple(asio::deferred));
   co_return ec;

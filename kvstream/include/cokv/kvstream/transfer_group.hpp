@@ -33,7 +33,9 @@ class transfer_group : public task_group {
   awaitable<void> flush(buffer chunk, std::uint64_t offset, event begin = {});
   awaitable<void> gather(kv_view from, slice what, std::uint64_t offset, event begin = {});
 
-  // Waits until all transfers begun so far have ended; then everything becomes visible. The body's last step.
+  // Waits until all transfers begun so far have ended. In a scope that has failed it throws operation_aborted.
+  awaitable<void> settled();
+  // Waits for the same; then everything becomes visible. The body's last step.
   awaitable<error_code> commit();
 
   std::uint64_t bytes() const noexcept { return *bytes_; }  // moved so far

@@ -1,0 +1,131 @@
+// Two processes and real sockets: one is killed or stopped in the middle of transfers.
+#include <doctest/doctest.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <optional>
+
+#include "cokv/kvstream/peer_link.hpp"
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/result.hpp"
+#include "kvstream/transfers.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::size_t window_bytes = 1 << 20;
+
+// A process that offers a window until it is killed.
+class other_process {
+ public:
+  other_process() {
+    int ends[2];
+    REQUIRE(::pipe(ends) == 0);
+    id_ = ::fork();
+    REQUIRE(id_ >= 0);
+    if (id_ == 0) serve(ends[1]);
+    ::close(ends[1]);
+    REQUIRE(::read(ends[0], &told_, sizeof told_) == sizeof told_);
+    ::close(ends[0]);
+  }
+  ~other_process() {
+    signal(SIGKILL);
+    ::waitpid(id_, nullptr, 0);
+  }
+  void signal(int which) { ::kill(id_, which); }
+  std::string url() const { return "tcp://127.0.0.1:" + std::to_string(told_.port); }
+  window_ref window() const { return told_.window; }
+
+ private:
+  struct told {
+    std::uint16_t port = 0;
+    window_ref window;
+  };
+
+  [[noreturn]] static void serve(int to) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    asio::io_context context(1);
+    window_table windows(context.get_executor());
+    auto memory = blank(window_bytes);
+    auto door = link_listener::listen(windows, "tcp://127.0.0.1:0").value();
+    auto offered = windows.expose({memory}, window_access::both).value();
+    const auto url = door.url();
+    told t;
+    t.port = static_cast<std::uint16_t>(std::stoul(url.substr(url.rfind(':') + 1)));
+    t.window = offered.ref();
+    if (::write(to, &t, sizeof t) != sizeof t) ::_exit(1);
+    std::vector<peer_link> links;
+    asio::co_spawn(
+        context,
+        [&]() -> awaitable<void> {
+          while (auto link = co_await door.async_accept(as_result)) links.push_back(std::move(*link));
+        },
+        asio::detached);
+    context.run();
+    ::_exit(0);
+  }
+
+  pid_t id_ = -1;
+  told told_;
+};
+
+// Puts and gets until something fails: how many rounds were right, and what failed.
+awaitable<std::pair<int, error_code>> exchange(peer_link& link, window_ref window, int signal_after,
+                                               std::function<void()> then) {
+  auto data = patterned(window_bytes, 1), back = blank(window_bytes);
+  for (int round = 0;; ++round) {
+    if (round == signal_after) then();
+    if (round == 10'000) co_return std::pair(round, error_code());
+    auto put = co_await async_flush(data, link.to(window), 0, {}, completion_level::visible, as_result);
+    if (!put) co_return std::pair(round, put.error());
+    auto got = co_await async_fetch(link.from(window), 0, back, {}, as_result);
+    if (!got) co_return std::pair(round, got.error());
+    CHECK(std::ranges::equal(data.bytes(), back.bytes()));
+  }
+}
+
+}  // namespace
+
+TEST_CASE(
+    "link processes: a peer that is killed, or stands still for too long, is an error to what it breaks, and gone") {
+  for (int how : {SIGKILL, SIGSTOP}) {
+    CAPTURE(how);
+    std::optional<other_process> peer(std::in_place);
+    bool ended = false;
+    auto body = [&](asio::any_io_executor ex) -> awaitable<void> {
+      window_table here(ex);
+      auto link = co_await async_connect(here, peer->url(), {.connections = 1, .silence = 500ms});
+      const auto [rounds, ec] = co_await exchange(link, peer->window(), 20, [&] { peer->signal(how); });
+      CHECK(rounds >= 20);
+      CHECK(ec == errc::unavailable);
+      CHECK((co_await link.async_closed(as_result)).has_value());
+      CHECK(link.error() == errc::unavailable);
+      if (how == SIGKILL)
+        CHECK((co_await async_connect(here, peer->url(), {}, as_result)).error() == asio::error::connection_refused);
+      else
+        CHECK((co_await async_connect(here, peer->url(), {.greeting = 200ms}, as_result)).error() == errc::deadline);
+      // It comes back as another process: windows of before mean nothing there.
+      const auto before = peer->window();
+      peer.reset();
+      peer.emplace();
+      auto again = co_await async_connect(here, peer->url());
+      const auto [none, stale] = co_await exchange(again, before, -1, [] {});
+      CHECK(none == 0);
+      CHECK(stale == errc::stale_reference);
+      again.close();
+      (void)co_await again.async_closed();
+      ended = true;
+    };
+    asio::io_context context(1);
+    asio::co_spawn(context, body(context.get_executor()), [](std::exception_ptr e) {
+      if (e) std::rethrow_exception(e);
+    });
+    context.run_for(2min);
+    CHECK(ended);
+  }
+}

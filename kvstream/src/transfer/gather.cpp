@@ -59,13 +59,13 @@ awaitable<result<transferred>> gather(kv_view from, slice what, sink to, std::ui
   if (!runs) co_return runs.error();
   auto groups = cut(runs->runs, options.through->staging.buffer_bytes());
   auto memory = std::make_shared<const std::vector<buffer>>(std::move(runs->memory));
-  auto digest = std::make_shared<digest_state>();
+  auto digest = options.digest ? std::make_shared<digest_state>() : nullptr;
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {
     for (auto& part : groups) {
       const auto n = part.bytes;
       buffer staged = (co_await options.through->staging.async_acquire()).slice(0, n);
       auto kernel = [staged, digest, memory, runs = std::move(part.runs)] {
-        pack(*digest, staged.bytes(), runs, *memory);
+        pack(digest.get(), staged.bytes(), runs, *memory);
       };
       if (auto ec = co_await launch(options.through->kernels, "pack", kernel, options.begin)) co_return ec;
       const event packed = options.through->kernels.record();
@@ -76,7 +76,7 @@ awaitable<result<transferred>> gather(kv_view from, slice what, sink to, std::ui
   });
   co_await asio::this_coro::throw_if_cancelled(false);  // what was cancelled ends after its kernels all the same
   if (auto ec = co_await stopped(v, options.through->kernels)) co_return ec;
-  co_return transferred{all.bytes, digest->value()};
+  co_return transferred{all.bytes, digest ? digest->value() : 0};
 }
 
 awaitable<result<transferred>> scatter(source from, std::uint64_t offset, kv_view to, slice what,
@@ -99,7 +99,7 @@ awaitable<result<transferred>> scatter(source from, std::uint64_t offset, kv_vie
   if (!runs) co_return runs.error();
   auto groups = cut(runs->runs, options.through->staging.buffer_bytes());
   auto memory = std::make_shared<const std::vector<buffer>>(std::move(runs->memory));
-  auto digest = std::make_shared<digest_state>();
+  auto digest = options.digest || options.make_digest ? std::make_shared<digest_state>() : nullptr;
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {
     std::vector<std::shared_ptr<semaphore>> turns;
     for (std::size_t i = 0; i <= groups.size(); ++i)
@@ -112,7 +112,7 @@ awaitable<result<transferred>> scatter(source from, std::uint64_t offset, kv_vie
         if (auto ec = co_await from.backend()->get(at, {staged}, options.begin)) co_return ec;
         auto my_turn = co_await mine->async_acquire();
         auto kernel = [staged = std::move(staged), digest, memory, runs = std::move(runs)] {
-          unpack(*digest, staged.bytes(), runs, *memory);
+          unpack(digest.get(), staged.bytes(), runs, *memory);
         };
         if (auto ec = co_await launch(options.through->kernels, "unpack", kernel, {})) co_return ec;
         next->release();
@@ -127,7 +127,7 @@ awaitable<result<transferred>> scatter(source from, std::uint64_t offset, kv_vie
   if (auto ec = co_await stopped(v, options.through->kernels)) co_return ec;
   if (options.digest && digest->value() != *options.digest) co_return errc::digest_mismatch;
   if (auto ec = to.check(what)) co_return ec;
-  co_return transferred{all.bytes, digest->value()};
+  co_return transferred{all.bytes, digest ? digest->value() : 0};
 }
 
 }  // namespace cokv::detail

@@ -93,11 +93,11 @@ void move_rows(std::byte* packed, std::byte* memory, const kv_run& run, std::uin
 }
 
 template <bool Packs, class Byte>
-void move_runs(digest_state& digest, std::span<Byte> packed, std::span<const kv_run> runs,
+void move_runs(digest_state* digest, std::span<Byte> packed, std::span<const kv_run> runs,
                std::span<const buffer> memory) noexcept {
   std::uint64_t at = 0, hashed = 0;
   auto hash = [&] {
-    digest.update(packed.subspan(hashed, at - hashed));
+    if (digest) digest->update(packed.subspan(hashed, at - hashed));
     hashed = at;
   };
   for (const auto& run : runs) {
@@ -105,11 +105,19 @@ void move_runs(digest_state& digest, std::span<Byte> packed, std::span<const kv_
     if (run.together() && run.chunk_bytes >= least_fused) {
       hash();
       const auto here = packed.subspan(at, run.chunk_bytes);
+      const std::span<std::byte> run_bytes(there, run.chunk_bytes);
       if constexpr (Packs)
-        digest.copy(here, {there, run.chunk_bytes});
+        digest ? digest->copy(here, run_bytes) : copy_bytes(here, run_bytes);
       else
-        digest.copy({there, run.chunk_bytes}, here);
+        digest ? digest->copy(run_bytes, here) : copy_bytes(run_bytes, here);
       hashed = at += run.chunk_bytes;
+      continue;
+    }
+    if (run.together()) {  // small: what would be worked out below costs as much as the copy
+      auto* here = const_cast<std::byte*>(packed.data()) + at;
+      Packs ? std::memcpy(here, there, run.chunk_bytes) : std::memcpy(there, here, run.chunk_bytes);
+      at += run.chunk_bytes;
+      if (at - hashed >= piece) hash();
       continue;
     }
     const auto most = std::max<std::uint64_t>(piece / run.row_bytes(), 1);
@@ -133,12 +141,12 @@ std::vector<run_group> cut(std::span<const kv_run> runs, std::uint64_t room) {
   return std::move(c).groups();
 }
 
-void pack(digest_state& digest, std::span<std::byte> packed, std::span<const kv_run> runs,
+void pack(digest_state* digest, std::span<std::byte> packed, std::span<const kv_run> runs,
           std::span<const buffer> memory) noexcept {
   move_runs<true>(digest, packed, runs, memory);
 }
 
-void unpack(digest_state& digest, std::span<const std::byte> packed, std::span<const kv_run> runs,
+void unpack(digest_state* digest, std::span<const std::byte> packed, std::span<const kv_run> runs,
             std::span<const buffer> memory) noexcept {
   move_runs<false>(digest, packed, runs, memory);
 }

@@ -19,10 +19,10 @@ struct run_group {
 // In order, at most `room` bytes each; rows are torn only where one alone is longer.
 std::vector<run_group> cut(std::span<const kv_run> runs, std::uint64_t room);
 
-// `packed` has the runs' bytes, and the digest takes them in.
-void pack(digest_state& digest, std::span<std::byte> packed, std::span<const kv_run> runs,
+// `packed` has the runs' bytes, and the digest, if there is one, takes them in.
+void pack(digest_state* digest, std::span<std::byte> packed, std::span<const kv_run> runs,
           std::span<const buffer> memory) noexcept;
-void unpack(digest_state& digest, std::span<const std::byte> packed, std::span<const kv_run> runs,
+void unpack(digest_state* digest, std::span<const std::byte> packed, std::span<const kv_run> runs,
             std::span<const buffer> memory) noexcept;
 
 }  // namespace cokv::detail

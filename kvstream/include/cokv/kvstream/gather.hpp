@@ -11,7 +11,7 @@
 // |--------------|-------------------------------------------------------------------------------------------|
 // | cancellation | piece by piece: as async_flush. Packed: every kind drains what has begun, no more begins  |
 // | memory       | the pool's blocks and staging are referenced until their last reader or writer is done    |
-// | completes    | as async_flush; transferred.digest is of all bytes in slice order, when packed            |
+// | completes    | as async_flush; transferred.digest is of all bytes in slice order, where one was made     |
 // | errors       | as async_flush; stale_reference, out_of_range, invalid_argument (kv_view); a scatter's    |
 // |              | also for a block that is freed meanwhile (stale_reference) or covered twice               |
 // |              | (invalid_argument); wrong_device: packed, and the host can't reach the memory;            |
@@ -38,12 +38,14 @@ struct gather_options {
   const packing* through = nullptr;  // none: piece by piece
   event begin = {};
   completion_level level = completion_level::visible;
+  bool digest = true;  // made while packing; a link makes its own
 };
 
 struct scatter_options {
   const packing* through = nullptr;
   event begin = {};
   std::optional<std::uint64_t> digest = {};  // what the bytes must have; needs `through`
+  bool make_digest = true;                   // where there is none to compare with
 };
 
 namespace detail {

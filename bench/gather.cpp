@@ -1,0 +1,103 @@
+// What does packing cost against a memcpy for each extent? Extents of 128 B to 1 MiB, scattered over memory beyond the
+// cache, are packed into memory beyond the cache: a memcpy each, packed, and packed with the digest made in the same
+// pass; in turn, in one run.
+//
+//     bench_gather [--bytes 256MiB] [--repeat 9] [--json FILE]
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <random>
+
+#include "cokv/runtime/size.hpp"
+#include "transfer/run_copy.hpp"
+
+namespace {
+
+using namespace cokv;
+
+struct sample {
+  double gb_s = 0, cpu_s_gb = 0;
+};
+
+double cpu_seconds() {
+  timespec t{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+template <class F>
+sample timed(std::size_t bytes, F f) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto cpu = cpu_seconds();
+  f();
+  const auto gb = static_cast<double>(bytes) / 1e9;
+  return {gb / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
+          (cpu_seconds() - cpu) / gb};
+}
+
+sample median(std::vector<sample> all) {
+  std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.gb_s < b.gb_s; });
+  return all[all.size() / 2];
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"What does packing cost against a memcpy for each extent?"};
+  std::string bytes_text = "256MiB", json;
+  int repeat = 9;
+  app.add_option("--bytes", bytes_text, "bytes a run");
+  app.add_option("--repeat", repeat, "runs of each way, in turn")->check(CLI::PositiveNumber);
+  app.add_option("--json", json, "also write the figures there");
+  CLI11_PARSE(app, argc, argv);
+  const auto bytes = parse_size(bytes_text).value();
+
+  // Twice the memory, every second extent of it: no two lie together.
+  const std::vector<buffer> memory = {buffer::host(2 * bytes)};
+  auto into = buffer::host(bytes);
+  std::memset(memory[0].data(), 1, 2 * bytes);
+  std::memset(into.data(), 2, bytes);
+
+  std::printf(
+      "| extent | memcpy each | packed | of memcpy | with digest | of memcpy | CPU s a GB: memcpy, packed, with digest "
+      "|\n"
+      "|---|---|---|---|---|---|---|\n");
+  std::string rows;
+  std::mt19937_64 random(1);
+  for (std::size_t extent = 128; extent <= (1 << 20); extent *= extent == 128 ? 8 : 4) {
+    std::vector<kv_run> runs;
+    for (std::size_t at = 0; at + extent <= bytes; at += extent)
+      runs.push_back({.offset = 2 * at, .chunk_bytes = extent});
+    std::shuffle(runs.begin(), runs.end(), random);
+    const auto n = runs.size() * extent;
+    std::vector<sample> a, b, c;
+    for (int r = 0; r < repeat; ++r) {
+      a.push_back(timed(n, [&] {
+        auto* to = into.data();
+        for (const auto& run : runs) {
+          std::memcpy(to, memory[0].data() + run.offset, run.chunk_bytes);
+          to += run.chunk_bytes;
+        }
+      }));
+      b.push_back(timed(n, [&] { detail::pack(nullptr, into.bytes().first(n), runs, memory); }));
+      c.push_back(timed(n, [&] {
+        digest_state digest;
+        detail::pack(&digest, into.bytes().first(n), runs, memory);
+      }));
+    }
+    const auto each = median(a), packed = median(b), digested = median(c);
+    std::printf("| %s | %.2f GB/s | %.2f GB/s | %.2f | %.2f GB/s | %.2f | %.3f, %.3f, %.3f |\n",
+                format_size(extent).c_str(), each.gb_s, packed.gb_s, packed.gb_s / each.gb_s, digested.gb_s,
+                digested.gb_s / each.gb_s, each.cpu_s_gb, packed.cpu_s_gb, digested.cpu_s_gb);
+    char row[300];
+    std::snprintf(row, sizeof row,
+                  "%s\n  {\"extent\": %zu, \"memcpy_gb_s\": %.3f, \"packed_gb_s\": %.3f, \"digest_gb_s\": %.3f}",
+                  rows.empty() ? "" : ",", extent, each.gb_s, packed.gb_s, digested.gb_s);
+    rows += row;
+  }
+  if (!json.empty()) std::ofstream(json) << "[" << rows << "\n]\n";
+}

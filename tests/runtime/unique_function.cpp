@@ -30,7 +30,7 @@ TEST_CASE("unique_function: holds what can only be moved, small or large, and de
     CHECK(alive.use_count() == 1);
   };
   check([alive, own = std::make_unique<int>(1)](int n) { return n + *own; });
-  check([alive, own = std::make_unique<int>(1), large = std::array<char, 200>()](int n) { return n + *own; });
+  check([alive, own = std::make_unique<int>(1), large = std::array<char, 200>()](int n) { return n + *own + large[0]; });
   CHECK(alive.use_count() == 1);
 }
 

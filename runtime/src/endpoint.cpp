@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <boost/asio/ip/address_v6.hpp>
 #include <charconv>
 
@@ -24,7 +25,9 @@ result<endpoint> parse_endpoint(std::string_view text) {
     port = text.substr(close + 2);
     error_code ec;
     asio::ip::make_address_v6(std::string(host), ec);
-    if (ec) return make_error_code(text_error::endpoint_address);
+    // The system reads an address up to a zero byte, and takes anything for the zone behind a '%'.
+    const bool odd = std::ranges::any_of(host, [](char c) { return c <= ' ' || c >= 0x7f; });
+    if (ec || odd) return make_error_code(text_error::endpoint_address);
   } else {
     std::size_t colon = text.rfind(':');
     if (colon == text.npos) return make_error_code(text_error::endpoint_no_port);

@@ -59,6 +59,9 @@ TEST_CASE("what is no endpoint says why") {
     CHECK(e.error() == boost::system::errc::invalid_argument);
     CHECK(e.error().message().size() > 10);
   }
+  using namespace std::string_view_literals;
+  for (auto text : {"[::1\0x]:80"sv, "[fe80::1%a\n]:80"sv, "[::1\r\nX: y]:80"sv, "a\0b:80"sv})
+    CHECK(parse_endpoint(text).error() == boost::system::errc::invalid_argument);
 }
 
 TEST_CASE("bytes arrive in order, whole and both ways") {

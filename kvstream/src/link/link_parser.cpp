@@ -81,6 +81,7 @@ void link_parser::into(std::vector<std::span<std::byte>> target) {
 }
 
 void link_parser::keep() {
+  kept_.clear();  // from what is there a vector grows by half or twice, past the limit
   kept_.resize(header_.length);
   target_.assign(1, kept_);
   begin_payload();
@@ -116,6 +117,7 @@ std::uint64_t link_parser::list_room(std::uint64_t most, std::size_t parts,
 
 void link_parser::filled(std::uint64_t n) {
   if (n > room()) throw std::logic_error("link_parser: filled beyond the payload");
+  if (n == 0) return;  // between frames, the one before is not over again
   got_ += n;
   while (n > 0) {
     const auto part = target_[part_];

@@ -1,5 +1,6 @@
 #include "store/http_url.hpp"
 
+#include <algorithm>
 #include <boost/url/parse.hpp>
 #include <boost/url/url_view.hpp>
 
@@ -38,9 +39,12 @@ result<http_url> parse_http_url(std::string_view text) {
       return errc::invalid_argument;
   }
   if (out.host.empty()) return errc::invalid_argument;
-  // The host goes into a header field: a decoded %0d%0a must not get that far.
-  for (const unsigned char c : out.host)
-    if (c <= ' ' || c >= 0x7f) return errc::invalid_argument;
+  // The host goes into a header field: a decoded %0d%0a must not get that far, nor a ':' or '/' that makes it another.
+  const auto known = [name = url->host_type() == boost::urls::host_type::name](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '-' ||
+           (name ? c == '_' : c == ':');
+  };
+  if (!std::ranges::all_of(out.host, known)) return errc::invalid_argument;
   if (url->has_port()) {
     // port_number() is 0 both for ":0" and for a number that doesn't fit.
     if (url->port_number() == 0) return errc::invalid_argument;

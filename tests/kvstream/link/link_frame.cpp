@@ -230,6 +230,36 @@ TEST_CASE("link_parser: what is dropped halfway is not touched any more, and the
   }
 }
 
+TEST_CASE("link_parser: that no bytes were read into a payload changes nothing, between frames either") {
+  link_parser parser;
+  parser.filled(0);
+  CHECK(parser.at() == link_parser::state::header);
+  CHECK(parser.feed(encode({.type = link_type::put, .length = 1})) == link_header_bytes);
+  parser.filled(0);
+  CHECK(parser.at() == link_parser::state::place);
+  parser.keep();
+  parser.filled(0);
+  CHECK(parser.at() == link_parser::state::payload);
+  CHECK(parser.feed(std::vector<std::byte>(1)) == 1);
+  REQUIRE(parser.at() == link_parser::state::frame);
+  parser.next();
+  parser.filled(0);
+  CHECK(parser.at() == link_parser::state::header);
+}
+
+TEST_CASE("link_parser: what it keeps of one payload after another is never more than the largest may be") {
+  link_parser parser({.chunk = 100});
+  for (const std::size_t n : {60, 100, 1, 70, 100}) {
+    parser.feed(encode({.type = link_type::put, .length = n}));
+    parser.keep();
+    parser.feed(std::vector<std::byte>(n, static_cast<std::byte>(n)));
+    REQUIRE(parser.at() == link_parser::state::frame);
+    CHECK(parser.kept() == std::vector<std::byte>(n, static_cast<std::byte>(n)));
+    CHECK(parser.kept().capacity() <= 100);
+    parser.next();
+  }
+}
+
 TEST_CASE("send_queue: what has begun stays, what has not can be taken back") {
   std::mt19937_64 random(9);
   send_queue queue;

@@ -33,7 +33,8 @@ TEST_CASE("what is not a cache URL is refused, another scheme by its own error")
        {"", "cache:9009", "127.0.0.1:9009", "http://", "http://:9009", "http://cache:0",
         "http://cache:", "http://cache:65536", "http://cache:99999999999", "http://cache:x", "http://cache/v1",
         "http://cache?x=1", "http://cache#x", "http://user@cache", "http://user:secret@cache", "http://ca che",
-        "http://ca%0d%0ache", "http://ca%3ache", "http://ca%2fche", "http://ca%40che", "http://[::1", " http://cache"}) {
+        "http://ca%0d%0ache", "http://ca%3ache", "http://ca%2fche", "http://ca%40che", "http://[::1",
+        " http://cache"}) {
     CAPTURE(text);
     auto url = parse_http_url(text);
     REQUIRE(!url);

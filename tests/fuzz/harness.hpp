@@ -1,0 +1,37 @@
+// The fuzzed parsers and what must hold of them, one function a target. Each takes arbitrary bytes; what does not hold
+// is thrown as `broken`. libFuzzer calls them (entry.cpp), and in every preset a test replays the corpus (replay.cpp).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <stdexcept>
+#include <string_view>
+
+namespace cokv::fuzz {
+
+using bytes = std::span<const std::byte>;
+
+void frame(bytes in);   // frame_parser
+void stream(bytes in);  // stream_parser, and stream_writer with what it read
+void link(bytes in);    // the links' parser and hello
+void text(bytes in);    // topologies, names, element types, endpoints, URLs
+
+struct broken : std::logic_error {
+  using std::logic_error::logic_error;
+};
+
+inline void require(bool holds, const char* what) {
+  if (!holds) throw broken(what);
+}
+
+// How often a state was reached, by a name that outlives the program's use of it.
+inline std::map<std::string_view, std::uint64_t>& reached() {
+  static std::map<std::string_view, std::uint64_t> counts;
+  return counts;
+}
+
+inline void reach(std::string_view state) { ++reached()[state]; }
+
+}  // namespace cokv::fuzz

@@ -1,0 +1,173 @@
+// Writes inputs that the fuzz targets start from: cokv_fuzz_seeds FOLDER makes FOLDER/<target>/<name>.
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "cokv/kvstream/frame_stream.hpp"
+#include "cokv/runtime/error.hpp"
+#include "detail/bytes.hpp"
+#include "fuzz/input.hpp"
+#include "link/hello.hpp"
+#include "link/link_frame.hpp"
+
+namespace {
+
+using namespace cokv;
+using bytes = std::vector<std::byte>;
+
+std::filesystem::path folder;
+
+void save(const std::string& target, const std::string& name, std::string_view data) {
+  std::filesystem::create_directories(folder / target);
+  std::ofstream(folder / target / name, std::ios::binary) << data;
+}
+
+// With nothing mended, with digests mended, and with all.
+void save_wire(const std::string& target, const std::string& name, const bytes& wire) {
+  const std::string_view rest(reinterpret_cast<const char*>(wire.data()), wire.size());
+  char how = target == "link" ? 0x15 : 0x7f;
+  for (char mend : {0, fuzz::digests | fuzz::trailers, 31}) {
+    std::string data{mend, how, 0, static_cast<char>(name.size())};
+    save(target, name + "-" + std::to_string(mend), data.append(rest));
+  }
+}
+
+stream_begin about() {
+  stream_begin b;
+  b.ns.bytes.fill(std::byte{7});
+  b.generation = 42;
+  b.layout.segments = {24, 8};
+  b.keys.resize(3);
+  for (std::size_t i = 0; i < 3; ++i) b.keys[i].bytes.fill(static_cast<std::byte>(i + 1));
+  return b;
+}
+
+void send(bytes& out, stream_writer& writer, std::uint32_t layer, std::uint32_t block, bool intact = true) {
+  const auto head = writer.segment(layer, block);
+  const bytes data(writer.about().layout.segments[layer], static_cast<std::byte>(16 * layer + block));
+  auto trailer = seal(head, data);
+  if (!intact) trailer[3] ^= std::byte{1};
+  detail::append(out, head);
+  detail::append(out, data);
+  detail::append(out, trailer);
+}
+
+void streams(const std::string& target) {
+  const auto make = [&](const std::string& name, auto&& tell) {
+    stream_writer writer(about());
+    auto out = writer.begin();
+    tell(out, writer);
+    save_wire(target, name, out);
+  };
+  make("whole", [](bytes& out, stream_writer& w) {
+    for (auto layer : {0u, 1u})
+      for (auto block : {0u, 1u, 2u}) send(out, w, layer, block);
+    detail::append(out, w.end());
+  });
+  make("damaged", [](bytes& out, stream_writer& w) {
+    for (auto layer : {0u, 1u})
+      for (auto block : {0u, 1u, 2u}) send(out, w, layer, block, block != 1 || layer != 0);
+    detail::append(out, w.end());
+  });
+  make("missing", [](bytes& out, stream_writer& w) {
+    send(out, w, 0, 0);
+    detail::append(out, w.missing(2, errc::not_found));
+    send(out, w, 0, 1);
+    detail::append(out, w.missing(1, errc::store_full));
+    send(out, w, 1, 0);
+    detail::append(out, w.end());
+  });
+  make("error", [](bytes& out, stream_writer& w) {
+    send(out, w, 0, 0);
+    detail::append(out, w.error(errc::unavailable, "the disk is gone\n"));
+  });
+  make("cut", [](bytes& out, stream_writer& w) {
+    send(out, w, 0, 0);
+    out.resize(out.size() - 20);
+  });
+  save_wire(target, "ack", ack_frame(about().ns, 42, errc::not_found, 2));
+  save_wire(target, "large", [] {
+    frame_header h;
+    h.type = frame_type::segment;
+    h.length = std::uint64_t{1} << 60;
+    const auto head = encode(h);
+    return bytes(head.begin(), head.end());
+  }());
+}
+
+void add(bytes& out, detail::link_header h, const bytes& payload = {}) {
+  if (h.type != detail::link_type::get) h.length = payload.size();
+  const auto at = out.size();
+  detail::append(out, encode(h));
+  detail::append(out, payload);
+  if (h.has_trailer()) detail::append(out, digest_of(std::span(out).subspan(at)));
+}
+
+void links() {
+  using enum detail::link_type;
+  const auto sealed = digest_algorithm::xxh3_64;
+  detail::link_hello greeting;
+  greeting.lanes = 2;
+  greeting.credits = greeting.messages = 8;
+  greeting.chunk = 4096;
+  greeting.name = "worker";
+  greeting.topology = "pp2xtp2";
+  greeting.sessions = {3, 4};
+  const auto payload = encode(greeting);
+  bytes out;
+  add(out, {.type = hello, .algorithm = sealed}, payload);
+  save_wire("link", "hello", out);
+  add(out, {.type = put, .algorithm = sealed, .request = 1, .window = 2, .generation = 9}, bytes(100, std::byte{5}));
+  add(out, {.type = done, .request = 1});
+  add(out, {.type = get, .algorithm = sealed, .request = 2, .window = 2, .length = 33});
+  add(out, {.type = data, .request = 2}, bytes(33, std::byte{6}));
+  add(out, {.type = message, .algorithm = sealed, .request = 3}, bytes(40, std::byte{7}));
+  add(out, {.type = ping, .request = 4});
+  add(out, {.type = fence, .window = 1});
+  add(out, {.type = commit, .request = 5, .window = 2, .generation = 9});
+  add(out, {.type = goodbye, .algorithm = sealed, .code = 13}, bytes(4, std::byte{'x'}));
+  save_wire("link", "all", out);
+  out.back() ^= std::byte{1};
+  save_wire("link", "damaged", out);
+  out.resize(out.size() - 9);
+  save_wire("link", "cut", out);
+  out.clear();
+  add(out, {.type = get, .length = std::uint64_t{1} << 60});
+  save_wire("link", "large", out);
+  const std::string_view raw(reinterpret_cast<const char*>(payload.data()), payload.size());
+  save("link", "bare-hello", std::string(4, '\0').append(raw));
+}
+
+void texts() {
+  const char* all[] = {"pp4xtp2",
+                       "pp4xtp2xmb8",
+                       "pp3@0,10,21xtp2",
+                       "pp03xtp2",
+                       "bf16",
+                       "fp8_e4m3",
+                       "127.0.0.1:9009",
+                       "[::1]:80",
+                       ":7000",
+                       "tcp://host:1",
+                       "tcp://[fe80::1]:65535",
+                       "http://127.0.0.1:9009",
+                       "http://[::1]",
+                       "https://host",
+                       "host:65536"};
+  int i = 0;
+  for (const auto* text : all) save("text", "text-" + std::to_string(i++), text);
+  save("text", "id", "00112233445566778899aabbccddeeffFFEEDDCCBBAA99887766554433221100");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 2) return std::fputs("usage: cokv_fuzz_seeds FOLDER\n", stderr), 2;
+  folder = argv[1];
+  streams("frame");
+  streams("stream");
+  links();
+  texts();
+}

@@ -8,7 +8,7 @@
 namespace cokv::detail {
 namespace {
 
-constexpr std::size_t fixed = 64 + 8;  // up to the first text
+constexpr std::size_t fixed = 64 + 16;  // up to the first text
 
 void append_text(std::vector<std::byte>& out, std::string_view text) {
   text = text.substr(0, 255);
@@ -37,6 +37,7 @@ std::vector<std::byte> encode(const link_hello& h) {
   append(out, h.chunk);
   append(out, std::as_bytes(std::span(h.ns.bytes)));
   append(out, h.worker);
+  append(out, h.order);
   append_text(out, h.name);
   append_text(out, h.topology);
   append(out, static_cast<std::uint32_t>(h.sessions.size()));
@@ -56,13 +57,17 @@ result<link_hello> decode_hello(std::span<const std::byte> bytes) {
   h.chunk = get<std::uint64_t>(at + 24);
   std::copy_n(at + 32, h.ns.bytes.size(), h.ns.bytes.begin());
   h.worker = get<std::uint64_t>(at + 64);
+  h.order = get<std::uint64_t>(at + 72);
   bytes = bytes.subspan(fixed);
   if (!take_text(bytes, h.name) || !take_text(bytes, h.topology) || bytes.size() < 4) return errc::protocol;
   const auto count = get<std::uint32_t>(bytes.data());
   bytes = bytes.subspan(4);
   if (bytes.size() != std::size_t{8} * count) return errc::protocol;
   for (; !bytes.empty(); bytes = bytes.subspan(8)) h.sessions.push_back(get<std::uint64_t>(bytes.data()));
-  if (h.lanes == 0 || h.lane >= h.lanes || h.credits == 0 || h.messages == 0 || h.chunk == 0) return errc::protocol;
+  const auto between = [](std::uint64_t n, std::uint64_t least, std::uint64_t most) { return n >= least && n <= most; };
+  if (h.lane >= h.lanes || !between(h.lanes, 1, 65536) || !between(h.credits, 1, 65536) ||
+      !between(h.messages, 1, 65536) || !between(h.chunk, 4096, std::uint64_t{64} << 20))
+    return errc::protocol;
   return h;
 }
 

@@ -18,15 +18,17 @@ struct link_hello {
   std::uint64_t chunk = 0;     // the largest payload of a put or data that the speaker takes
   namespace_id ns;             // zeros: any
   std::uint64_t worker = 0;    // the speaker's process, by a random number
+  std::uint64_t order = 0;     // counts its links: one with a smaller number is older than `sessions`
   std::string name;            // at most 255 bytes each
   std::string topology;
-  // Links that the speaker holds for alive, or is about to make: all others of its with the listener are dead.
+  // Links that the speaker holds for alive or is about to make, with anybody: older ones with the listener that are not
+  // among them are dead.
   std::vector<std::uint64_t> sessions;
   friend bool operator==(const link_hello&, const link_hello&) = default;
 };
 
 std::vector<std::byte> encode(const link_hello& hello);
-// errc::protocol for anything but one hello, counts of zero included.
+// errc::protocol for anything but one hello, counts and sizes beyond reason included.
 result<link_hello> decode_hello(std::span<const std::byte> bytes);
 
 }  // namespace cokv::detail

@@ -14,7 +14,7 @@ namespace detail {
 namespace {
 
 constexpr std::size_t most_greetings = 64;  // under way at a listener
-constexpr std::size_t most_unaccepted = 64;
+constexpr std::size_t most_unaccepted = 16;
 constexpr std::uint32_t most_lanes = 64;
 
 error_code check(const link_options& o) {
@@ -26,9 +26,8 @@ error_code check(const link_options& o) {
   return sound ? error_code() : make_error_code(errc::invalid_argument);
 }
 
-link_hello hello_of(const link_options& o, const link_roster& links) {
+link_hello hello_of(const link_options& o) {
   link_hello h;
-  h.worker = links.worker();
   h.lanes = o.connections;
   h.credits = o.credits;
   h.messages = o.messages;
@@ -64,28 +63,28 @@ awaitable<result<peer_link>> connect(window_table windows, std::string text, lin
   if (!url) co_return url.error();
   if (auto ec = check(options)) co_return ec;
   auto& links = windows.registry()->links;
-  auto mine = hello_of(options, links);
+  auto mine = hello_of(options);
   mine.session = seed_source::of(windows.get_executor()).next();
-  mine.sessions = links.named();
-  links.begin(mine.session);
-  const std::shared_ptr<void> greeting(&links, [&, windows, id = mine.session](void*) { links.greeted(id); });
+  constexpr auto made = link_roster::end::made;
+  links.introduce(mine, made);
+  const std::shared_ptr<void> greeting(&links, [&, windows, id = mine.session](void*) { links.forget(id, made); });
   auto first = co_await with_deadline(dial(*url, options, mine), options.greeting);
   if (!first) co_return first.error();
   auto& [lane, theirs] = *first;
-  co_await end_all(links.dead_at(theirs.worker, mine.sessions, theirs.sessions));
+  if (auto ec = co_await end_all(links.dead(theirs))) co_return ec;
   auto session = std::make_shared<link_session>(windows.registry(), options, theirs, lane->address());
   session->add(lane, 0);
   lane->run(session);
-  links.established(mine.session, session, theirs.worker);
-  peer_link made(session);
+  links.established(made, session, theirs);
+  peer_link link(session);
   mine.sessions.clear();
   for (mine.lane = 1; mine.lane < std::min({mine.lanes, theirs.lanes, most_lanes}); ++mine.lane) {
     auto next = co_await with_deadline(dial(*url, options, mine), options.greeting);
     if (!next) co_return next.error();
-    if (!session->add(next->first, mine.lane)) co_return session->error();
+    if (!session->add(next->first, mine.lane)) co_return session->error() ? session->error() : errc::unavailable;
     next->first->run(session);
   }
-  co_return made;
+  co_return link;
 }
 
 }  // namespace
@@ -156,9 +155,9 @@ awaitable<void> link_acceptor::greet(std::shared_ptr<link_acceptor> self, std::s
 error_code link_acceptor::admit(const link_hello& theirs) {
   if (auto ec = compare(options_, theirs)) return ec;
   if (theirs.lanes > most_lanes) return errc::invalid_argument;
-  const auto known = windows_.registry()->links.find_accepted(theirs.session, theirs.worker);
+  const auto& links = windows_.registry()->links;
+  const auto known = links.accepted(theirs.session, theirs.worker);
   if (theirs.lane == 0) {
-    if (known) return errc::already_exists;
     return accepted_.size() == accepted_.capacity() ? make_error_code(errc::unavailable) : error_code();
   }
   if (!known) return errc::not_found;
@@ -170,24 +169,27 @@ awaitable<error_code> link_acceptor::answer(std::shared_ptr<link_lane> lane) {
   if (!theirs) co_return theirs.error();
   if (auto ec = admit(*theirs)) co_return ec;
   auto& links = windows_.registry()->links;
-  auto mine = hello_of(options_, links);
+  auto mine = hello_of(options_);
   mine.session = theirs->session;
-  if (theirs->lane == 0) {
-    co_await end_all(links.not_among(theirs->worker, theirs->sessions));
-    mine.sessions = links.alive_with(theirs->worker);
-  }
-  if (auto ec = co_await lane->greet(mine)) co_return ec;
-  if (auto ec = admit(*theirs)) co_return ec;  // others may have come meanwhile
   if (theirs->lane != 0) {
-    const auto session = links.find_accepted(theirs->session, theirs->worker);
+    if (auto ec = co_await lane->greet(mine)) co_return ec;
+    const auto session = links.accepted(theirs->session, theirs->worker);
+    if (!session) co_return errc::not_found;
     if (!session->add(lane, theirs->lane)) co_return session->error() ? session->error() : errc::closed;
     lane->run(session);
     co_return error_code();
   }
+  if (auto ec = co_await end_all(links.dead(*theirs))) co_return ec;
+  if (links.has_accepted(mine.session)) co_return errc::already_exists;
+  constexpr auto accepted = link_roster::end::accepted;
+  links.introduce(mine, accepted);
+  const std::shared_ptr<void> greeting(&links,
+                                       [&, w = windows_, id = mine.session](void*) { links.forget(id, accepted); });
+  if (auto ec = co_await lane->greet(mine)) co_return ec;
   auto session = std::make_shared<link_session>(windows_.registry(), options_, *theirs, lane->address());
   session->add(lane, 0);
   lane->run(session);
-  links.accepted(theirs->session, session, theirs->worker);
+  links.established(accepted, session, *theirs);
   if (!accepted_.try_send(peer_link(session))) co_return errc::unavailable;
   co_return error_code();
 }
@@ -198,7 +200,9 @@ void connect_link(window_table windows, std::string url, link_options options, l
 }
 
 void accept_link(const std::shared_ptr<link_acceptor>& from, link_handler h) {
-  run_as_operation(from->get_executor(), from->next(), std::move(h));
+  // The body may begin later than this returns.
+  auto body = [](std::shared_ptr<link_acceptor> a) -> awaitable<result<peer_link>> { co_return co_await a->next(); };
+  run_as_operation(from->get_executor(), body(from), std::move(h));
 }
 
 }  // namespace detail

@@ -57,6 +57,7 @@ awaitable<error_code> link_lane::read_some() {
   }
   if (!n) co_return n.error();
   heard_ = clock::of(stream_.get_executor()).now();
+  if (direct > 0 && parser_.header().type == link_type::data) heard_answer = heard_;  // a long one comes
   pinged_ = false;
   const auto placed = std::min<std::uint64_t>(*n, direct);
   if (placed > 0) parser_.filled(placed);
@@ -117,7 +118,11 @@ void link_lane::run(std::shared_ptr<link_session> session) {
   // Each holds the lane and the session until it ends.
   auto keep = [](std::shared_ptr<link_lane> lane, std::shared_ptr<link_session> s,
                  awaitable<void> (link_lane::*task)(std::shared_ptr<link_session>)) -> awaitable<void> {
-    co_await (lane.get()->*task)(s);
+    try {
+      co_await (lane.get()->*task)(s);
+    } catch (const std::exception&) {  // out of memory, say: whatever waits for this lane must hear of its end
+      lane->break_off(errc::unavailable);
+    }
     lane->finished(s);
   };
   for (auto task : {&link_lane::read, &link_lane::write, &link_lane::watch})
@@ -184,7 +189,7 @@ awaitable<void> link_lane::drain() {
   }
 }
 
-awaitable<void> link_lane::write(std::shared_ptr<link_session>) {
+awaitable<void> link_lane::write(std::shared_ptr<link_session> session) {
   for (;;) {
     if (stopped_ && !leaving_) break;
     if (queue_.empty()) {
@@ -206,24 +211,28 @@ awaitable<void> link_lane::write(std::shared_ptr<link_session>) {
       break_off(broken(n.error()));
       break;
     }
-    serving -= queue_.written(*n);
+    session->answered(*this, queue_.written(*n));
+    wrote_ = clock::of(stream_.get_executor()).now();
   }
   if (leaving_) stream_.shutdown_send();
 }
 
-// Two pings fit into the silence that ends the lane; a peer that does not read what we write is as good as gone too.
-awaitable<void> link_lane::watch(std::shared_ptr<link_session>) {
+// Two pings fit into the silence that ends the lane, of either side: who only reads must be heard too. A peer that does
+// not read what we write, or does not answer what it has read, is as good as gone.
+awaitable<void> link_lane::watch(std::shared_ptr<link_session> session) {
   auto& time = clock::of(stream_.get_executor());
   while (!stopped_ || leaving_) {
     auto waited = co_await time.async_wait_for(
         silence_ / 4, as_result(asio::bind_cancellation_slot(stop_watching_.slot(), asio::use_awaitable)));
     if (!waited) break;
     const auto now = time.now();
-    if (now - heard_ >= silence_ || (writing_ && now - wrote_ >= silence_) || leaving_) {
+    const bool owed =
+        queue_.empty() && session->awaits_answer(*this) && now - std::max(wrote_, heard_answer) >= silence_;
+    if (now - heard_ >= silence_ || (writing_ && now - wrote_ >= silence_) || owed || leaving_) {
       break_off(errc::unavailable);
       break;
     }
-    if (now - heard_ < silence_ / 3 || pinged_) continue;
+    if ((now - heard_ < silence_ / 3 && now - wrote_ < silence_ / 3) || pinged_) continue;
     pinged_ = true;
     send({.header = {.type = link_type::ping}});
   }

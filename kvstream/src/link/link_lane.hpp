@@ -25,6 +25,7 @@ class link_lane final : public link_lane_base, public std::enable_shared_from_th
   void send(outgoing_frame frame) override;
   bool withdraw(link_type type, std::uint64_t request) override { return queue_.withdraw(type, request); }
   std::uint64_t queued() const override { return queue_.bytes(); }
+  bool up() const override { return !stopped_; }
   void drop_incoming() override;
   void stop(error_code why) override;
   void abort(error_code why) override { break_off(why); }

@@ -1,14 +1,17 @@
 // The links of this process, so that a new one to the same peer begins only when nothing of a broken one has an effect
 // any more: bytes of it may still lie in a socket's buffer at the far side, and would come after what the new link puts
-// into the same window. Each side says which links it holds for alive; the other ends those that are not among them.
+// into the same window. Each side says which links it holds for alive, and counts them; the other ends older ones that
+// are not among them, whoever of the two made them.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "cokv/runtime/asio.hpp"
+#include "link/hello.hpp"
 
 namespace cokv::detail {
 
@@ -18,34 +21,33 @@ class link_roster {
  public:
   explicit link_roster(std::uint64_t worker) : worker_(worker) {}
 
-  std::uint64_t worker() const noexcept { return worker_; }
+  // A process that connects to itself has both ends of a link.
+  enum class end : std::uint8_t { made, accepted };
 
-  // Who connects: the link is named from now on, and until it ends or nothing came of its greeting.
-  void begin(std::uint64_t session) { made_[session]; }
-  void established(std::uint64_t session, std::weak_ptr<link_session> link, std::uint64_t peer);
-  void greeted(std::uint64_t session);
-  std::vector<std::uint64_t> named();
-  // Of those that were named to the peer and are not among those it holds for alive.
-  std::vector<std::shared_ptr<link_session>> dead_at(std::uint64_t peer, const std::vector<std::uint64_t>& named,
-                                                     const std::vector<std::uint64_t>& alive);
+  // Fills in what a hello says of this process, and names the link in every list from now on: until it ends, or
+  // forget() when nothing came of its greeting.
+  void introduce(link_hello& mine, end which);
+  void forget(std::uint64_t session, end which);
+  void established(end which, const std::shared_ptr<link_session>& link, const link_hello& theirs);
 
-  // Who accepts.
-  void accepted(std::uint64_t session, std::weak_ptr<link_session> link, std::uint64_t peer);
-  std::shared_ptr<link_session> find_accepted(std::uint64_t session, std::uint64_t peer);
-  std::vector<std::uint64_t> alive_with(std::uint64_t peer);
-  std::vector<std::shared_ptr<link_session>> not_among(std::uint64_t peer, const std::vector<std::uint64_t>& named);
+  std::shared_ptr<link_session> accepted(std::uint64_t session, std::uint64_t peer) const;
+  bool has_accepted(std::uint64_t session) const { return links_.contains({session, end::accepted}); }
+  // Links with that peer that one of the two holds for dead.
+  std::vector<std::shared_ptr<link_session>> dead(const link_hello& theirs) const;
 
  private:
   struct entry {
     std::weak_ptr<link_session> link;
     std::uint64_t peer = 0;
+    std::uint64_t order = 0;  // the peer's count
     bool greeting = true;
   };
   std::uint64_t worker_;
-  std::map<std::uint64_t, entry> made_, accepted_;
+  std::uint64_t order_ = 0;
+  std::map<std::pair<std::uint64_t, end>, entry> links_;
 };
 
-// Ends them at once, and waits until nothing of them touches memory.
-awaitable<void> end_all(std::vector<std::shared_ptr<link_session>> links);
+// Ends them at once, and waits until nothing of them touches memory. operation_aborted when cancelled meanwhile.
+awaitable<error_code> end_all(std::vector<std::shared_ptr<link_session>> links);
 
 }  // namespace cokv::detail

@@ -41,8 +41,10 @@ error_code link_session::place_put(link_lane_base& lane, link_parser& parser) {
   const auto& h = parser.header();
   auto window = windows_->find(window_of(h), window_access::put, h.offset, h.length);
   lane.in = {};
-  if (error_ || !window) {
-    lane.in.refused = error_ ? error_ : window.error();
+  // Who verifies what it is sent takes nothing unverified.
+  const bool bare = h.algorithm == digest_algorithm::none && options_.digest != digest_algorithm::none;
+  if (error_ || !window || bare) {
+    lane.in.refused = error_ ? error_ : !window ? window.error() : make_error_code(errc::unsupported);
     parser.discard();
     return {};
   }
@@ -53,19 +55,21 @@ error_code link_session::place_put(link_lane_base& lane, link_parser& parser) {
 }
 
 error_code link_session::place_data(link_lane_base& lane, link_parser& parser) {
-  const auto* p = find(parser.header().request, lane);
-  if (!p || p->what != asked::get || p->length != parser.header().length) return errc::protocol;
+  const auto& h = parser.header();
+  const auto* p = find(h.request, lane);
+  if (!p || p->what != asked::get || p->length != h.length || p->offset != h.offset || h.algorithm != options_.digest)
+    return errc::protocol;
   parser.into(spans_of(p->into));
   return {};
 }
 
 error_code link_session::arrived(link_lane_base& lane, link_parser& parser) {
   const auto& h = parser.header();
-  const bool asks =
-      h.type == link_type::put || h.type == link_type::get || h.type == link_type::message || h.type == link_type::ping;
+  const bool asks = h.type != link_type::data && h.type != link_type::done && h.type != link_type::goodbye;
+  if (asks) ++lane.serving, ++serving_;
   // Answers count until their write has been seen to end, by when the peer may have asked again: hence twice. Pings and
   // fences come without credit.
-  if (asks && ++lane.serving > 2 * (options_.credits + options_.messages) + 128) return errc::protocol;
+  if (serving_ > 2 * (options_.credits + options_.messages) + 128) return errc::protocol;
   switch (h.type) {
     case link_type::put:
       return serve_put(lane, parser);
@@ -142,6 +146,7 @@ error_code link_session::take_data(link_lane_base& lane, link_parser& parser) {
   const auto& h = parser.header();
   const auto* p = find(h.request, lane);
   if (!p || p->what != asked::get || p->length != h.length) return errc::protocol;
+  lane.heard_answer = clock::of(executor().get()).now();
   close(h.request, parser.intact() ? error_code() : make_error_code(errc::digest_mismatch));
   return {};
 }
@@ -151,6 +156,7 @@ error_code link_session::take_done(link_lane_base& lane, const link_header& h) {
   const auto* p = find(h.request, lane);
   if (!p) return errc::protocol;
   if (p->what == asked::get && h.code == 0) return errc::protocol;  // success without data
+  lane.heard_answer = clock::of(executor().get()).now();
   const auto fenced = p->what == asked::fence ? std::optional(p->number) : std::nullopt;
   close(h.request, from_wire(h.code));
   if (fenced) close_all(*fenced, errc::unavailable);

@@ -36,6 +36,7 @@ void link_session::ended(link_lane_base& lane, error_code why) {
   const auto number = lane.number;
   --lanes_up_;
   lane.in = {};
+  serving_ -= lane.serving;
   const auto ended = std::move(lanes_[number]);
   for (auto& p : pending_)
     if (p.lane == &lane) p.lane = nullptr;
@@ -110,10 +111,21 @@ void link_session::close(std::uint64_t request, error_code ec) {
   if (p.job) p.job->end_frame(ec);
 }
 
+void link_session::answered(link_lane_base& lane, std::uint32_t n) noexcept {
+  lane.serving -= n;
+  serving_ -= n;
+}
+
+bool link_session::awaits_answer(const link_lane_base& lane) const noexcept {
+  return std::ranges::any_of(pending_, [&](const pending& p) {
+    return p.lane == &lane && p.what != asked::nothing && p.what != asked::message;
+  });
+}
+
 link_lane_base* link_session::least_busy() const {
   link_lane_base* best = nullptr;
   for (const auto& lane : lanes_)
-    if (lane && (!best || lane->queued() < best->queued())) best = lane.get();
+    if (lane && lane->up() && (!best || lane->queued() < best->queued())) best = lane.get();
   return best;
 }
 
@@ -155,6 +167,10 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
         break;
       }
       credit = std::move(*later);
+      if ((co_await asio::this_coro::cancellation_state).cancelled() != asio::cancellation_type::none) {
+        stopped = asio::error::operation_aborted;
+        break;
+      }
     }
     auto* lane = error_ ? nullptr : least_busy();
     if (!lane) {
@@ -168,6 +184,7 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
     p.lane = lane;
     p.number = lane->number;
     p.job = job;
+    p.offset = offset + at;
     p.length = n;
     p.credit = std::move(credit);
     if (what == asked::get) p.into = std::exchange(part, {});
@@ -196,6 +213,8 @@ awaitable<error_code> link_session::commit(window_ref to) {
   auto credit = co_await credits_.async_acquire(1, as_result);
   if (!credit) co_return credit.error();
   co_await asio::this_coro::throw_if_cancelled(false);
+  if ((co_await asio::this_coro::cancellation_state).cancelled() != asio::cancellation_type::none)
+    co_return asio::error::operation_aborted;
   auto* lane = error_ ? nullptr : least_busy();
   if (!lane) co_return error_ ? error_ : make_error_code(errc::unavailable);
   const auto job = std::make_shared<link_job>(executor());

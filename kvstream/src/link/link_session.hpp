@@ -24,6 +24,7 @@ class link_lane_base {
   virtual void send(outgoing_frame frame) = 0;
   virtual bool withdraw(link_type type, std::uint64_t request) = 0;  // not begun, and now never sent
   virtual std::uint64_t queued() const = 0;                          // bytes
+  virtual bool up() const = 0;                                       // takes more
   // What comes in for a window is to be dropped from here on.
   virtual void drop_incoming() = 0;
   // Says goodbye if it can; ended() follows when nothing of it touches memory any more.
@@ -37,6 +38,7 @@ class link_lane_base {
     error_code refused;
   } in;
   std::uint32_t serving = 0;  // requests of the peer whose answers are not written yet
+  time_point heard_answer{};  // to a request of ours
   std::uint32_t number = 0;   // of the connections of its link
 };
 
@@ -61,6 +63,10 @@ class link_session : public std::enable_shared_from_this<link_session> {
   error_code place(link_lane_base& lane, link_parser& parser);
   // A whole frame.
   error_code arrived(link_lane_base& lane, link_parser& parser);
+  // So many answers of it were written.
+  void answered(link_lane_base& lane, std::uint32_t n) noexcept;
+  // Whether the peer owes an answer that doesn't depend on its application.
+  bool awaits_answer(const link_lane_base& lane) const noexcept;
   awaitable<error_code> put(window_ref to, std::uint64_t offset, std::vector<buffer> pieces, event begin);
   awaitable<error_code> get(window_ref from, std::uint64_t offset, std::vector<buffer> pieces, event begin);
   awaitable<error_code> commit(window_ref to);
@@ -84,7 +90,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
     std::uint32_t number = 0;        // of that lane; of a fence, of the one it is about
     std::shared_ptr<link_job> job;
     std::vector<buffer> into;  // of a get
-    std::uint64_t length = 0;
+    std::uint64_t offset = 0, length = 0;
     permit credit;
   };
 
@@ -127,6 +133,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
   std::vector<pending> pending_;
   std::vector<std::uint32_t> free_;
   std::uint32_t serial_ = 0;
+  std::uint32_t serving_ = 0;  // of all lanes
   semaphore credits_;
   semaphore message_credits_;
   struct received {

@@ -56,10 +56,16 @@ void peer_link::close() {
 }
 
 void peer_link::send(const std::shared_ptr<detail::link_session>& s, link_message m, detail::done_handler h) {
-  detail::run_as_operation(s->executor().get(), s->send(std::move(m)), std::move(h));
+  auto body = [](std::shared_ptr<detail::link_session> to, link_message what) -> awaitable<error_code> {
+    co_return co_await to->send(std::move(what));
+  };
+  detail::run_as_operation(s->executor().get(), body(s, std::move(m)), std::move(h));
 }
 void peer_link::receive(const std::shared_ptr<detail::link_session>& s, detail::message_handler h) {
-  detail::run_as_operation(s->executor().get(), s->receive(), std::move(h));
+  auto body = [](std::shared_ptr<detail::link_session> from) -> awaitable<result<link_message>> {
+    co_return co_await from->receive();
+  };
+  detail::run_as_operation(s->executor().get(), body(s), std::move(h));
 }
 void peer_link::closed(const std::shared_ptr<detail::link_session>& s, detail::done_handler h) {
   s->async_closed(std::move(h));

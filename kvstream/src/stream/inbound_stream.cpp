@@ -67,6 +67,8 @@ awaitable<error_code> arrive(std::shared_ptr<inbound_state> s, stream_peers from
     group.cancel();
   });
   if (auto ec = v.error()) co_return ec;
+  for (const auto& l : s->landings)
+    if (l.at.bytes_put() < l.parts.bytes) co_return errc::protocol;  // committed, and not all there
   for (auto& l : s->landings)
     if (auto done = co_await l.at.async_revoke(as_result); !done) co_return done.error();
   for (const auto& l : s->landings)

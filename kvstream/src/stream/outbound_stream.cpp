@@ -56,7 +56,7 @@ outbound_stream::outbound_stream(stream_side side, std::vector<leg_target> targe
     : task_group(task_group_options{.limit = 2 * options.in_flight + 2}),
       state_(std::make_shared<detail::outbound_state>(std::move(side), options)) {
   try {
-    state_->error = detail::fit(*state_, targets);
+    state_->error = options.in_flight == 0 ? make_error_code(errc::invalid_argument) : detail::fit(*state_, targets);
   } catch (const std::logic_error&) {
     state_->error = errc::invalid_argument;
   }
@@ -76,8 +76,8 @@ awaitable<void> outbound_stream::layer(std::uint32_t local, event begin, std::op
         fail(errc::invalid_argument);
         throw boost::system::system_error(asio::error::operation_aborted);
       }
-      permit turn = co_await s->room->async_acquire();
       leg.sent[i] = true;
+      permit turn = co_await s->room->async_acquire();
       auto run = [](std::shared_ptr<detail::outbound_state> to, awaitable<result<transferred>> moving,
                     permit) -> awaitable<error_code> {
         auto moved = co_await std::move(moving);

@@ -310,5 +310,7 @@ TEST_CASE("hello: reads back as it was, and nothing else reads as one") {
   CHECK(wrong([](auto& o) { o.lane = 4; }));
   CHECK(wrong([](auto& o) { o.credits = 0; }));
   CHECK(wrong([](auto& o) { o.messages = 0; }));
-  CHECK(wrong([](auto& o) { o.chunk = 0; }));
+  CHECK(wrong([](auto& o) { o.chunk = 4095; }));
+  CHECK(wrong([](auto& o) { o.chunk = std::uint64_t{1} << 40; }));
+  CHECK(wrong([](auto& o) { o.credits = ~0u; }));
 }

@@ -229,3 +229,79 @@ TEST_CASE("peer_link: greetings that don't fit are refused on both sides") {
       },
       few());
 }
+
+TEST_CASE("peer_link: any number of commits, and puts go on beside them") {
+  co_test(
+      [](asio::any_io_executor) -> awaitable<void> {
+        auto l = co_await connected({.credits = 2, .messages = 1}, {.credits = 2, .messages = 1});
+        auto memory = blank(10'000), data = patterned(10'000);
+        auto whole = l->there.expose({memory}, window_access::put).value();
+        for (int i = 0; i < 300; ++i) {
+          auto w = l->there.expose({memory.slice(0, 10)}, window_access::put).value();
+          CHECK((co_await l->near.to(w.ref()).async_commit(as_result)).has_value());
+          CHECK(w.committed());
+        }
+        CHECK((co_await async_flush(data, l->near.to(whole.ref()), 0, {}, completion_level::visible, as_result))
+                  .has_value());
+        CHECK(same(memory, data));
+        CHECK(!l->far.error());
+      },
+      few(20));
+}
+
+TEST_CASE("peer_link: links of the same two workers, made at once and both ways, leave each other alone") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        window_table a(ex), b(ex);
+        auto at_a = link_listener::listen(a, "tcp://localhost:0").value();
+        auto at_b = link_listener::listen(b, "tcp://localhost:0").value();
+        auto memory = blank(1000);
+        auto w = b.expose({memory}, window_access::both).value();
+        std::vector<peer_link> links;
+        auto connect = [&](window_table from, std::string url) -> awaitable<void> {
+          auto link = co_await async_connect(from, url, {}, as_result);
+          CHECK(link.has_value());
+          if (link) links.push_back(std::move(*link));
+        };
+        auto accept = [&](link_listener& door) -> awaitable<void> {
+          auto link = co_await door.async_accept(as_result);
+          CHECK(link.has_value());
+          if (link) links.push_back(std::move(*link));
+        };
+        auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+          for (int i = 0; i < 3; ++i) {
+            group.spawn(connect(a, at_b.url()));
+            group.spawn(connect(b, at_a.url()));
+            group.spawn(connect(a, at_a.url()));  // to itself
+            group.spawn(accept(at_b));
+            group.spawn(accept(at_a));
+            group.spawn(accept(at_a));
+          }
+          co_return;
+        });
+        CHECK(!v.error());
+        CHECK(links.size() == 18);
+        for (auto& link : links) CHECK(!link.error());
+        for (auto& link : links) {
+          if (link.error()) continue;
+          auto put = co_await async_flush(patterned(10), link.to(w.ref()), 0, {}, completion_level::visible, as_result);
+          CHECK((put.has_value() || put.error() == errc::stale_reference));  // a window of the other end
+        }
+      },
+      few(100));
+}
+
+TEST_CASE("peer_link: who verifies takes nothing unverified") {
+  co_test(
+      [](asio::any_io_executor) -> awaitable<void> {
+        auto l = co_await connected({.digest = digest_algorithm::none}, {});
+        auto memory = blank(100);
+        auto w = l->there.expose({memory}, window_access::both).value();
+        auto put =
+            co_await async_flush(patterned(100), l->near.to(w.ref()), 0, {}, completion_level::visible, as_result);
+        CHECK(put.error() == errc::unsupported);
+        CHECK(memory.bytes()[0] == std::byte{0xdd});
+        CHECK(!l->near.error());
+      },
+      few(5));
+}

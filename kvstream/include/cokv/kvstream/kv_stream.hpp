@@ -24,6 +24,7 @@
 // | errors       | of the first transfer that failed              | errc::unavailable: a link went down first;    |
 // |              |                                                | stale_reference                              |
 //
+// A sender that gives up closes its link, or tells its receiver by a message: nothing else ends the receiver's wait.
 // A receiver must not read what did not complete with success. Both sides belong to one context each.
 #pragma once
 

@@ -18,18 +18,21 @@
 // | async_closed  | the link is down                   | every kind ends the wait            | none: see error() |
 // | to(): a put   | visible: verified in the window    | as transfer.hpp says                | [3] [4]           |
 // | from(): a get | verified here                      | as transfer.hpp says                | [3] [4]           |
-// | async_commit  | the peer's window is committed     | every kind, sent: drains            | [3] [4]           |
+// | async_commit  | the peer's window is committed     | not sent: nothing happened; sent:   | [3] [4]           |
+// |               |                                    | as a put that has begun             |                   |
 //
 // [1] the network's; deadline; invalid_argument (the URL); unsupported (a scheme that this build lacks, or a peer of
 // another version); [2] namespace_mismatch: KV of another model, dtype, layout or shard; [3] closed: one of the two
-// said goodbye; unavailable: the connection broke, or nothing was heard for `silence`; [4] stale_reference,
+// said goodbye; unavailable: the connection broke, nothing was heard for `silence`, or what was asked is unanswered
+// for so long; protocol, too_large, digest_mismatch: a peer that sent what it may not, or damaged; [4] stale_reference,
 // closed (committed), permission_denied, out_of_range (the window); digest_mismatch: the bytes were damaged on their way, and what the
 // range covers is undefined; wrong_device: pieces that the host can't reach.
 //
 // A connection that breaks fails the transfers on it, no others; the first one takes the whole link down. What a failed
 // put wrote is undefined, but it writes nothing any more once a later one over this link, or over the next link between
 // the two workers, has begun. A message that async_send took is delivered once and in order, unless the link goes down.
-// All of it belongs to one context.
+// All of it belongs to one context, and is destroyed before it. For networks that are trusted: whoever can connect can
+// end links between others; windows are reached by those alone who were told of them.
 #pragma once
 
 #include <memory>
@@ -50,7 +53,7 @@ struct link_options {
   std::string name = {};                                // of this worker, at most 255 bytes
   namespace_id ns = {};                                 // both sides' must be equal; zeros: any
   std::string topology = {};                            // told to the peer, at most 255 bytes
-  digest_algorithm digest = digest_algorithm::xxh3_64;  // of what this side puts and gets
+  digest_algorithm digest = digest_algorithm::xxh3_64;  // of what is put and got; none must be both sides'
   std::uint32_t connections = 1;                        // the smaller of both sides', 1 to 64
   std::uint32_t credits = 256;                          // puts and gets of the peer under way, a chunk each
   std::uint32_t messages = 64;                          // of the peer that wait here

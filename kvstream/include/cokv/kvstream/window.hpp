@@ -13,8 +13,8 @@
 // |--------------|-----------------------------------------------------------------------------------------------|
 // | at once      | new puts and gets of peers are refused with errc::stale_reference, the rest of one that comes |
 // |              | in is dropped                                                                                 |
-// | completes    | when no peer reads or writes the memory any more, or could: a peer that stopped reading is    |
-// |              | given up on after link_options.silence                                                        |
+// | completes    | when no peer reads or writes the memory any more, or could: a chunk that is being sent is sent |
+// |              | first, as fast as its reader reads; one that stops is given up on after link_options.silence  |
 // | cancellation | every kind ends the wait; the window stays revoked                                            |
 // | errors       | none of its own                                                                               |
 //

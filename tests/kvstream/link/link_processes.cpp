@@ -99,7 +99,7 @@ TEST_CASE(
     bool ended = false;
     auto body = [&](asio::any_io_executor ex) -> awaitable<void> {
       window_table here(ex);
-      auto link = co_await async_connect(here, peer->url(), {.connections = 1, .silence = 500ms});
+      auto link = co_await async_connect(here, peer->url(), {.silence = 2s});
       const auto [rounds, ec] = co_await exchange(link, peer->window(), 20, [&] { peer->signal(how); });
       CHECK(rounds >= 20);
       CHECK(ec == errc::unavailable);

@@ -155,12 +155,9 @@ awaitable<void> link_acceptor::greet(std::shared_ptr<link_acceptor> self, std::s
 error_code link_acceptor::admit(const link_hello& theirs) {
   if (auto ec = compare(options_, theirs)) return ec;
   if (theirs.lanes > most_lanes) return errc::invalid_argument;
-  const auto& links = windows_.registry()->links;
-  const auto known = links.accepted(theirs.session, theirs.worker);
-  if (theirs.lane == 0) {
+  if (theirs.lane == 0)
     return accepted_.size() == accepted_.capacity() ? make_error_code(errc::unavailable) : error_code();
-  }
-  if (!known) return errc::not_found;
+  if (!windows_.registry()->links.accepted(theirs.session, theirs.worker)) return errc::not_found;
   return theirs.lane < options_.connections ? error_code() : make_error_code(errc::invalid_argument);
 }
 

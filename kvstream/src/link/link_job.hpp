@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "cokv/runtime/detail/initiate.hpp"
-#include "cokv/runtime/semaphore.hpp"
 
 namespace cokv::detail {
 

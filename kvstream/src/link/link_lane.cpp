@@ -1,5 +1,7 @@
 #include "link/link_lane.hpp"
 
+#include <algorithm>
+
 #include "cokv/kvstream/frame.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
@@ -250,7 +252,8 @@ void link_lane::drop_incoming() {
   if (reading_) stop_reading_.emit(asio::cancellation_type::total);
 }
 
-// What has begun to be written is, and answers, then a goodbye; the connection ends when the peer has read it, or after a while.
+// What has begun to be written is, and answers, then a goodbye; the connection ends when the peer has read it, or after
+// a while.
 void link_lane::stop(error_code why) {
   if (stopped_) return;
   stopped_ = true;

@@ -6,6 +6,7 @@
 #include "cokv/runtime/result.hpp"
 
 namespace cokv::detail {
+
 link_session::link_session(std::shared_ptr<window_registry> windows, link_options options, const link_hello& theirs,
                            std::string address)
     : windows_(std::move(windows)),
@@ -16,11 +17,14 @@ link_session::link_session(std::shared_ptr<window_registry> windows, link_option
       message_credits_(executor().get(), theirs.messages),
       inbox_(executor().get(), options_.messages) {}
 
+void link_session::make_room(std::uint32_t number) {
+  if (lanes_.size() > number) return;
+  lanes_.resize(number + 1);
+  had_.resize(number + 1);
+}
+
 bool link_session::add(std::shared_ptr<link_lane_base> lane, std::uint32_t number) {
-  if (lanes_.size() <= number) {
-    lanes_.resize(number + 1);
-    had_.resize(number + 1);
-  }
+  make_room(number);
   if (error_ || had_[number]) return false;
   lane->number = number;
   lanes_[number] = std::move(lane);
@@ -61,7 +65,7 @@ void link_session::close_all(std::uint32_t lane, error_code ec) {
   for (std::uint32_t slot = 0; slot < pending_.size(); ++slot) {
     const auto& p = pending_[slot];
     if (p.what == asked::nothing || p.what == asked::fence || p.lane || p.number != lane) continue;
-    close(std::uint64_t{p.serial} << 32 | slot, ec);
+    close(request_of(slot), ec);
   }
 }
 
@@ -80,7 +84,7 @@ void link_session::end_with(error_code why, bool silent) {
 void link_session::settle() {
   if (!down()) return;
   for (std::uint32_t slot = 0; slot < pending_.size(); ++slot)
-    if (pending_[slot].what != asked::nothing) close(std::uint64_t{pending_[slot].serial} << 32 | slot, error_);
+    if (pending_[slot].what != asked::nothing) close(request_of(slot), error_);
   inbox_.close();
   closed_.complete_all({});
 }
@@ -101,7 +105,7 @@ std::uint64_t link_session::open(pending request) {
   free_.pop_back();
   request.serial = ++serial_ == 0 ? ++serial_ : serial_;
   pending_[slot] = std::move(request);
-  return std::uint64_t{pending_[slot].serial} << 32 | slot;
+  return request_of(slot);
 }
 
 void link_session::close(std::uint64_t request, error_code ec) {
@@ -282,7 +286,7 @@ awaitable<error_code> link_session::send(link_message message) {
 awaitable<result<link_message>> link_session::receive() {
   const auto self = shared_from_this();
   auto got = co_await inbox_.async_receive(as_result);
-  if (!got) co_return got.error() == errc::closed&& error_ ? error_ : got.error();
+  if (!got) co_return (got.error() == errc::closed && error_) ? error_ : got.error();
   if (first()) answer(*first(), got->request, {});
   co_return std::move(got->bytes);
 }

@@ -48,10 +48,8 @@ class link_session : public std::enable_shared_from_this<link_session> {
                std::string address);
 
   const prepared_executor& executor() const noexcept { return windows_->executor; }
-  const link_options& options() const noexcept { return options_; }
   const link_peer& peer() const noexcept { return peer_; }
   error_code error() const noexcept { return error_; }
-  link_limits limits() const noexcept { return {.chunk = options_.chunk, .message = max_link_message}; }
 
   // Lane 0 first. False when the link is down already, or has had this one.
   bool add(std::shared_ptr<link_lane_base> lane, std::uint32_t number);
@@ -67,6 +65,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
   void answered(link_lane_base& lane, std::uint32_t n) noexcept;
   // Whether the peer owes an answer that doesn't depend on its application.
   bool awaits_answer(const link_lane_base& lane) const noexcept;
+
   awaitable<error_code> put(window_ref to, std::uint64_t offset, std::vector<buffer> pieces, event begin);
   awaitable<error_code> get(window_ref from, std::uint64_t offset, std::vector<buffer> pieces, event begin);
   awaitable<error_code> commit(window_ref to);
@@ -96,6 +95,8 @@ class link_session : public std::enable_shared_from_this<link_session> {
 
   bool down() const noexcept { return error_ && lanes_up_ == 0; }
   pending* find(std::uint64_t request, const link_lane_base& lane);
+  void make_room(std::uint32_t number);
+  std::uint64_t request_of(std::uint32_t slot) const { return std::uint64_t{pending_[slot].serial} << 32 | slot; }
   std::uint64_t open(pending request);
   void close(std::uint64_t request, error_code ec);
   void close_all(std::uint32_t lane, error_code ec);

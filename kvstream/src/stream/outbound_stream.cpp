@@ -85,8 +85,11 @@ awaitable<void> outbound_stream::layer(std::uint32_t local, event begin, std::op
         to->bytes += moved->bytes;
         co_return error_code();
       };
-      spawn(run(s, detail::gather(s->side.memory, part.what, *leg.to, part.offset, {s->options.through, begin}),
-                std::move(turn)));
+      spawn(run(
+          s,
+          detail::gather(s->side.memory, part.what, *leg.to, part.offset,
+                         {.through = s->options.through, .begin = begin, .digest = false}),  // the link makes its own
+          std::move(turn)));
     }
   }
 }

@@ -6,7 +6,7 @@
 //     co_await link.async_send(encode(in.tickets(sender)));                     // to each of its senders
 //     co_await async_stream_in(in, {{sender, link}});                           // all of it is there, and right
 //
-//     std::vector<leg_target> to = targets_of(decode_tickets(message), link);   // a sender, from all its receivers
+//     std::vector<leg_target> to = targets_of(decode_tickets(message).value(), link);   // a sender, from all its receivers
 //     auto verdict = co_await with(outbound_stream(side, to), [&](auto& out) -> awaitable<void> {
 //       for (std::uint32_t layer = 0; layer < mine; ++layer)                    // as the worker numbers its layers
 //         co_await out.layer(layer, after(model.forward(layer, batch)));

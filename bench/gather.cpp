@@ -5,44 +5,19 @@
 //     bench_gather [--bytes 256MiB] [--repeat 9] [--json FILE]
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <fstream>
 #include <random>
 
 #include "cokv/runtime/size.hpp"
+#include "throughput.hpp"
 #include "transfer/run_copy.hpp"
 
 namespace {
 
 using namespace cokv;
-
-struct sample {
-  double gb_s = 0, cpu_s_gb = 0;
-};
-
-double cpu_seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-}
-
-template <class F>
-sample timed(std::size_t bytes, F f) {
-  const auto start = std::chrono::steady_clock::now();
-  const auto cpu = cpu_seconds();
-  f();
-  const auto gb = static_cast<double>(bytes) / 1e9;
-  return {gb / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
-          (cpu_seconds() - cpu) / gb};
-}
-
-sample median(std::vector<sample> all) {
-  std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.gb_s < b.gb_s; });
-  return all[all.size() / 2];
-}
+using namespace cokv::bench;
 
 }  // namespace
 
@@ -74,7 +49,7 @@ int main(int argc, char** argv) {
       runs.push_back({.offset = 2 * at, .chunk_bytes = extent});
     std::shuffle(runs.begin(), runs.end(), random);
     const auto n = runs.size() * extent;
-    std::vector<sample> a, b, c;
+    std::vector<throughput> a, b, c;
     for (int r = 0; r < repeat; ++r) {
       a.push_back(timed(n, [&] {
         auto* to = into.data();

@@ -11,10 +11,8 @@
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/use_future.hpp>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <fstream>
 #include <future>
 #include <thread>
@@ -23,37 +21,19 @@
 #include "cokv/kvstream/transfer_group.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/size.hpp"
+#include "throughput.hpp"
 
 namespace {
 
 using namespace cokv;
+using namespace cokv::bench;
 using asio::ip::tcp;
-using wall = std::chrono::steady_clock;
 
 struct settings {
   std::size_t bytes = 256 << 20, set = 64 << 20;
   int repeat = 7;
   std::uint32_t connections = 1;
 };
-
-struct sample {
-  double gb_s = 0, cpu_s_gb = 0;
-};
-
-double cpu_seconds() {
-  timespec t{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-}
-
-template <class F>
-sample timed(std::size_t bytes, F f) {
-  const auto start = wall::now();
-  const auto cpu = cpu_seconds();
-  f();
-  const auto gb = static_cast<double>(bytes) / 1e9;
-  return {gb / std::chrono::duration<double>(wall::now() - start).count(), (cpu_seconds() - cpu) / gb};
-}
 
 void must(bool ok, const char* what) {
   if (ok) return;
@@ -181,11 +161,6 @@ class linked {
   peer_link near_link_, far_link_;
 };
 
-sample median(std::vector<sample> all) {
-  std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.gb_s < b.gb_s; });
-  return all[all.size() / 2];
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -214,7 +189,7 @@ int main(int argc, char** argv) {
       "CPU s a GB: raw, link, with digests |\n|---|---|---|---|---|---|---|---|\n");
   std::string rows;
   for (auto chunk = parse_size(least).value(); chunk <= parse_size(most).value(); chunk *= 4) {
-    std::vector<sample> a, b, c, d;
+    std::vector<throughput> a, b, c, d;
     for (int r = 0; r < s.repeat; ++r) {
       a.push_back(timed(s.bytes, [&] { raw.run(from, into, s.bytes, chunk); }));
       c.push_back(timed(s.bytes, [&] { off.put(from, s.bytes, chunk); }));

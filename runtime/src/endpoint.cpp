@@ -8,6 +8,7 @@
 namespace cokv {
 
 std::string endpoint::to_string() const {
+  if (is_local()) return host;
   bool v6 = host.find(':') != std::string::npos;
   return (v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }

@@ -4,6 +4,7 @@
 #include <boost/asio/ip/tcp.hpp>
 
 #include "cokv/runtime/detail/run_as_operation.hpp"
+#include "local_net.hpp"
 #include "services.hpp"
 
 namespace cokv {
@@ -131,6 +132,7 @@ auto async_resolve(tcp::resolver& resolver, std::string host, std::string port, 
 awaitable<result<byte_stream>> connect(asio::any_io_executor ex, endpoint to) {
   co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
   co_await asio::this_coro::throw_if_cancelled(false);
+  if (to.is_local()) co_return co_await detail::connect_local(ex, std::move(to));
   std::vector<tcp::endpoint> candidates;
   if (auto address = known_address(to.host)) {
     candidates.emplace_back(*address, to.port);
@@ -152,6 +154,7 @@ class real_network final : public network::impl {
   explicit real_network(asio::any_io_executor ex) : ex_(std::move(ex)) {}
 
   result<listener> listen(const endpoint& at, int backlog) override {
+    if (at.is_local()) return detail::listen_local(ex_, at, backlog);
     error_code ec;
     tcp::endpoint local;
     if (auto address = known_address(at.host)) {

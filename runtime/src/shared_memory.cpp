@@ -86,7 +86,10 @@ result<std::shared_ptr<shared_mapping>> shared_mapping::map(const memory_handle&
   if (::fstat(fd, &status) != 0) return last_error();
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0 || handle.offset > size || handle.bytes > size - handle.offset) return errc::out_of_range;
-  return map_whole(handle.file, size);
+  auto mapping = map_whole(handle.file, size);
+  // A peer that is gone writes nothing any more: not even a child it left behind.
+  if (mapping && ::madvise((*mapping)->data(), size, MADV_DONTFORK) != 0) return last_error();
+  return mapping;
 }
 
 shared_mapping::~shared_mapping() {
@@ -105,6 +108,14 @@ result<buffer> shared_buffer(std::shared_ptr<shared_mapping> mapping, std::size_
   return buffer::adopt(data, bytes, memory_kind::shared, std::move(mapping));
 }
 
+}  // namespace detail
+
+result<buffer> allocate_shared(std::size_t bytes) {
+  auto mapping = detail::shared_mapping::make(bytes);
+  if (!mapping) return mapping.error();
+  return detail::shared_buffer(std::move(*mapping), 0, bytes);
+}
+
 result<memory_handle> export_shared(const buffer& memory) {
   auto& all = directory::get();
   std::lock_guard lock(all.mutex);
@@ -120,5 +131,11 @@ result<memory_handle> export_shared(const buffer& memory) {
   return handle;
 }
 
-}  // namespace detail
+result<buffer> import_shared(const memory_handle& handle) {
+  auto mapping = detail::shared_mapping::map(handle);
+  if (!mapping) return mapping.error();
+  const auto bytes = (*mapping)->mapped_bytes();
+  return detail::shared_buffer(std::move(*mapping), 0, bytes);
+}
+
 }  // namespace cokv

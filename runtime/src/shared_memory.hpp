@@ -40,7 +40,4 @@ class shared_mapping {
 // [offset, offset + bytes) of it; the range is checked.
 result<buffer> shared_buffer(std::shared_ptr<shared_mapping> mapping, std::size_t offset, std::size_t bytes);
 
-// errc::unsupported for a buffer that lies in no shared mapping of this process.
-result<memory_handle> export_shared(const buffer& memory);
-
 }  // namespace cokv::detail

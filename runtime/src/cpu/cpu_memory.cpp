@@ -31,11 +31,7 @@ void make_resident(std::byte* data, std::size_t bytes) {
 result<buffer> allocate_host(std::size_t bytes, memory_kind kind) {
   if (kind == memory_kind::exportable) return errc::unsupported;
   if (bytes > physical_memory()) return errc::out_of_memory;
-  if (kind == memory_kind::shared) {
-    auto mapping = shared_mapping::make(bytes);
-    if (!mapping) return mapping.error();
-    return shared_buffer(std::move(*mapping), 0, bytes);
-  }
+  if (kind == memory_kind::shared) return allocate_shared(bytes);
   try {
     auto memory = buffer::host(bytes, bytes >= huge_page ? huge_page : 4096);
     auto* data = memory.data();

@@ -180,7 +180,7 @@ result<buffer> adopt(primary_context& context, void* data, std::size_t bytes, st
 }
 
 result<memory_handle> export_memory(primary_context& context, const buffer& memory) {
-  if (memory.kind() == memory_kind::shared) return detail::export_shared(memory);
+  if (memory.kind() == memory_kind::shared) return export_shared(memory);
   if (memory.kind() != memory_kind::exportable) return errc::unsupported;
   memory_handle handle;
   handle.kind = memory_kind::exportable;

@@ -4,18 +4,26 @@
 namespace cokv::detail {
 
 sim_connection::sim_connection(sim::net::state& net, sim_domain& client, sim_domain& server, std::string client_name,
-                               std::string server_name)
-    : net_(net) {
+                               std::string server_name, bool local)
+    : net_(net), local_(local) {
   ends_[0].domain = &client;
   ends_[0].name = std::move(client_name);
   ends_[1].domain = &server;
   ends_[1].name = std::move(server_name);
 }
 
-bool sim_connection::blocked(int to) const { return net_.blocked(host(1 - to), host(to)); }
+bool sim_connection::blocked(int to) const { return !local_ && net_.blocked(host(1 - to), host(to)); }
+
+byte_stream::descriptor sim_connection::take_attached(int side) {
+  auto& waiting = ends_[side].descriptors;
+  if (waiting.empty()) return {};
+  auto d = std::move(waiting.front());
+  waiting.pop_front();
+  return d;
+}
 
 bool sim_connection::joins(const std::string& a, const std::string& b) const {
-  return (host(0) == a && host(1) == b) || (host(0) == b && host(1) == a);
+  return !local_ && ((host(0) == a && host(1) == b) || (host(0) == b && host(1) == a));
 }
 
 void sim_connection::note(int to, std::string what, time_point arrives) const {
@@ -89,11 +97,12 @@ void sim_connection::pump_write(int side) {
     n = 1 + net_.core.below(n - 1);
     ++net_.of.counts.short_transfers;
   }
-  if (net_.core.chance(faults.reset)) return reset(side);
+  if (!local_ && net_.core.chance(faults.reset)) return reset(side);
   segment s;
   s.bytes.resize(n);
   asio::buffer_copy(asio::buffer(s.bytes), me.from);
-  if (net_.core.chance(faults.flip)) {
+  s.descriptors = std::exchange(me.attached, {});
+  if (!local_ && net_.core.chance(faults.flip)) {
     s.bytes[net_.core.below(n)] ^= std::byte(1 << net_.core.below(8));
     ++net_.of.counts.flips;
   }
@@ -111,7 +120,7 @@ void sim_connection::send(int to, segment s) {
                                                  net_.bytes_per_second(host(1 - to), host(to)) * 1e9));
   peer.link_free = std::max(core.now(), peer.link_free) + wire;
   time_point when = peer.link_free + net_.latency(host(1 - to), host(to));
-  if (core.chance(faults.clog)) when += core.between(duration(0), faults.clog_max);
+  if (!local_ && core.chance(faults.clog)) when += core.between(duration(0), faults.clog_max);
   peer.last_arrival = std::max(peer.last_arrival + duration(1), when);  // in order
   if (net_.recorder.enabled())
     note(to, s.bytes.empty() ? "end" : std::to_string(s.bytes.size()) + " bytes", peer.last_arrival);
@@ -157,6 +166,7 @@ void sim_connection::deliver(int to, segment s) {
   }
   me.arrived.insert(me.arrived.end(), s.bytes.begin(), s.bytes.end());
   me.last_arrived |= s.last;
+  for (auto& d : s.descriptors) me.descriptors.push_back(std::move(d));
   pump_read(to);
 }
 

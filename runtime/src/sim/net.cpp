@@ -25,11 +25,21 @@ class sim_stream final : public byte_stream::impl {
   void close() override { connection_->close(side_); }
   bool is_open() const override { return connection_->is_open(side_); }
   std::string peer() const override { return connection_->peer(side_); }
+  bool carries_descriptors() const override { return connection_->local(); }
+  void attach(byte_stream::descriptor d) override {
+    if (connection_->local()) connection_->attach(side_, std::move(d));
+  }
+  byte_stream::descriptor take_attached() override { return connection_->take_attached(side_); }
 
  private:
   std::shared_ptr<sim_connection> connection_;
   int side_;
 };
+
+// Paths are the whole machine's, that is, the simulation's.
+std::pair<std::string, std::uint16_t> door_key(const sim_domain& domain, const endpoint& at) {
+  return {at.is_local() ? at.host : domain.host, at.port};
+}
 
 class sim_listener final : public listener::impl {
  public:
@@ -51,7 +61,7 @@ class sim_listener final : public listener::impl {
   void close() override {
     if (!door_->open) return;
     door_->open = false;
-    net_.doors.erase({domain_.host, door_->at.port});
+    net_.doors.erase(door_key(domain_, door_->at));
     door_->waiting.clear();
     door_->acceptors.complete_all(asio::error::operation_aborted);
   }
@@ -85,6 +95,7 @@ class sim_network final : public network::impl {
   sim_network(sim::net::state& net, sim_domain& domain) : net_(net), domain_(domain) {}
 
   result<listener> listen(const endpoint& at, int backlog) override {
+    if (at.is_local()) return open(at, backlog);
     bool here = means_this_host(at.host) || at.host == "0.0.0.0" || at.host == "::" || at.host == domain_.host;
     if (!here && net_.hosts.contains(at.host))
       return error_code(boost::system::errc::address_not_available, boost::system::system_category());
@@ -93,11 +104,8 @@ class sim_network final : public network::impl {
     if (port == 0)
       while (net_.doors.contains({domain_.host, port = net_.next_port++})) {
       }
-    auto door = std::make_shared<sim_door>();
-    door->at = {at.host.empty() || at.host == "0.0.0.0" || at.host == "::" ? "localhost" : at.host, port};
-    door->backlog = static_cast<std::size_t>(std::max(backlog, 1));
-    if (!net_.doors.emplace(std::pair(domain_.host, port), door).second) return error_code(asio::error::address_in_use);
-    return listener(std::make_unique<sim_listener>(net_, domain_, std::move(door)));
+    const bool any = at.host.empty() || at.host == "0.0.0.0" || at.host == "::";
+    return open({any ? "localhost" : at.host, port}, backlog);
   }
 
   void connect(endpoint to, network::connect_handler done) override {
@@ -114,6 +122,15 @@ class sim_network final : public network::impl {
   void shutdown() override { remove_sim_host(domain_); }
 
  private:
+  result<listener> open(endpoint at, int backlog) {
+    auto door = std::make_shared<sim_door>();
+    door->domain = &domain_;
+    door->at = std::move(at);
+    door->backlog = static_cast<std::size_t>(std::max(backlog, 1));
+    if (!net_.doors.emplace(door_key(domain_, door->at), door).second) return error_code(asio::error::address_in_use);
+    return listener(std::make_unique<sim_listener>(net_, domain_, std::move(door)));
+  }
+
   template <class F>
   void after(connect_operation& op, duration d, F then) {
     op.state().timer = net_.core.at(net_.core.now() + d, domain_, std::move(then));
@@ -125,6 +142,7 @@ class sim_network final : public network::impl {
 
   // The request is at its host.
   void ask(connect_operation& op, const endpoint& to) {
+    if (to.is_local()) return ask_local(op, to);
     if (net_.unreachable(domain_.host, to.host)) {
       ++net_.of.counts.timeouts;
       return fail_after(op, net_.of.faults.connect_timeout, asio::error::timed_out);
@@ -138,18 +156,30 @@ class sim_network final : public network::impl {
       ++net_.of.counts.refused;
       return fail_after(op, net_.latency(to.host, domain_.host), asio::error::connection_refused);
     }
+    join(op, *door->second, endpoint{domain_.host, net_.next_port++}.to_string(), to.to_string());
+  }
+
+  void ask_local(connect_operation& op, const endpoint& to) {
+    auto door = net_.doors.find({to.host, 0});
+    if (door == net_.doors.end() || door->second->waiting.size() >= door->second->backlog) {
+      ++net_.of.counts.refused;
+      return fail_after(op, net_.of.faults.latency_min, asio::error::connection_refused);
+    }
+    join(op, *door->second, to.host, to.host);
+  }
+
+  void join(connect_operation& op, sim_door& at, std::string name, std::string peer) {
     ++net_.of.counts.connections;
-    auto connection = std::make_shared<sim_connection>(
-        net_, domain_, *host->second, endpoint{domain_.host, net_.next_port++}.to_string(), to.to_string());
+    auto connection =
+        std::make_shared<sim_connection>(net_, domain_, *at.domain, std::move(name), std::move(peer), at.at.is_local());
     net_.add(connection);
     byte_stream client(std::make_unique<sim_stream>(connection, 0)),
         server(std::make_unique<sim_stream>(connection, 1));
-    sim_door& at = *door->second;
     if (at.acceptors.empty())
       at.waiting.push_back(std::move(server));
     else
       at.acceptors.front().complete({}, std::move(server));
-    after(op, net_.latency(to.host, domain_.host),
+    after(op, net_.latency(at.domain->host, domain_.host),
           [&op, client = std::move(client)]() mutable { op.complete({}, std::move(client)); });
   }
 
@@ -188,10 +218,9 @@ void remove_sim_host(sim_domain& domain) {
   auto& net = sim::net::of(domain.core).get_state();
   if (auto host = net.hosts.find(domain.host); host == net.hosts.end() || host->second != &domain) return;
   net.hosts.erase(domain.host);
-  for (auto door = net.doors.lower_bound({domain.host, 0});
-       door != net.doors.end() && door->first.first == domain.host;) {
-    door->second->open = false;
-    door = net.doors.erase(door);
+  for (auto door = net.doors.begin(); door != net.doors.end();) {
+    if (door->second->domain == &domain) door->second->open = false;
+    door = door->second->domain == &domain ? net.doors.erase(door) : std::next(door);
   }
   net.each([&](sim_connection& c) {
     for (int side : {0, 1})
@@ -268,7 +297,7 @@ void net::reset_connections(const std::string& a, const std::string& b) {
 void net::reset_connections(const std::string& host) {
   state_->each([&](detail::sim_connection& c) {
     for (int side : {0, 1})
-      if (c.domain(side).host == host) return c.reset(side);
+      if (!c.local() && c.domain(side).host == host) return c.reset(side);
   });
 }
 

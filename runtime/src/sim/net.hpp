@@ -18,13 +18,16 @@ using accept_operation = operation<void(error_code, byte_stream)>;
 class sim_connection : public std::enable_shared_from_this<sim_connection> {
  public:
   sim_connection(sim::net::state& net, sim_domain& client, sim_domain& server, std::string client_name,
-                 std::string server_name);
+                 std::string server_name, bool local);
 
   void read(int side, const byte_stream::mutable_buffers& into, byte_stream::handler done);
   void write(int side, const byte_stream::const_buffers& from, byte_stream::handler done);
   void shutdown_send(int side);
   void close(int side);
   bool is_open(int side) const { return ends_[side].open; }
+  bool local() const { return local_; }  // no network between the two: only their death parts them
+  void attach(int side, byte_stream::descriptor d) { ends_[side].attached.push_back(std::move(d)); }
+  byte_stream::descriptor take_attached(int side);
   const std::string& peer(int side) const { return ends_[1 - side].name; }
   sim_domain& domain(int side) const { return *ends_[side].domain; }
 
@@ -37,6 +40,7 @@ class sim_connection : public std::enable_shared_from_this<sim_connection> {
   struct segment {
     std::vector<std::byte> bytes;
     bool last = false;
+    std::deque<byte_stream::descriptor> descriptors = {};
   };
   struct end {
     sim_domain* domain;
@@ -53,7 +57,9 @@ class sim_connection : public std::enable_shared_from_this<sim_connection> {
     bool last_sent = false, last_arrived = false;
     time_point link_free{}, last_arrival{};
     std::deque<segment> held;
-    error_code held_failure;  // that its peer has gone: news as held up as bytes are
+    error_code held_failure;                       // that its peer has gone: news as held up as bytes are
+    std::deque<byte_stream::descriptor> attached;  // to the next write
+    std::deque<byte_stream::descriptor> descriptors;
   };
 
   void pump_read(int side);
@@ -68,11 +74,13 @@ class sim_connection : public std::enable_shared_from_this<sim_connection> {
   const std::string& host(int side) const { return ends_[side].domain->host; }
 
   sim::net::state& net_;
+  bool local_;
   end ends_[2];
 };
 
 // Where a host listens.
 struct sim_door {
+  sim_domain* domain;
   endpoint at;
   std::size_t backlog;
   bool open = true;

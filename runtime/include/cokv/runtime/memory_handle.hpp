@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <memory>
 
+#include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/buffer.hpp"
 
 namespace cokv {
@@ -27,5 +28,13 @@ struct memory_handle {
   // Takes the descriptor over.
   static memory_handle of_descriptor(int fd, std::size_t offset, std::size_t bytes);
 };
+
+// Memory of kind shared, without a device; thread-safe. errc::out_of_memory, or the system's error.
+result<buffer> allocate_shared(std::size_t bytes);
+// errc::unsupported for a buffer that lies in no shared mapping of this process.
+result<memory_handle> export_shared(const buffer& memory);
+// All that the descriptor holds, which must be a sealed memfd: otherwise errc::invalid_argument. A child process does
+// not get the mapping.
+result<buffer> import_shared(const memory_handle& handle);
 
 }  // namespace cokv

@@ -19,13 +19,18 @@
 
 namespace cokv {
 
-// Where to listen or connect to. An empty host means loopback.
+// Where to listen or connect to. An empty host means loopback; one that begins with "unix:" is a socket in the file
+// system, reached by the same user's processes on this machine alone, and has no port.
 struct endpoint {
   std::string host;
   std::uint16_t port = 0;
 
+  static endpoint local(std::string_view path) { return {"unix:" + std::string(path), 0}; }
+  bool is_local() const noexcept { return host.starts_with("unix:"); }
+  std::string path() const { return is_local() ? host.substr(5) : std::string(); }
+
   bool operator==(const endpoint&) const = default;
-  std::string to_string() const;  // "host:port", "[::1]:port"
+  std::string to_string() const;  // "host:port", "[::1]:port", "unix:path"
 };
 
 // Reads "HOST:PORT", "[V6]:PORT" or ":PORT". Errors say what is wrong and compare equal to
@@ -76,9 +81,13 @@ class buffer_list {
 // At most one read and one write at a time; buffers belong to the operation until it completes. Operations honour
 // terminal, partial and total cancellation (they then transferred nothing) and complete with operation_aborted.
 // Destroying or closing the stream aborts what is pending. Errors: asio::error::eof, connection_reset, ...
+//
+// A stream to another process of this machine carries file descriptors too (a memory_handle's, say): what is attached
+// arrives in order, with the first bytes written from then on, sixteen with each.
 class byte_stream {
  public:
   using executor_type = asio::any_io_executor;
+  using descriptor = std::shared_ptr<const int>;  // closed with its last owner
   using handler = asio::any_completion_handler<void(error_code, std::size_t)>;
   using mutable_buffers = buffer_list<asio::mutable_buffer>;
   using const_buffers = buffer_list<asio::const_buffer>;
@@ -93,6 +102,9 @@ class byte_stream {
     virtual void close() = 0;
     virtual bool is_open() const = 0;
     virtual std::string peer() const = 0;
+    virtual bool carries_descriptors() const { return false; }
+    virtual void attach(descriptor) {}
+    virtual descriptor take_attached() { return {}; }
   };
 
   byte_stream() = default;
@@ -116,6 +128,10 @@ class byte_stream {
   }
   bool is_open() const { return impl_ && impl_->is_open(); }
   std::string peer() const { return impl_ ? impl_->peer() : std::string(); }  // "host:port"
+
+  bool carries_descriptors() const { return impl_ && impl_->carries_descriptors(); }
+  void attach(descriptor d) { impl_->attach(std::move(d)); }     // ignored where they aren't carried
+  descriptor take_attached() { return impl_->take_attached(); }  // the oldest that came; none: null
 
  private:
   struct initiate_read {
@@ -206,7 +222,7 @@ class network : public asio::execution_context::service {
   static network& of(const asio::any_io_executor& ex);
   const asio::any_io_executor& get_executor() const noexcept { return ex_; }
 
-  // Binds at once. Errors: address_in_use, access_denied, host_not_found, address_not_available.
+  // Binds at once. Errors: address_in_use, access_denied, host_not_found, address_not_available; name_too_long (a path).
   // A name is resolved (blocking: names are for loopback and start-up); an empty host is loopback; port 0 takes a
   // free one.
   result<listener> listen(const endpoint& at, int backlog = 256) { return impl_->listen(at, backlog); }

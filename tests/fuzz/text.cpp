@@ -57,7 +57,7 @@ void check_endpoint(std::string_view text) {
 void check_urls(std::string_view text) {
   if (const auto url = detail::parse_link_url(text)) {
     require(printable(url->to_string()), "a URL is something to print");
-    require(detail::parse_link_url(url->to_string()).value().at == url->at, "a URL is read as it was written");
+    require(detail::parse_link_url(url->to_string()).value() == *url, "a URL is read as it was written");
     reach("text: link URL");
   }
   if (const auto url = detail::parse_http_url(text)) {

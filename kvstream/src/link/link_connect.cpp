@@ -47,8 +47,7 @@ error_code compare(const link_options& ours, const link_hello& theirs) {
 using greeted = std::pair<std::shared_ptr<link_lane>, link_hello>;
 
 awaitable<result<greeted>> dial(const link_url& url, const link_options& options, link_hello mine) {
-  auto ex = co_await asio::this_coro::executor;
-  auto stream = co_await network::of(ex).async_connect(url.at, as_result);
+  auto stream = co_await connect_stream(url);
   if (!stream) co_return stream.error();
   auto lane = std::make_shared<link_lane>(std::move(*stream), options);
   if (auto ec = co_await lane->greet(std::move(mine))) co_return ec;
@@ -216,9 +215,9 @@ result<link_listener> link_listener::listen(window_table windows, std::string_vi
   auto url = detail::parse_link_url(text);
   if (!url) return url.error();
   if (auto ec = detail::check(options)) return ec;
-  auto door = network::of(windows.get_executor()).listen(url->at);
+  auto door = detail::listen_streams(windows.get_executor(), *url);
   if (!door) return door.error();
-  url->at.port = door->local_endpoint().port;
+  if (url->scheme == detail::link_scheme::tcp) url->at.port = door->local_endpoint().port;
   auto acceptor = std::make_shared<detail::link_acceptor>(std::move(windows), std::move(*door), std::move(*url),
                                                           std::move(options));
   acceptor->start();

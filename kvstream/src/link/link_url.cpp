@@ -1,16 +1,53 @@
 #include "link/link_url.hpp"
 
+#include <charconv>
+
 #include "cokv/runtime/error.hpp"
+#include "cokv/runtime/result.hpp"
+#include "link/mpi/mpi_network.hpp"
 
 namespace cokv::detail {
+namespace {
+
+result<link_url> parse_rank(std::string_view text) {
+  link_url url{.scheme = link_scheme::mpi};
+  if (text.empty()) return url;
+  const auto* end = text.data() + text.size();
+  const auto [rest, ec] = std::from_chars(text.data(), end, url.rank);
+  if (ec != std::errc() || rest != end || url.rank < 0) return errc::invalid_argument;
+  return url;
+}
+
+}  // namespace
+
+std::string link_url::to_string() const {
+  if (scheme == link_scheme::mpi) return "mpi://" + (rank == any_rank ? std::string() : std::to_string(rank));
+  return "tcp://" + at.to_string();
+}
 
 result<link_url> parse_link_url(std::string_view text) {
   const auto colon = text.find("://");
   if (colon == text.npos || colon == 0) return errc::invalid_argument;
-  if (text.substr(0, colon) != "tcp") return errc::unsupported;
-  auto at = parse_endpoint(text.substr(colon + 3));
+  const auto scheme = text.substr(0, colon), rest = text.substr(colon + 3);
+  if (scheme == "mpi") return parse_rank(rest);
+  if (scheme != "tcp") return errc::unsupported;
+  auto at = parse_endpoint(rest);
   if (!at) return errc::invalid_argument;
-  return link_url{std::move(*at)};
+  return link_url{.at = std::move(*at)};
+}
+
+awaitable<result<byte_stream>> connect_stream(link_url to) {
+  auto ex = co_await asio::this_coro::executor;
+  if (to.scheme == link_scheme::mpi) co_return co_await connect_mpi(to.rank);
+  co_return co_await network::of(ex).async_connect(to.at, as_result);
+}
+
+result<listener> listen_streams(const asio::any_io_executor& ex, const link_url& at) {
+  if (at.scheme == link_scheme::mpi) {
+    if (at.rank != link_url::any_rank) return errc::invalid_argument;  // whoever connects is who comes
+    return listen_mpi(ex);
+  }
+  return network::of(ex).listen(at.at);
 }
 
 }  // namespace cokv::detail

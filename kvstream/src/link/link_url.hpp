@@ -1,4 +1,4 @@
-// Which kind of link, and where: tcp://HOST:PORT.
+// Which kind of link, and where: tcp://HOST:PORT; mpi://RANK, and mpi:// to listen.
 #pragma once
 
 #include <string_view>
@@ -7,12 +7,23 @@
 
 namespace cokv::detail {
 
+enum class link_scheme : std::uint8_t { tcp, mpi };
+
 struct link_url {
-  endpoint at;
-  std::string to_string() const { return "tcp://" + at.to_string(); }
+  link_scheme scheme = link_scheme::tcp;
+  endpoint at = {};
+  int rank = any_rank;
+  static constexpr int any_rank = -1;
+  bool operator==(const link_url&) const = default;
+  std::string to_string() const;
 };
 
-// errc::invalid_argument for what is no URL, errc::unsupported for a scheme that this build lacks.
+// errc::invalid_argument for what is no URL, errc::unsupported for a scheme that no build has.
 result<link_url> parse_link_url(std::string_view text);
+
+// What lies under a link's connection: the scheme's network. errc::unsupported for a scheme that this build lacks, or
+// that this context can't have.
+awaitable<result<byte_stream>> connect_stream(link_url to);
+result<listener> listen_streams(const asio::any_io_executor& ex, const link_url& at);
 
 }  // namespace cokv::detail

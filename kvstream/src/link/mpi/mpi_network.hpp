@@ -1,0 +1,13 @@
+// Streams of bytes between the ranks of an MPI job: what a link's connection is over MPI.
+#pragma once
+
+#include "cokv/runtime/net.hpp"
+
+namespace cokv::detail {
+
+// errc::unsupported where there is no MPI, errc::invalid_argument for a rank that the job doesn't have.
+awaitable<result<byte_stream>> connect_mpi(int rank);
+// Takes streams from any rank.
+result<listener> listen_mpi(const asio::any_io_executor& ex);
+
+}  // namespace cokv::detail

@@ -1,0 +1,30 @@
+#include "link/link_url.hpp"
+
+#include <doctest/doctest.h>
+
+#include "cokv/runtime/error.hpp"
+
+using namespace cokv;
+using detail::link_scheme, detail::link_url, detail::parse_link_url;
+
+TEST_CASE("link_url: a scheme and a place, written as they were read") {
+  const auto tcp = parse_link_url("tcp://[::1]:7600").value();
+  CHECK(tcp.scheme == link_scheme::tcp);
+  CHECK(tcp.at == endpoint{"::1", 7600});
+  CHECK(tcp.to_string() == "tcp://[::1]:7600");
+
+  const auto rank = parse_link_url("mpi://12").value();
+  CHECK(rank.scheme == link_scheme::mpi);
+  CHECK(rank.rank == 12);
+  CHECK(rank.to_string() == "mpi://12");
+  const auto any = parse_link_url("mpi://").value();
+  CHECK(any.rank == link_url::any_rank);
+  CHECK(any.to_string() == "mpi://");
+}
+
+TEST_CASE("link_url: what is none is refused") {
+  for (auto text : {"", "tcp", "://x", "tcp://", "tcp://host", "tcp://host:x", "mpi://-1", "mpi://+1", "mpi://1x",
+                    "mpi://1 ", "mpi://99999999999"})
+    CHECK_MESSAGE(parse_link_url(text).error() == errc::invalid_argument, text);
+  CHECK(parse_link_url("http://x:1").error() == errc::unsupported);
+}

@@ -61,6 +61,9 @@ awaitable<result<transferred>> gather(kv_view from, slice what, sink to, std::ui
   auto memory = std::make_shared<const std::vector<buffer>>(std::move(runs->memory));
   auto digest = options.digest ? std::make_shared<digest_state>() : nullptr;
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {
+    // Kernels run in order: of two gathers that took staging in turns, one would stand before the other's last pieces
+    // and wait there for its own beginning.
+    permit turn = co_await options.through->turn->async_acquire();
     for (auto& part : groups) {
       const auto n = part.bytes;
       buffer staged = (co_await options.through->staging.async_acquire()).slice(0, n);

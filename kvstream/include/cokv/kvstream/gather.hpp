@@ -18,20 +18,25 @@
 // |              | digest_mismatch: what the slice covers is undefined                                       |
 #pragma once
 
+#include <memory>
 #include <optional>
 
 #include "cokv/kvstream/kv_view.hpp"
 #include "cokv/kvstream/transfer.hpp"
 #include "cokv/runtime/detail/initiate_erased.hpp"
+#include "cokv/runtime/semaphore.hpp"
 #include "cokv/runtime/staging_pool.hpp"
 #include "cokv/runtime/stream.hpp"
 
 namespace cokv {
 
-// Staging and the stream whose launched kernels pack. Both outlive the transfers; host-accessible memory only.
+// Staging and the stream whose launched kernels pack. Both outlive the transfers; host-accessible memory only. Gathers
+// through one of them pack in the order in which they began, so that a layer that is not computed yet never holds up
+// one that is.
 struct packing {
   staging_pool& staging;
   stream kernels;
+  std::shared_ptr<semaphore> turn = std::make_shared<semaphore>(staging.get_executor(), 1);
 };
 
 struct gather_options {

@@ -49,8 +49,7 @@ awaitable<void> kv_streamer::send(slice what, std::uint64_t offset, event comput
   if (!fragments) co_return fail(fragments.error());
   for (auto& f : *fragments) {
     const auto n = f.size();
-    co_await flush(std::move(f), offset, computed);
-    co_await settled();
+    co_await flush_alone(std::move(f), offset, computed);
     offset += n;
   }
 }

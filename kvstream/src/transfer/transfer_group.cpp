@@ -24,6 +24,15 @@ awaitable<void> transfer_group::flush(buffer chunk, std::uint64_t offset, event 
   return begin(detail::flush(std::move(chunk), to_, offset, std::move(begin_at), options_.level));
 }
 
+awaitable<void> transfer_group::flush_alone(buffer chunk, std::uint64_t offset, event begin_at) {
+  const bool throwing = co_await asio::this_coro::throw_if_cancelled();
+  auto moved = co_await detail::flush(std::move(chunk), to_, offset, std::move(begin_at), options_.level);
+  co_await asio::this_coro::throw_if_cancelled(throwing);
+  if (!moved) fail(moved.error());
+  if (cancelled()) throw boost::system::system_error(asio::error::operation_aborted);
+  *bytes_ += moved->bytes;
+}
+
 awaitable<void> transfer_group::gather(kv_view from, slice what, std::uint64_t offset, event begin_at) {
   return begin(
       detail::gather(std::move(from), std::move(what), to_, offset,

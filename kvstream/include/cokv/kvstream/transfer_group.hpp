@@ -40,6 +40,10 @@ class transfer_group : public task_group {
 
   std::uint64_t bytes() const noexcept { return *bytes_; }  // moved so far
 
+ protected:
+  // Puts the chunk and waits for it, in the body itself. In a scope that has failed it throws operation_aborted.
+  awaitable<void> flush_alone(buffer chunk, std::uint64_t offset, event begin);
+
  private:
   awaitable<void> begin(awaitable<result<transferred>> transfer);
 

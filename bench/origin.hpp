@@ -16,6 +16,14 @@ namespace cokv::bench {
 
 namespace json = boost::json;
 
+// To so many significant digits: figures that are read by people and kept in a repository.
+inline double rounded(double v, int digits = 4) {
+  std::ostringstream text;
+  text.precision(digits);
+  text << v;
+  return std::stod(text.str());
+}
+
 class origin {
  public:
   origin(int argc, char** argv) {
@@ -34,7 +42,7 @@ class origin {
   }
 
   void write(const std::string& path, json::object figures) const {
-    json::object all{{"machine", machine_}, {"load", load_}, {"commit", commit_}, {"command", command_}};
+    json::object all{{"machine", machine_}, {"load", rounded(load_)}, {"commit", commit_}, {"command", command_}};
     for (auto& f : figures) all[f.key()] = std::move(f.value());
     std::ofstream out(path);
     // A row a line: small, and what changed is seen in a diff.
@@ -75,13 +83,5 @@ class origin {
   std::string machine_, commit_, command_;
   double load_ = 0;
 };
-
-// To so many significant digits: figures that are read by people and kept in a repository.
-inline double rounded(double v, int digits = 4) {
-  std::ostringstream text;
-  text.precision(digits);
-  text << v;
-  return std::stod(text.str());
-}
 
 }  // namespace cokv::bench

@@ -3,7 +3,8 @@
 // modelled time that takes no processor time, as a GPU's wouldn't. Beside them, in the same run: the loop by hand.
 //
 //     bench_ablation [--models gpt2,opt-13b,llama-3.1-8b] [--sinks local,tcp,file] [--layouts ft,paged] [--repeat 5]
-//         [--compute SECONDS] [--step SECONDS] [--tokens 16] [--scale 1] [--json FILE]
+//         [--compute SECONDS] [--step SECONDS] [--tokens 16] [--scale 1] [--others 0.1]
+//         [--json FILE]
 //
 // A sink is local, file, tcp, or a URL that a link_listener takes.
 #include <CLI/CLI.hpp>
@@ -11,269 +12,106 @@
 #include <filesystem>
 #include <limits>
 
-#include "bare_loops.hpp"
-#include "cokv/kvstream/kv_streamer.hpp"
-#include "cokv/kvstream/local_window.hpp"
-#include "cokv/runtime/size.hpp"
-#include "file_window.hpp"
-#include "modelled_device.hpp"
 #include "origin.hpp"
-#include "throughput.hpp"
+#include "others_share.hpp"
+#include "streaming_bed.hpp"
 
 namespace {
 
 using namespace cokv;
 using namespace cokv::bench;
 
-struct model {
-  std::string name;
-  std::uint32_t layers, heads, head_size;
-  std::uint32_t prompt;  // tokens, so many that their KV is more than 64 MiB
-  std::uint32_t naive;   // of them, those that the slow ways stream: their rate is what is compared
-};
-
-const std::vector<model> models = {
+const std::vector<streamed_model> models = {
     {"gpt2", 12, 12, 64, 2048, 8}, {"opt-13b", 40, 40, 128, 128, 1}, {"llama-3.1-8b", 32, 8, 128, 1024, 4}};
 
 struct settings {
   int repeat = 5;
   std::uint32_t tokens = 16;
-  double compute = 0, step = 0.02;
+  double compute = 0, step = 0.02, others = 1;
   std::string directory;
 };
 
-struct spent {
-  double wall = 0, cpu = 0;
+// What is taken in every repeat.
+struct turn {
+  spent bare, waited, naive, buffered;  // streaming by itself
+  double buffered_s = 0, layered_s = 0, ideal_s = 0;
+  double buffered_slows = 0, all_slows = 0;  // decode, percent
 };
 
 template <class F>
-spent clocked(F f) {
-  const auto cpu = cpu_seconds();
-  const auto start = steady::now();
-  f();
-  return {seconds(steady::now() - start).count(), cpu_seconds() - cpu};
-}
-
-double median(std::vector<double> v) {
-  std::nth_element(v.begin(), v.begin() + static_cast<std::ptrdiff_t>(v.size() / 2), v.end());
+double median(const std::vector<turn>& turns, F of) {
+  std::vector<double> v;
+  for (const auto& t : turns) v.push_back(of(t));
+  std::ranges::sort(v);
   return v[v.size() / 2];
 }
 
-// What is taken in every repeat.
-struct samples {
-  std::vector<double> wall, cpu;
-  void add(spent s) {
-    wall.push_back(s.wall);
-    cpu.push_back(s.cpu);
+turn take_turn(streaming_bed& b, const streamed_model& m, const fragments& few, seconds compute, const settings& s,
+               bool check) {
+  turn t;
+  const seconds step(s.step), none(0);
+  if (b.bare) {
+    t.bare = clocked([&] { b.bare->run(few); });
+    t.waited = clocked([&] { b.bare->waited(few); });
   }
-  double gb_s(std::uint64_t bytes) const { return static_cast<double>(bytes) / 1e9 / median(wall); }
-  double cpu_s_gb(std::uint64_t bytes) const { return median(cpu) / (static_cast<double>(bytes) / 1e9); }
-};
+  t.naive = b.stream(streaming_mode::naive, m.naive, none, 0, step).prompt;
+  t.buffered = b.stream(streaming_mode::buffered, m.prompt, none, 0, step).prompt;
+  const auto transfer = t.buffered.wall, c = compute.count();
+  t.ideal_s = std::max(c, transfer) + std::min(c, transfer) / m.layers;
+  t.layered_s = b.stream(streaming_mode::layered, m.prompt, compute, 0, step).prompt.wall;
+  const auto alone = b.decode_alone(s.tokens, step);
+  auto slows = [&](const streaming_bed::times& with) { return 100 * (with.decode.wall / alone.wall - 1); };
+  const auto buffered = b.stream(streaming_mode::buffered, m.prompt, compute, s.tokens, step);
+  t.buffered_s = buffered.prompt.wall;
+  t.buffered_slows = slows(buffered);
+  if (check) b.check();
+  t.all_slows = slows(b.stream(streaming_mode::all, m.prompt, compute, s.tokens, step));
+  if (check) b.check();
+  return t;
+}
 
-// A sequence's KV in a layout, and where it is streamed to.
-class bed {
- public:
-  bed(const model& m, const std::string& layout, const std::string& where, const settings& s)
-      : shape(geometry::attention(m.layers, m.heads, m.head_size, dtype::f16)),
-        prompt(m.prompt),
-        steps(s.tokens),
-        through{*staging_, kernels_} {
-    const auto blocks = (prompt + steps + 15) / 16;
-    const auto lay =
-        layout == "ft" ? kv_layout::faster_transformer(shape, 1, blocks * 16) : kv_layout::paged(shape, blocks);
-    for (std::uint32_t b = 0; b < lay.buffers(); ++b) {
-      memory_.push_back(engine_.allocate(lay.bytes(b)).value());
-      std::uint64_t x = b + 1;
-      for (auto& byte : memory_.back().bytes()) byte = static_cast<std::byte>((x = x * 6364136223846793005u + 1) >> 56);
-    }
-    view_.emplace(lay, memory_);
-    for (std::uint32_t b = 0; b < blocks; ++b) table_.push_back(b);
-    bytes = slice(shape, {0, shape.layers()}, table_).tokens({0, prompt}).bytes();
-    token_bytes = slice(shape, {0, shape.layers()}, table_).tokens({0, 1}).bytes();
-    const auto size = bytes + steps * token_bytes;
-    landing_ = engine_.allocate(size, where.starts_with("shm") ? memory_kind::shared : memory_kind::device).value();
-    std::ranges::fill(landing_.bytes(), std::byte{0xdd});
-    if (where == "local") {
-      to_.emplace(local_window(landing_, engine_.make_stream({"copies"}).value()).to());
-      bare = std::make_unique<bare_memory>(landing_);
-    } else if (where == "file") {
-      path_ = (std::filesystem::path(s.directory) / ("cokv_ablation." + std::to_string(::getpid()))).string();
-      near_.get([](bed& b, std::uint64_t size) -> awaitable<void> {
-        b.to_.emplace(co_await file_window::open(b.path_, size));
-      }(*this, size));
-      bare = std::make_unique<bare_file>(path_);
-    } else {
-      link_.emplace(near_, where == "tcp" ? "tcp://127.0.0.1:0" : where, std::vector{landing_});
-      to_.emplace(link_->to());
-      if (where.starts_with("tcp")) bare = std::make_unique<bare_tcp>(landing_);
-      if (where.starts_with("shm")) bare = std::make_unique<bare_memory>(landing_);
-    }
-  }
-  ~bed() {
-    if (!path_.empty()) std::filesystem::remove(path_);
-    near_.get([](bed& b) -> awaitable<void> {  // what belongs to the context goes on its thread
-      b.to_.reset();
-      co_return;
-    }(*this));
-  }
-
-  // The first tokens as fragments, in the order in which a naive streamer takes them.
-  fragments fragments_of(std::uint32_t tokens) const {
-    fragments f{memory_, {}, 0};
-    slice s(shape, {0, shape.layers()}, table_);
-    s.tokens({0, tokens});
-    s.for_each_fragment(view_->layout(), [&](std::uint32_t, std::size_t, extent e) { f.all.push_back(e); });
-    f.bytes = s.bytes();
-    return f;
-  }
-
-  struct times {
-    spent prompt, decode;
-  };
-
-  // A prompt that computes for so long, then steps of so long; what streaming begins with is in the prompt's time.
-  times stream(streaming_mode mode, std::uint32_t tokens, seconds compute, std::uint32_t decode, seconds step) {
-    return near_.get([](bed& b, streaming_mode mode, std::uint32_t tokens, seconds compute, std::uint32_t decode,
-                        seconds step) -> awaitable<times> {
-      times t;
-      kv_streamer_options o{.mode = mode, .transfers = {.in_flight = 128, .through = &b.through}};
-      const auto layers = b.shape.layers();
-      auto v =
-          co_await with(kv_streamer(*b.to_, *b.view_, {b.table_, tokens}, o), [&](kv_streamer& out) -> awaitable<void> {
-            auto cpu = cpu_seconds();
-            auto start = steady::now();
-            for (std::uint32_t l = 0; l < layers; ++l)
-              co_await out.layer(l, compute.count() > 0 ? after(b.compute_.launch(compute / layers)) : event());
-            co_await out.prompt_done();
-            co_await out.settled();
-            t.prompt = {seconds(steady::now() - start).count(), cpu_seconds() - cpu};
-            cpu = cpu_seconds();
-            start = steady::now();
-            for (std::uint32_t i = 0; i < decode; ++i) {
-              auto computed = b.compute_.launch(step);
-              co_await out.token(after(computed));
-              co_await computed.async_wait();
-            }
-            t.decode = {seconds(steady::now() - start).count(), cpu_seconds() - cpu};
-            co_await out.settled();
-          });
-      must(!v.error(), "streaming");
-      co_return t;
-    }(*this, mode, tokens, compute, decode, step));
-  }
-
-  // The steps by themselves.
-  spent decode_alone(std::uint32_t decode, seconds step) {
-    return near_.get([](bed& b, std::uint32_t decode, seconds step) -> awaitable<spent> {
-      const auto cpu = cpu_seconds();
-      const auto start = steady::now();
-      for (std::uint32_t i = 0; i < decode; ++i) co_await b.compute_.launch(step).async_wait();
-      co_return spent{seconds(steady::now() - start).count(), cpu_seconds() - cpu};
-    }(*this, decode, step));
-  }
-
-  // What lies there is what the slices say.
-  void check() {
-    std::vector<std::byte> there(landing_.size());
-    if (path_.empty())
-      std::ranges::copy(landing_.bytes(), there.begin());
-    else
-      std::ifstream(path_, std::ios::binary)
-          .read(reinterpret_cast<char*>(there.data()), static_cast<std::streamsize>(there.size()));
-    std::uint64_t at = 0;
-    auto compare = [&](const slice& s) {
-      s.for_each_extent(view_->layout(), [&](extent e) {
-        must(std::memcmp(there.data() + at, memory_[e.buffer].data() + e.offset, e.size) == 0,
-             "comparing what arrived");
-        at += e.size;
-      });
-    };
-    for (std::uint32_t l = 0; l < shape.layers(); ++l) compare(slice(shape, {l, 1}, table_).tokens({0, prompt}));
-    for (std::uint32_t i = 0; i < steps; ++i)
-      compare(slice(shape, {0, shape.layers()}, table_).tokens({prompt + i, 1}));
-  }
-
- private:
-  worker near_;
-  modelled_device compute_{near_.executor()};
-  device engine_ = open_device(near_.executor(), "cpu", {.threads = 1}).value();
-  cokv::stream kernels_ = engine_.make_stream({"pack"}).value();
-  std::optional<staging_pool> staging_{staging_pool::make(engine_, 1 << 20, 16).value()};
-  std::vector<buffer> memory_;
-  std::optional<kv_view> view_;
-  std::vector<std::uint32_t> table_;
-  buffer landing_;
-  std::string path_;
-  std::optional<linked> link_;
-  std::optional<sink> to_;
-
- public:
-  geometry shape;
-  std::uint32_t prompt, steps;
-  packing through;
-  std::uint64_t bytes = 0, token_bytes = 0;
-  std::unique_ptr<bare_loop> bare;
-};
-
-json::object measure(const model& m, const std::string& layout, const std::string& where, const settings& s) {
-  bed b(m, layout, where, s);
+json::object measure(const streamed_model& m, const std::string& layout, const std::string& where, const settings& s) {
+  streaming_bed b(m, layout, where, s.tokens, s.directory);
   const auto few = b.fragments_of(m.naive);
-  const seconds step(s.step);
-  for (int warm = 0; warm < 2; ++warm) b.stream(streaming_mode::buffered, m.prompt, seconds(0), 0, step);
-  seconds compute(s.compute);
-  if (s.compute == 0)  // as long as the transfer, where overlapping gains most
-    compute = seconds(b.stream(streaming_mode::buffered, m.prompt, seconds(0), 0, step).prompt.wall);
+  auto transfer = [&] { return b.stream(streaming_mode::buffered, m.prompt, seconds(0), 0, seconds(0)).prompt.wall; };
+  transfer();
+  transfer();  // once more: the first ones touch memory that nobody has touched yet
+  const seconds compute(s.compute > 0 ? s.compute : transfer());  // overlapping gains most where they are equal
 
-  samples bare, waited, naive, buffered, alone, all_prompt;
-  std::vector<double> layered_over_ideal, buffered_with, layered, ideal, over_naive, slow[4];
-  for (int r = 0; r < s.repeat; ++r) {
-    if (b.bare) {
-      bare.add(clocked([&] { b.bare->run(few); }));
-      waited.add(clocked([&] { b.bare->waited(few); }));
-    }
-    naive.add(b.stream(streaming_mode::naive, m.naive, seconds(0), 0, step).prompt);
-    const auto sent = b.stream(streaming_mode::buffered, m.prompt, seconds(0), 0, step).prompt;
-    buffered.add(sent);
-    const auto t = sent.wall, c = compute.count();
-    ideal.push_back(std::max(c, t) + std::min(c, t) / b.shape.layers());
-    layered.push_back(b.stream(streaming_mode::layered, m.prompt, compute, 0, step).prompt.wall);
-    layered_over_ideal.push_back(layered.back() / ideal.back());
-    const auto plain = b.decode_alone(s.tokens, step);
-    alone.add(plain);
-    for (int mode = 1; mode < 4; mode += 2) {
-      const auto run = b.stream(static_cast<streaming_mode>(mode), m.prompt, compute, s.tokens, step);
-      if (mode == 1) buffered_with.push_back(run.prompt.wall);
-      slow[mode].push_back(100 * (run.decode.wall / plain.wall - 1));
-      if (r == 0) b.check();
-    }
+  std::vector<turn> turns;
+  for (int left_out = 0; turns.size() < static_cast<std::size_t>(s.repeat);) {
+    const others_share share;
+    auto t = take_turn(b, m, few, compute, s, turns.empty());
+    if (share.get() > s.others && left_out++ < 10 * s.repeat) continue;
+    turns.push_back(t);
   }
-  const auto count = few.all.size() / m.naive;
-  const auto naive_gb_s = naive.gb_s(few.bytes), buffered_gb_s = buffered.gb_s(b.bytes);
+  const auto some = static_cast<double>(few.bytes) / 1e9, all = static_cast<double>(b.bytes) / 1e9;
+  auto of = [&](auto f) { return rounded(median(turns, f)); };
   json::object row{{"model", m.name},
                    {"layout", layout},
                    {"sink", where},
                    {"bytes", b.bytes},
-                   {"fragments_a_token", count},
-                   {"naive_gb_s", rounded(naive_gb_s)},
-                   {"buffered_gb_s", rounded(buffered_gb_s)},
-                   {"buffered_over_naive", rounded(buffered_gb_s / naive_gb_s)},
-                   {"naive_cpu_s_gb", rounded(naive.cpu_s_gb(few.bytes))},
-                   {"buffered_cpu_s_gb", rounded(buffered.cpu_s_gb(b.bytes))},
+                   {"fragments_a_token", few.all.size() / m.naive},
+                   {"naive_gb_s", of([&](auto& t) { return some / t.naive.wall; })},
+                   {"buffered_gb_s", of([&](auto& t) { return all / t.buffered.wall; })},
+                   {"buffered_over_naive", of([&](auto& t) { return all / t.buffered.wall / some * t.naive.wall; })},
+                   {"naive_cpu_s_gb", of([&](auto& t) { return t.naive.cpu / some; })},
+                   {"buffered_cpu_s_gb", of([&](auto& t) { return t.buffered.cpu / all; })},
                    {"compute_s", rounded(compute.count())},
-                   {"transfer_s", rounded(median(buffered.wall))},
-                   {"ideal_s", rounded(median(ideal))},
-                   {"buffered_s", rounded(median(buffered_with))},
-                   {"layered_s", rounded(median(layered))},
-                   {"layered_over_ideal", rounded(median(layered_over_ideal))},
+                   {"transfer_s", of([](auto& t) { return t.buffered.wall; })},
+                   {"ideal_s", of([](auto& t) { return t.ideal_s; })},
+                   {"buffered_s", of([](auto& t) { return t.buffered_s; })},
+                   {"layered_s", of([](auto& t) { return t.layered_s; })},
+                   {"layered_over_ideal", of([](auto& t) { return t.layered_s / t.ideal_s; })},
                    {"step_s", s.step},
-                   {"decode_slowed_buffered_percent", rounded(median(slow[1]), 3)},
-                   {"decode_slowed_all_percent", rounded(median(slow[3]), 3)}};
+                   {"decode_slowed_buffered_percent", of([](auto& t) { return t.buffered_slows; })},
+                   {"decode_slowed_all_percent", of([](auto& t) { return t.all_slows; })}};
   if (b.bare) {
-    row["bare_gb_s"] = rounded(bare.gb_s(few.bytes));
-    row["bare_waited_gb_s"] = rounded(waited.gb_s(few.bytes));
-    row["naive_over_bare_waited"] = rounded(median(naive.wall) / median(waited.wall));
-    row["buffered_over_bare"] = rounded(buffered_gb_s / bare.gb_s(few.bytes));
-    row["bare_cpu_s_gb"] = rounded(bare.cpu_s_gb(few.bytes));
+    row["bare_gb_s"] = of([&](auto& t) { return some / t.bare.wall; });
+    row["bare_waited_gb_s"] = of([&](auto& t) { return some / t.waited.wall; });
+    row["naive_over_bare_waited"] = of([](auto& t) { return t.naive.wall / t.waited.wall; });
+    row["buffered_over_bare"] = of([&](auto& t) { return all / t.buffered.wall / some * t.bare.wall; });
+    row["bare_cpu_s_gb"] = of([&](auto& t) { return t.bare.cpu / some; });
   }
   return row;
 }
@@ -338,6 +176,8 @@ int main(int argc, char** argv) {
   app.add_option("--compute", s.compute, "seconds that the prompt computes; 0: as long as its transfer");
   app.add_option("--step", s.step, "seconds that a token computes")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--tokens", s.tokens, "tokens generated")->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--others", s.others, "leaves out repeats during which others took more of the machine than this")
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--scale", scale, "divides the prompts: for a quick look, no longer beyond the cache")
       ->check(CLI::Range(1, 128));
   app.add_option("--directory", s.directory, "of the file");

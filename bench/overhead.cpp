@@ -2,8 +2,9 @@
 // fresh prompts with nothing behind the device, and with each of: a folder (disk), a peer over a link. One request at a
 // time, the order turning from round to round; what is compared are the ratios of a round.
 //
-//     bench_overhead [--sinks disk,tcp] [--prompt 512] [--output 32] [--rounds 20] [--dtype bf16] [--threads N]
-//         [--layers 24 --hidden 896 --heads 14 --kv-heads 2 --intermediate 4864 --vocab 151936] [--json FILE]
+//     bench_overhead [--sinks disk,tcp] [--prompt 512] [--output 32] [--rounds 20] [--others 0.05] [--dtype bf16]
+//         [--threads N] [--layers 24 --hidden 896 --heads 14 --kv-heads 2 --intermediate 4864 --vocab 151936]
+//         [--json FILE]
 //
 // The model has 0.5 billion random parameters, written to a temporary folder. A sink is disk, tcp, or a URL that a
 // link_listener takes. The peer is a worker of this process: on another machine its part would not be ours.
@@ -18,6 +19,7 @@
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/size.hpp"
 #include "origin.hpp"
+#include "others_share.hpp"
 #include "random_checkpoint.hpp"
 #include "throughput.hpp"
 #include "two_workers.hpp"
@@ -33,6 +35,7 @@ struct settings {
   std::vector<std::string> sinks = {"disk", "tcp"};
   std::uint32_t prompt = 512, output = 32;
   int rounds = 20, threads = 0;
+  double others = 1;
   std::string dtype = "bf16", directory;
 };
 
@@ -198,14 +201,25 @@ json::array measure(const settings& s) {
     return prompt;
   };
   for (auto& one : sides) one->ask(fresh(), 2);
-  for (int r = 0; r < s.rounds; ++r) {
+  int left_out = 0;
+  for (int r = 0; r < s.rounds;) {
     const auto prompt = fresh();
+    const others_share share;
+    std::vector<answer> round(sides.size());
     for (std::size_t i = 0; i < sides.size(); ++i) {
       const auto turn = (i + static_cast<std::size_t>(r)) % sides.size();
-      all[turn].push_back(sides[turn]->ask(prompt, s.output));
+      round[turn] = sides[turn]->ask(prompt, s.output);
     }
-    std::fprintf(stderr, "round %d of %d\n", r + 1, s.rounds);
+    if (share.get() > s.others && left_out < 10 * s.rounds) {
+      ++left_out;
+      continue;
+    }
+    for (std::size_t i = 0; i < sides.size(); ++i) all[i].push_back(round[i]);
+    std::fprintf(stderr, "round %d of %d\n", ++r, s.rounds);
   }
+  if (s.others < 1)
+    std::printf("%d rounds left out, during which others took more than %.0f %% of the machine.\n\n", left_out,
+                100 * s.others);
   return compare(all, sides);
 }
 
@@ -219,6 +233,8 @@ int main(int argc, char** argv) {
   app.add_option("--prompt", s.prompt, "tokens")->check(CLI::Range(16, 8192))->capture_default_str();
   app.add_option("--output", s.output, "tokens")->check(CLI::Range(2, 1024))->capture_default_str();
   app.add_option("--rounds", s.rounds, "each asks every side once")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--others", s.others, "leaves out rounds during which others took more of the machine than this")
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--threads", s.threads, "that compute; 0: as many as there are")->capture_default_str();
   app.add_option("--dtype", s.dtype)->check(CLI::IsMember({"bf16", "f32"}))->capture_default_str();
   app.add_option("--layers", s.shape.layers)->capture_default_str();

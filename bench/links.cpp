@@ -10,18 +10,15 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/use_future.hpp>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
-#include <future>
 #include <thread>
 
-#include "cokv/kvstream/peer_link.hpp"
 #include "cokv/kvstream/transfer_group.hpp"
-#include "cokv/runtime/result.hpp"
 #include "cokv/runtime/size.hpp"
 #include "throughput.hpp"
+#include "two_workers.hpp"
 
 namespace {
 
@@ -34,12 +31,6 @@ struct settings {
   int repeat = 7;
   std::uint32_t connections = 1;
 };
-
-void must(bool ok, const char* what) {
-  if (ok) return;
-  std::fprintf(stderr, "bench_links: %s failed\n", what);
-  std::exit(1);
-}
 
 // The loop by hand: blocking sockets, one call a chunk.
 class raw_loop {
@@ -83,83 +74,17 @@ class raw_loop {
   int near_ = -1, far_ = -1;
 };
 
-// A context with its thread.
-class worker {
- public:
-  worker() : work_(asio::make_work_guard(context_)), thread_([this] { context_.run(); }) {}
-  ~worker() {
-    work_.reset();
-    context_.stop();
-  }
-  asio::any_io_executor executor() { return context_.get_executor(); }
-  template <class T>
-  T get(awaitable<T> body) {
-    return asio::co_spawn(context_, std::move(body), asio::use_future).get();
-  }
-
- private:
-  asio::io_context context_{1};
-  asio::executor_work_guard<asio::io_context::executor_type> work_;
-  std::jthread thread_;
-};
-
-// A link between two workers, and a window at its far end.
-class linked {
- public:
-  linked(const settings& s, digest_algorithm digest, const buffer& into) {
-    link_options o;
-    o.digest = digest;
-    o.connections = s.connections;
-    auto accept = far_.get([](linked& l, buffer into, link_options o) -> awaitable<std::pair<std::string, window_ref>> {
-      l.there_.emplace(co_await asio::this_coro::executor);
-      l.door_ = link_listener::listen(*l.there_, "tcp://127.0.0.1:0", o).value();
-      l.window_ = l.there_->expose({into}, window_access::both).value();
-      asio::co_spawn(
-          co_await asio::this_coro::executor,
-          [](linked& l) -> awaitable<void> { l.far_link_ = co_await l.door_.async_accept(); }(l), asio::detached);
-      co_return std::pair(l.door_.url(), l.window_.ref());
-    }(*this, into, o));
-    window_ref_ = accept.second;
-    near_.get([](linked& l, std::string url, link_options o) -> awaitable<void> {
-      l.here_.emplace(co_await asio::this_coro::executor);
-      l.near_link_ = co_await async_connect(*l.here_, url, o);
-    }(*this, accept.first, o));
-  }
-  ~linked() {
-    near_.get([](linked& l) -> awaitable<void> {
-      l.near_link_.close();
-      co_await l.near_link_.async_closed();
-      l.near_link_ = {};
-    }(*this));
-    far_.get([](linked& l) -> awaitable<void> {
-      co_await l.far_link_.async_closed();
-      l.far_link_ = {};
-      l.window_ = {};
-      l.door_ = {};
-    }(*this));
-  }
-
-  void put(const buffer& from, std::size_t bytes, std::size_t chunk) {
-    near_.get([](linked& l, buffer from, std::size_t bytes, std::size_t chunk) -> awaitable<void> {
-      auto v = co_await with(transfer_group{l.near_link_.to(l.window_ref_), {.in_flight = 128}},
-                             [&](transfer_group& out) -> awaitable<void> {
-                               for (std::size_t sent = 0; sent < bytes; sent += chunk) {
-                                 const auto at = sent % from.size();
-                                 co_await out.flush(from.slice(at, chunk), at);
-                               }
-                             });
-      must(!v.error(), "put");
-    }(*this, from, bytes, chunk));
-  }
-
- private:
-  worker near_, far_;
-  std::optional<window_table> here_, there_;
-  link_listener door_;
-  window window_;
-  window_ref window_ref_;
-  peer_link near_link_, far_link_;
-};
+void put(worker& near, linked& through, const buffer& from, std::size_t bytes, std::size_t chunk) {
+  near.get([](sink to, buffer from, std::size_t bytes, std::size_t chunk) -> awaitable<void> {
+    auto v = co_await with(transfer_group{to, {.in_flight = 128}}, [&](transfer_group& out) -> awaitable<void> {
+      for (std::size_t sent = 0; sent < bytes; sent += chunk) {
+        const auto at = sent % from.size();
+        co_await out.flush(from.slice(at, chunk), at);
+      }
+    });
+    must(!v.error(), "put");
+  }(through.to(), from, bytes, chunk));
+}
 
 }  // namespace
 
@@ -181,7 +106,11 @@ int main(int argc, char** argv) {
   auto from = buffer::host(s.set), into = buffer::host(s.set);
   for (std::size_t i = 0; i < s.set; ++i) from.data()[i] = static_cast<std::byte>(i * 2654435761u >> 24);
   raw_loop raw;
-  linked off(s, digest_algorithm::none, into), on(s, digest_algorithm::xxh3_64, into);
+  worker near;
+  const link_options options{.connections = s.connections};
+  auto plain = options;
+  plain.digest = digest_algorithm::none;
+  linked off(near, "tcp://127.0.0.1:0", {into}, plain), on(near, "tcp://127.0.0.1:0", {into}, options);
   std::printf("tcp over the loopback, %s a run, medians of %d\n\n", format_size(s.bytes).c_str(), s.repeat);
   std::printf(
       "| chunk | raw, a chunk a call | raw, 1 MiB a call | link | of the faster raw | with digests | of the faster raw "
@@ -192,9 +121,9 @@ int main(int argc, char** argv) {
     std::vector<throughput> a, b, c, d;
     for (int r = 0; r < s.repeat; ++r) {
       a.push_back(timed(s.bytes, [&] { raw.run(from, into, s.bytes, chunk); }));
-      c.push_back(timed(s.bytes, [&] { off.put(from, s.bytes, chunk); }));
+      c.push_back(timed(s.bytes, [&] { put(near, off, from, s.bytes, chunk); }));
       b.push_back(timed(s.bytes, [&] { raw.run(from, into, s.bytes, 1 << 20); }));
-      d.push_back(timed(s.bytes, [&] { on.put(from, s.bytes, chunk); }));
+      d.push_back(timed(s.bytes, [&] { put(near, on, from, s.bytes, chunk); }));
     }
     must(std::memcmp(from.data(), into.data(), s.set) == 0, "comparing what arrived");
     const auto mine = median(c), digested = median(d), by_chunk = median(a), large = median(b);

@@ -148,6 +148,14 @@ void swap_schedule::failed(const move& m) {
   free_if_removed(m.microbatch);
 }
 
+void swap_schedule::lost(microbatch_id m) {
+  auto& it = known(m);
+  if (it.computing || it.on_host < it.tokens) fail("microbatch " + std::to_string(m) + " is not all on the host");
+  if (!it.slot || it.moving) return;
+  used_[*it.slot] = false;
+  it.slot.reset();
+}
+
 std::uint32_t swap_schedule::slots_used() const { return static_cast<std::uint32_t>(std::ranges::count(used_, true)); }
 
 }  // namespace cokv

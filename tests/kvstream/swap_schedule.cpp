@@ -149,3 +149,24 @@ TEST_CASE("swap schedule: misuse is refused") {
   CHECK_THROWS_AS(swap.remove(1), std::invalid_argument);
   CHECK_THROWS_AS(swap.end(4294967295u), std::invalid_argument);
 }
+
+TEST_CASE("swap schedule: what did not come after all is away again, and asked for in its turn") {
+  swap_schedule swap({.slots = 2, .prefetch = 1});
+  for (std::uint64_t m = 0; m < 3; ++m) swap.add(m, 100);
+  for (auto& move : swap.next()) swap.done(move);  // certain to come
+  CHECK(swap.slots_used() == 2);
+  swap.lost(0);
+  CHECK(!swap.ready());
+  CHECK(swap.slots_used() == 1);
+  swap.lost(0);
+  swap.lost(2);  // is not there anyway
+  CHECK(swap.next() == std::vector<move>{{bring_in, 0, 0, {0, 100}}});
+  swap.lost(0);  // on its way: failed() is for that
+  CHECK(swap.slots_used() == 2);
+  swap.done({bring_in, 0, 0, {0, 100}});
+  swap.begin();
+  CHECK_THROWS_AS(swap.lost(0), std::invalid_argument);  // it computes
+  swap.end(1);
+  CHECK_THROWS_AS(swap.lost(0), std::invalid_argument);  // the host lacks a token
+  CHECK_THROWS_AS(swap.lost(7), std::invalid_argument);
+}

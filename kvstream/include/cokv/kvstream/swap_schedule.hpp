@@ -76,6 +76,10 @@ class swap_schedule {
   std::vector<move> next();
   void done(const move& m);
   void failed(const move& m);
+  // What was said to be brought in did not come after all: whoever said so when it was only certain to come, because
+  // whatever uses it waits for it. The microbatch is away again; without an effect where that is so already. Not while
+  // it computes, nor when it has tokens that the host lacks.
+  void lost(microbatch_id m);
 
   std::uint32_t slots() const noexcept { return static_cast<std::uint32_t>(used_.size()); }
   std::uint32_t slots_used() const;

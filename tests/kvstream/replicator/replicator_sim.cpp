@@ -114,7 +114,7 @@ awaitable<void> compute_all(ring& r, member& me, std::uint64_t m) {
     const auto n = me.copies->steps(m);
     if (me.alive &&
         (n > r.least(m) || !r.log->may_compute(me.self, m))) {  // nobody begins a step before all have the one before
-      co_await time.async_wait_for(1ms);
+      co_await time.async_wait_for(5ms);
       continue;
     }
     co_await time.async_wait_for(duration(100'000 + r.context.below(2'000'000)));

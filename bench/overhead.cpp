@@ -1,6 +1,6 @@
 // What does an engine's request take longer because its KV is streamed out while it computes? The same model answers
 // fresh prompts with nothing behind the device, and with each of: a folder (disk), a peer over a link. One request at a
-// time, the order turning from round to round; what is compared are the ratios of a round.
+// time, the order drawn anew for each round; what is compared are the ratios of a round.
 //
 //     bench_overhead [--sinks disk,tcp] [--prompt 512] [--output 32] [--rounds 20] [--others 0.05] [--dtype bf16]
 //         [--threads N] [--layers 24 --hidden 896 --heads 14 --kv-heads 2 --intermediate 4864 --vocab 151936]
@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
+#include <numeric>
 #include <random>
 
 #include "cokv/engine/engine.hpp"
@@ -201,15 +202,15 @@ json::array measure(const settings& s) {
     return prompt;
   };
   for (auto& one : sides) one->ask(fresh(), 2);
+  std::vector<std::size_t> order(sides.size());
+  std::iota(order.begin(), order.end(), 0);
   int left_out = 0;
   for (int r = 0; r < s.rounds;) {
     const auto prompt = fresh();
     const others_share share;
     std::vector<answer> round(sides.size());
-    for (std::size_t i = 0; i < sides.size(); ++i) {
-      const auto turn = (i + static_cast<std::size_t>(r)) % sides.size();
-      round[turn] = sides[turn]->ask(prompt, s.output);
-    }
+    std::ranges::shuffle(order, random);
+    for (auto turn : order) round[turn] = sides[turn]->ask(prompt, s.output);
     if (share.get() > s.others && left_out < 10 * s.rounds) {
       ++left_out;
       continue;

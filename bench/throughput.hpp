@@ -19,14 +19,25 @@ inline double cpu_seconds() {
   return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
 }
 
+// From where it is made.
+class stopwatch {
+ public:
+  throughput over(std::size_t bytes) const {
+    const auto gb = static_cast<double>(bytes) / 1e9;
+    return {gb / std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(),
+            (cpu_seconds() - cpu_) / gb};
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  double cpu_ = cpu_seconds();
+};
+
 template <class F>
 throughput timed(std::size_t bytes, F f) {
-  const auto start = std::chrono::steady_clock::now();
-  const auto cpu = cpu_seconds();
+  const stopwatch watch;
   f();
-  const auto gb = static_cast<double>(bytes) / 1e9;
-  return {gb / std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
-          (cpu_seconds() - cpu) / gb};
+  return watch.over(bytes);
 }
 
 inline throughput median(std::vector<throughput> all) {

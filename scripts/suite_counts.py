@@ -8,7 +8,7 @@ import re
 import sys
 
 DOCTEST = re.compile(r"\[doctest\] test cases:\s*(\d+)\s*\|\s*(\d+) passed\s*\|\s*(\d+) failed\s*\|\s*(\d+) skipped")
-PLAIN = re.compile(r"^(?:\w+: )?(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.M)
+PLAIN = re.compile(r"^(?:\w+: )?(\d+) passed, (\d+) failed(?:, (\d+) skipped)?(?::.*)?$", re.M)
 
 
 def counts(text):
@@ -35,7 +35,7 @@ def main():
             print(f"   {preset:8} {name:24} {passed:6} passed {failed:4} failed {skipped:4} skipped"
                   f" {float(seconds[1]) if seconds else 0:8.1f} s")
             print(passed, failed, skipped, file=out)
-            if passed + failed == 0:
+            if passed + failed + skipped == 0:
                 empty.append(name)
     if len(parts) < 3:
         empty.append("(no suite at all)")

@@ -207,7 +207,9 @@ awaitable<void> link_lane::write(std::shared_ptr<link_session> session) {
     }
     writing_ = true;
     wrote_ = clock::of(stream_.get_executor()).now();
-    auto n = co_await stream_.async_write_some(queue_.next(most_at_once), as_result);
+    const auto bytes = queue_.next(most_at_once);
+    if (stream_.keeps()) stream_.keep(queue_.listed());
+    auto n = co_await stream_.async_write_some(bytes, as_result);
     writing_ = false;
     if (!n) {
       break_off(broken(n.error()));

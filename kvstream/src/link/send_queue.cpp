@@ -77,6 +77,18 @@ std::span<const asio::const_buffer> send_queue::next(std::uint64_t most) {
   return list_;
 }
 
+std::shared_ptr<void> send_queue::listed() const {
+  auto owners = std::make_shared<std::vector<std::pair<std::vector<buffer>, std::shared_ptr<void>>>>();
+  for (const auto& i : items_) {
+    if (!i.listed) break;
+    if (i.piece < i.frame.payload.size())
+      owners->emplace_back(
+          std::vector(i.frame.payload.begin() + static_cast<std::ptrdiff_t>(i.piece), i.frame.payload.end()),
+          i.frame.keep_alive);
+  }
+  return owners;
+}
+
 std::uint32_t send_queue::written(std::uint64_t n) {
   std::uint32_t answers = 0;
   bytes_ -= n;

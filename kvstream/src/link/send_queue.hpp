@@ -33,6 +33,8 @@ class send_queue {
 
   // The next at most `most` bytes to write, in at most 64 buffers; valid until the queue is changed.
   std::span<const asio::const_buffer> next(std::uint64_t most);
+  // What owns the payloads among them.
+  std::shared_ptr<void> listed() const;
   // The first n of those have been written. Returns how many answers are whole with that.
   std::uint32_t written(std::uint64_t n);
 

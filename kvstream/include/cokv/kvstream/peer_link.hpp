@@ -31,6 +31,16 @@
 // A connection that breaks fails the transfers on it, no others; the first one takes the whole link down. What a failed
 // put wrote is undefined, but it writes nothing any more once a later one over this link, or over the next link between
 // the two workers, has begun. A message that async_send took is delivered once and in order, unless the link goes down.
+//
+// Over MPI the ranks of one job are each other's peers. OpenMPI is loaded by the first mpi:// of a process
+// (COKV_MPI_LIBRARY names another than libmpi.so.40) and initialised unless the program has done so, with
+// MPI_THREAD_SERIALIZED if not on the main thread; that blocks once, as MPI_Init does. What was initialised here is
+// finalised at exit. Every rank of the job has to use mpi:// once before links come about, at the same place among its
+// collective calls on MPI_COMM_WORLD: a communicator of our own is duplicated then. One context of a process uses MPI at a
+// time. It is polled: under cokv::run() between handlers, with work at hand at full speed, idle every millisecond.
+// Memory that a message has begun to come into is let go when MPI has done with it: a sender that stands still then
+// holds it, and with it the link's end and a revocation, for longer than `silence`.
+//
 // All of it belongs to one context, and is destroyed before it. For networks that are trusted: whoever can connect can
 // end links between others; windows are reached by those alone who were told of them.
 #pragma once
@@ -136,7 +146,7 @@ void connect_link(window_table windows, std::string url, link_options options, l
 void accept_link(const std::shared_ptr<link_acceptor>& from, link_handler h);
 }  // namespace detail
 
-// void(error_code, peer_link). The URL: tcp://HOST:PORT.
+// void(error_code, peer_link). The URL: tcp://HOST:PORT, or mpi://RANK.
 template <class Token = asio::deferred_t>
 auto async_connect(window_table windows, std::string url, link_options options = {}, Token&& token = Token()) {
   auto ex = windows.get_executor();
@@ -153,7 +163,8 @@ class link_listener {
   link_listener& operator=(link_listener&&) noexcept;
   ~link_listener() { close(); }
 
-  // errc::invalid_argument, errc::unsupported: the URL; the network's own.
+  // tcp://HOST:PORT, or mpi://, which takes links of any rank. errc::invalid_argument, errc::unsupported: the URL;
+  // errc::in_use: MPI, by another context or listener of this process; the network's own.
   static result<link_listener> listen(window_table windows, std::string_view url, link_options options = {});
 
   asio::any_io_executor get_executor() const;

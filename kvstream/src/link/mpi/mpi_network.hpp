@@ -5,6 +5,9 @@
 
 namespace cokv::detail {
 
+class mpi_channel;
+byte_stream mpi_stream_of(std::shared_ptr<mpi_channel> channel);
+
 // errc::unsupported where there is no MPI, errc::invalid_argument for a rank that the job doesn't have.
 awaitable<result<byte_stream>> connect_mpi(int rank);
 // Takes streams from any rank.

@@ -102,6 +102,8 @@ class byte_stream {
     virtual void close() = 0;
     virtual bool is_open() const = 0;
     virtual std::string peer() const = 0;
+    virtual bool keeps() const { return false; }
+    virtual void keep(std::shared_ptr<void>) {}
     virtual bool carries_descriptors() const { return false; }
     virtual void attach(descriptor) {}
     virtual descriptor take_attached() { return {}; }
@@ -128,6 +130,11 @@ class byte_stream {
   }
   bool is_open() const { return impl_ && impl_->is_open(); }
   std::string peer() const { return impl_ ? impl_->peer() : std::string(); }  // "host:port"
+
+  // A stream that sends without copying may complete a write before its bytes are sent, if it is told what owns them:
+  // keep() is for the next write, and does nothing where keeps() is false.
+  bool keeps() const { return impl_ && impl_->keeps(); }
+  void keep(std::shared_ptr<void> memory) { impl_->keep(std::move(memory)); }
 
   bool carries_descriptors() const { return impl_ && impl_->carries_descriptors(); }
   void attach(descriptor d) { impl_->attach(std::move(d)); }     // ignored where they aren't carried

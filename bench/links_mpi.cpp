@@ -1,0 +1,214 @@
+// How close does a link over MPI come to the loop of MPI_Isend and MPI_Irecv that one would write by hand? Chunks of
+// 4 KiB to 16 MiB go from rank 0 to rank 1, from a working set beyond the cache into another; both sides of a ratio take
+// turns in one run.
+//
+//     mpirun -n 2 bench_links_mpi [--bytes 256MiB] [--set 64MiB] [--repeat 7] [--from 4KiB] [--to 16MiB]
+//         [--json FILE]
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <optional>
+
+#include "cokv/kvstream/peer_link.hpp"
+#include "cokv/kvstream/transfer_group.hpp"
+#include "cokv/runtime/progress.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/size.hpp"
+#include "link/mpi/mpi_api.hpp"
+#include "throughput.hpp"
+
+namespace {
+
+using namespace cokv;
+using namespace cokv::bench;
+
+struct settings {
+  std::size_t bytes = 256 << 20, set = 64 << 20, least = 4 << 10, most = 16 << 20;
+  int repeat = 7;
+  int outstanding = 16;
+};
+
+void must(bool ok, const char* what) {
+  if (ok) return;
+  std::fprintf(stderr, "bench_links_mpi: %s failed\n", what);
+  std::exit(1);
+}
+
+detail::mpi_api mpi;
+int rank = 0;
+
+// The loop by hand: a message a chunk, so many under way.
+void raw_loop(const settings& s, const buffer& memory, std::size_t chunk) {
+  std::vector<MPI_Request> under_way(static_cast<std::size_t>(s.outstanding), mpi.no_request);
+  const int n = static_cast<int>(chunk);
+  std::size_t next = 0;
+  for (std::size_t moved = 0; moved < s.bytes; moved += chunk, next = (next + 1) % under_way.size()) {
+    auto& r = under_way[next];
+    MPI_Status status;
+    for (int done = 0; !done;) mpi.Test(&r, &done, &status);
+    auto* at = memory.data() + moved % memory.size();
+    must((rank == 0 ? mpi.Isend(at, n, mpi.byte, 1, 1, mpi.world, &r)
+                    : mpi.Irecv(at, n, mpi.byte, 0, 1, mpi.world, &r)) == MPI_SUCCESS,
+         "MPI");
+  }
+  MPI_Status status;
+  for (auto& r : under_way)
+    for (int done = 0; !done;) mpi.Test(&r, &done, &status);
+  // The receiver has all of it.
+  MPI_Request r = nullptr;
+  must((rank == 1 ? mpi.Isend(nullptr, 0, mpi.byte, 0, 2, mpi.world, &r)
+                  : mpi.Irecv(nullptr, 0, mpi.byte, 1, 2, mpi.world, &r)) == MPI_SUCCESS,
+       "MPI");
+  for (int done = 0; !done;) mpi.Test(&r, &done, &status);
+}
+
+awaitable<peer_link> join(window_table windows, link_listener& door, digest_algorithm digest) {
+  link_options o{.digest = digest, .greeting = std::chrono::seconds(30), .silence = std::chrono::minutes(5)};
+  if (rank == 1) co_return co_await door.async_accept();
+  for (;;) {
+    auto link = co_await async_connect(windows, "mpi://1", o, as_result);
+    if (link) co_return std::move(*link);
+    must(link.error() == errc::unavailable, "connecting");  // it does not listen yet
+  }
+}
+
+awaitable<void> say(peer_link& to, window_ref w = {}) {
+  link_message m(sizeof w);
+  std::memcpy(m.data(), &w, sizeof w);
+  co_await to.async_send(std::move(m));
+}
+awaitable<window_ref> hear(peer_link& from) {
+  const auto m = co_await from.async_receive();
+  window_ref w;
+  must(m.size() == sizeof w, "a message");
+  std::memcpy(&w, m.data(), sizeof w);
+  co_return w;
+}
+
+// Both ranks are here, and their links have said what they had to say.
+awaitable<void> meet() {
+  MPI_Request there = nullptr, back = nullptr;
+  MPI_Status status;
+  must(mpi.Isend(nullptr, 0, mpi.byte, 1 - rank, 3, mpi.world, &there) == MPI_SUCCESS &&
+           mpi.Irecv(nullptr, 0, mpi.byte, 1 - rank, 3, mpi.world, &back) == MPI_SUCCESS,
+       "MPI");
+  for (int sent = 0, came = 0; !sent || !came;) {
+    co_await clock::of(co_await asio::this_coro::executor).async_wait_for(std::chrono::microseconds(100));
+    mpi.Test(&there, &sent, &status);
+    mpi.Test(&back, &came, &status);
+  }
+}
+
+awaitable<void> put(peer_link& link, window_ref to, const buffer& from, std::size_t bytes, std::size_t chunk) {
+  auto v = co_await with(transfer_group{link.to(to), {.in_flight = 128}}, [&](transfer_group& out) -> awaitable<void> {
+    for (std::size_t sent = 0; sent < bytes; sent += chunk) {
+      const auto at = sent % from.size();
+      co_await out.flush(from.slice(at, chunk), at);
+    }
+  });
+  if (v.error()) std::fprintf(stderr, "put: %s\n", v.error().message().c_str());
+  must(!v.error(), "put");
+}
+
+awaitable<void> compare(settings s, std::string json) {
+  auto ex = co_await asio::this_coro::executor;
+  window_table windows(ex);
+  auto memory = buffer::host(s.set);
+  for (std::size_t i = 0; i < s.set; ++i) memory.data()[i] = static_cast<std::byte>(rank ? 0 : i * 2654435761u >> 24);
+  // Doors one after the other: a rank has one.
+  std::optional<peer_link> off, on;
+  for (auto [digest, link] : {std::pair(digest_algorithm::none, &off), std::pair(digest_algorithm::xxh3_64, &on)}) {
+    link_listener door;
+    if (rank == 1) door = link_listener::listen(windows, "mpi://", {.digest = digest}).value();
+    link->emplace(co_await join(windows, door, digest));
+    if (rank == 1)
+      co_await hear(**link);  // accepted at the other side, too, before the door closes
+    else
+      co_await say(**link);
+  }
+  window landing;
+  window_ref to;
+  if (rank == 1) {
+    landing = windows.expose({memory}, window_access::put).value();
+    co_await say(*off, landing.ref());
+  } else {
+    to = co_await hear(*off);
+    std::printf("mpi between two processes, %s a run, medians of %d\n\n", format_size(s.bytes).c_str(), s.repeat);
+    std::printf(
+        "| chunk | Isend and Irecv | link | of it | with digests | of it | CPU s a GB of the sender: bare, link, with "
+        "digests |\n|---|---|---|---|---|---|---|\n");
+  }
+  std::string rows;
+  for (auto chunk = s.least; chunk <= s.most; chunk *= 4) {
+    std::vector<throughput> a, b, c;
+    for (int r = 0; r < s.repeat; ++r) {
+      co_await meet();
+      if (rank == 1) {
+        raw_loop(s, memory, chunk);
+        co_await meet();
+        continue;
+      }
+      a.push_back(timed(s.bytes, [&] { raw_loop(s, memory, chunk); }));
+      for (auto [link, times] : {std::pair(&off, &b), std::pair(&on, &c)}) {
+        stopwatch watch;
+        co_await put(**link, to, memory, s.bytes, chunk);
+        times->push_back(watch.over(s.bytes));
+      }
+      co_await meet();
+    }
+    if (rank == 1) continue;
+    const auto raw = median(a), mine = median(b), digested = median(c);
+    std::printf("| %s | %.2f GB/s | %.2f GB/s | %.2f | %.2f GB/s | %.2f | %.2f, %.2f, %.2f |\n",
+                format_size(chunk).c_str(), raw.gb_s, mine.gb_s, mine.gb_s / raw.gb_s, digested.gb_s,
+                digested.gb_s / raw.gb_s, raw.cpu_s_gb, mine.cpu_s_gb, digested.cpu_s_gb);
+    std::fflush(stdout);
+    char row[300];
+    std::snprintf(row, sizeof row,
+                  "%s\n  {\"link\": \"mpi\", \"chunk\": %zu, \"raw_gb_s\": %.3f, \"link_gb_s\": %.3f, "
+                  "\"digest_gb_s\": %.3f, \"link_cpu_s_gb\": %.3f, \"digest_cpu_s_gb\": %.3f}",
+                  rows.empty() ? "" : ",", chunk, raw.gb_s, mine.gb_s, digested.gb_s, mine.cpu_s_gb, digested.cpu_s_gb);
+    rows += row;
+  }
+  off->close();
+  on->close();
+  co_await off->async_closed();
+  co_await on->async_closed();
+  if (rank == 0 && !json.empty()) std::ofstream(json) << "[" << rows << "\n]\n";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"How close does a link over MPI come to a hand-written loop of MPI_Isend and MPI_Irecv?"};
+  settings s;
+  std::string bytes = "256MiB", set = "64MiB", least = "4KiB", most = "16MiB", json;
+  app.add_option("--bytes", bytes, "bytes a run");
+  app.add_option("--set", set, "bytes of each side's memory");
+  app.add_option("--repeat", s.repeat, "runs of each way, in turn")->check(CLI::PositiveNumber);
+  app.add_option("--from", least, "smallest chunk");
+  app.add_option("--to", most, "largest chunk");
+  app.add_option("--json", json, "also write the figures there");
+  CLI11_PARSE(app, argc, argv);
+  s.bytes = parse_size(bytes).value();
+  s.set = parse_size(set).value();
+  s.least = parse_size(least).value();
+  s.most = parse_size(most).value();
+
+  auto loaded = detail::mpi_api::load("libmpi.so.40");
+  must(loaded.has_value(), "loading OpenMPI");
+  mpi = *loaded;
+  int level = 0, ranks = 0;
+  must(mpi.Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &level) == MPI_SUCCESS, "MPI_Init_thread");
+  mpi.Comm_rank(mpi.world, &rank);
+  mpi.Comm_size(mpi.world, &ranks);
+  must(ranks == 2, "two ranks: mpirun -n 2; that");
+  {
+    asio::io_context context(1);
+    asio::co_spawn(context, compare(s, json), [](std::exception_ptr e) {
+      if (e) std::rethrow_exception(e);
+    });
+    cokv::run(context);
+  }
+  mpi.Finalize();
+}

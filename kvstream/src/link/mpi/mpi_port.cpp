@@ -1,0 +1,332 @@
+#include "link/mpi/mpi_port.hpp"
+
+#include <algorithm>
+#include <limits>
+
+#include "cokv/kvstream/frame.hpp"
+#include "cokv/runtime/detail/require.hpp"
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/sim_context.hpp"
+#include "link/mpi/mpi_channel.hpp"
+#include "link/mpi/mpi_network.hpp"
+
+namespace cokv::detail {
+namespace {
+
+constexpr auto spin = std::chrono::microseconds(50);
+constexpr auto shortest_pause = std::chrono::microseconds(50);
+constexpr auto longest_pause = std::chrono::milliseconds(1);
+// Whoever runs the loop with cokv::run() polls for so long after something came; afterwards the timer does.
+constexpr auto keen = std::chrono::milliseconds(1);
+constexpr auto linger = std::chrono::seconds(2);  // for what a closed stream's peer has still to take or to say
+constexpr std::size_t most_callers = 64;
+constexpr int control_tag = 0;
+
+}  // namespace
+
+result<mpi_port*> mpi_port::of(const asio::any_io_executor& ex) {
+  if (ex.target<sim_context::executor_type>()) return errc::unsupported;  // there are no other ranks in virtual time
+  auto& port = asio::use_service<mpi_port>(asio::query(ex, asio::execution::context));
+  if (!port.process_) {
+    auto process = mpi_process::acquire();
+    if (!process) return process.error();
+    // It lives as long as the context: no work.
+    const asio::any_io_executor own =
+        asio::prefer(ex, asio::execution::outstanding_work.untracked, asio::execution::blocking.possibly);
+    port.process_ = *process;
+    port.executor_ = prepared_executor(own);
+    port.time_ = &clock::of(own);
+    port.progress_ = &progress::of(own);
+    port.progress_->add(port);
+    port.pause_ = shortest_pause;
+  }
+  if (port.error_) return port.error_;
+  return &port;
+}
+
+std::shared_ptr<mpi_channel> mpi_port::add(int rank) {
+  auto channel = std::make_shared<mpi_channel>(*this, rank, process_->new_tag());
+  channels_.push_back(channel);
+  return channel;
+}
+
+std::shared_ptr<mpi_channel> mpi_port::call(int rank) {
+  auto channel = add(rank);
+  touched();
+  return channel;
+}
+
+error_code mpi_port::open_door() {
+  if (door_) return errc::in_use;
+  door_ = true;
+  touched();
+  return {};
+}
+
+void mpi_port::close_door() {
+  if (!door_) return;
+  door_ = false;
+  accepting_.complete_all(asio::error::operation_aborted);
+  for (const auto& c : std::exchange(callers_, {}))
+    tell(c.rank, {.kind = mpi_note::what::refused, .about = c.tag, .tag = to_wire(errc::unavailable)});
+}
+
+void mpi_port::accept(mpi_accept& op) {
+  if (!door_ || error_) return op.complete(error_ ? error_ : asio::error::operation_aborted, {});
+  accepting_.push_back(op);
+  take_callers();
+}
+
+void mpi_port::take_callers() {
+  while (!callers_.empty() && !accepting_.empty()) {
+    const auto c = callers_.front();
+    callers_.pop_front();
+    auto channel = add(c.rank);
+    channel->answered(static_cast<int>(c.tag));
+    tell(c.rank, {.kind = mpi_note::what::taken, .about = c.tag, .tag = channel->tag()});
+    accepting_.front().complete({}, mpi_stream_of(std::move(channel)));
+  }
+}
+
+void mpi_port::tell(int rank, mpi_note note) {
+  auto owner = std::make_shared<mpi_note>(note);
+  const auto* bytes = owner.get();
+  send(bytes, sizeof note, rank, control_tag, [owner](error_code) {});
+}
+
+std::shared_ptr<mpi_channel> mpi_port::find(int rank, std::uint32_t tag) const {
+  const auto found = std::ranges::find_if(
+      channels_, [&](const auto& c) { return c->calling() && c->rank() == rank && c->tag() == tag; });
+  return found == channels_.end() ? nullptr : *found;
+}
+
+void mpi_port::heard(const mpi_note& note, int rank) {
+  if (note.magic != mpi_note().magic) return;
+  using what = mpi_note::what;
+  if (note.kind == what::call) {
+    const auto refused = note.version != mpi_note().version                  ? errc::unsupported
+                         : !door_ || callers_.size() == most_callers         ? errc::unavailable
+                         : note.tag == 0 || note.tag > process_->most_tags() ? errc::protocol
+                                                                             : errc();
+    if (refused != errc()) return tell(rank, {.kind = what::refused, .about = note.tag, .tag = to_wire(refused)});
+    callers_.push_back({rank, note.tag});
+    return take_callers();
+  }
+  const auto channel = find(rank, note.about);
+  if (!channel) return;
+  if (note.kind == what::taken && note.tag != 0 && note.tag <= process_->most_tags())
+    channel->answered(static_cast<int>(note.tag));
+  else
+    channel->refused(note.kind == what::refused ? from_wire(note.tag) : make_error_code(errc::protocol));
+}
+
+std::size_t mpi_port::hear() {
+  std::size_t n = 0;
+  for (;; ++n) {
+    arrival a;
+    if (auto ec = probe(MPI_ANY_SOURCE, control_tag, a)) fail(ec);
+    if (!a.message) break;
+    auto note = std::make_shared<mpi_note>();
+    note->magic = 0;
+    receive(a, {asio::buffer(note.get(), sizeof *note)}, [this, note, rank = a.rank](error_code ec) {
+      if (!ec) heard(*note, rank);
+    });
+  }
+  return n;
+}
+
+void mpi_port::send(const void* bytes, std::size_t n, int rank, int tag, outcome done) {
+  COKV_REQUIRE(n <= std::numeric_limits<int>::max(), "a message is counted by an int");
+  MPI_Request r = nullptr;
+  const auto& mpi = process_->api();
+  if (auto ec = process_->check(mpi.Isend(bytes, static_cast<int>(n), mpi.byte, rank, tag, process_->comm(), &r)))
+    return done(ec);
+  track(r, std::move(done), false);
+}
+
+error_code mpi_port::probe(int rank, int tag, arrival& found) {
+  int there = 0;
+  MPI_Message message = nullptr;
+  MPI_Status status;
+  const auto& mpi = process_->api();
+  if (auto ec = process_->check(mpi.Improbe(rank, tag, process_->comm(), &there, &message, &status))) return ec;
+  if (!there) return {};
+  found = {message, 0, status.MPI_SOURCE};
+  return process_->check(mpi.Get_count(&status, mpi.byte, &found.bytes));
+}
+
+void mpi_port::receive(arrival what, const std::vector<asio::mutable_buffer>& into, outcome done) {
+  MPI_Request r = nullptr;
+  const auto& mpi = process_->api();
+  error_code ec;
+  if (into.size() < 2) {
+    const auto to = into.empty() ? asio::mutable_buffer() : into.front();
+    ec = process_->check(mpi.Imrecv(to.data(), static_cast<int>(to.size()), mpi.byte, &what.message, &r));
+  } else {
+    std::vector<int> sizes;
+    std::vector<MPI_Aint> at;
+    for (const auto& b : into) {
+      sizes.push_back(static_cast<int>(b.size()));
+      at.push_back(reinterpret_cast<MPI_Aint>(b.data()));
+    }
+    MPI_Datatype parts = nullptr;
+    ec = process_->check(
+        mpi.Type_create_hindexed(static_cast<int>(into.size()), sizes.data(), at.data(), mpi.byte, &parts));
+    if (!ec) {
+      ec = process_->check(mpi.Type_commit(&parts));
+      if (!ec) ec = process_->check(mpi.Imrecv(MPI_BOTTOM, 1, parts, &what.message, &r));
+      mpi.Type_free(&parts);  // what uses it keeps it
+    }
+  }
+  if (ec) return done(ec);
+  track(r, std::move(done), true);
+}
+
+void mpi_port::track(MPI_Request r, outcome done, bool writes) {
+  int over = 0;
+  MPI_Status status;
+  const auto& mpi = process_->api();
+  const auto ec = process_->check(mpi.Test(&r, &over, &status));
+  if (over || ec) return done(ec);
+  requests_.push_back(r);
+  what_.push_back({std::move(done), writes});
+}
+
+std::size_t mpi_port::complete_requests() {
+  if (requests_.empty()) return 0;
+  const auto& mpi = process_->api();
+  indices_.resize(requests_.size());
+  statuses_.resize(requests_.size());
+  int n = 0;
+  const int status =
+      mpi.Testsome(static_cast<int>(requests_.size()), requests_.data(), &n, indices_.data(), statuses_.data());
+  if (status != MPI_SUCCESS && status != MPI_ERR_IN_STATUS) return fail(process_->check(status)), 1;
+  if (n == MPI_UNDEFINED || n <= 0) return 0;
+  std::vector<std::pair<outcome, error_code>> done;
+  for (int i = 0; i < n; ++i) {
+    const auto at = static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)]);
+    const auto ec =
+        status == MPI_SUCCESS ? error_code() : process_->check(statuses_[static_cast<std::size_t>(i)].MPI_ERROR);
+    done.emplace_back(std::move(what_[at].done), ec);
+    requests_[at] = mpi.no_request;
+  }
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < requests_.size(); ++i) {
+    if (requests_[i] == mpi.no_request) continue;
+    if (kept != i) {
+      requests_[kept] = requests_[i];
+      what_[kept] = std::move(what_[i]);
+    }
+    ++kept;
+  }
+  requests_.resize(kept);
+  what_.resize(kept);
+  for (auto& [f, ec] : done) f(ec);  // may send and receive more
+  return done.size();
+}
+
+std::size_t mpi_port::poll() {
+  if (!process_ || error_ || polling_) return 0;
+  polling_ = true;
+  std::size_t n = 0;
+  if (!process_->ready()) {
+    if (auto ec = process_->get_ready()) fail(ec);
+    n += process_->ready();
+  }
+  if (process_->ready()) {
+    n += complete_requests();
+    n += hear();
+    pumped_ = channels_;
+    for (const auto& c : pumped_) {
+      if (c->uncalled()) tell(c->rank(), {.tag = c->tag()}), c->called();
+      n += c->pump();
+    }
+    pumped_.clear();
+    std::erase_if(channels_, [](const auto& c) { return c->over(); });
+  }
+  polling_ = false;
+  const auto now = time_->now();
+  if (n > 0) {
+    found_ = now;
+    pause_ = shortest_pause;
+    keen_ = true;
+  } else if (keen_ && now - found_ >= keen) {
+    keen_ = false;
+    keep_polling();
+  }
+  return n;
+}
+
+void mpi_port::fail(error_code ec) {
+  if (!error_) error_ = ec;
+  for (const auto& c : std::vector(channels_)) c->fail(error_);
+  accepting_.complete_all(error_);
+}
+
+bool mpi_port::needed() const {
+  if (!process_ || error_) return false;
+  if (door_) return true;
+  const auto now = time_->now();
+  return std::ranges::any_of(channels_,
+                             [&](const auto& c) { return c->waited_for() || now - c->closed_at() < linger; });
+}
+
+bool mpi_port::awaited() const { return keen_ && needed(); }
+
+void mpi_port::arm() {
+  if (needed()) sleep(pause_);
+}
+
+void mpi_port::touched() {
+  found_ = time_->now();
+  pause_ = shortest_pause;
+  keen_ = true;
+  keep_polling();
+}
+
+void mpi_port::keep_polling() {
+  if (posted_ || !needed()) return;
+  // run() polls, and arms before it sleeps; if its handlers never end, the timer's is among them.
+  if (progress_->polled()) return sleep(keen_ ? longest_pause : pause_);
+  if (time_->now() - found_ >= spin) return sleep(pause_);
+  posted_ = true;
+  executor_.post([this] {
+    posted_ = false;
+    poll();
+    keep_polling();
+  });
+}
+
+void mpi_port::sleep(duration pause) {
+  const auto when = time_->now() + pause;
+  if (asleep_ && wakes_at_ <= when) return;
+  asleep_ = true;
+  wakes_at_ = when;
+  time_->async_wait_until(when, [this, turn = ++turn_](error_code ec) {
+    if (turn != turn_ || ec) return;  // a shorter one came after it
+    asleep_ = false;
+    if (poll() == 0) pause_ = std::min<duration>(2 * pause_, longest_pause);
+    keep_polling();
+  });
+}
+
+// Peers hear of the end, and memory that MPI writes is left alone from here on: a message that has begun to come comes
+// to its end, unless its sender never does.
+void mpi_port::shutdown() {
+  if (!process_) return;
+  accepting_ = {};
+  close_door();
+  for (const auto& c : std::vector(channels_)) c->say_end();
+  const auto until = std::chrono::seconds(1) + time_->now();
+  const auto writes = [&] { return std::ranges::any_of(what_, &request::writes); };
+  while (!error_ && !requests_.empty() && (writes() || time_->now() < until)) complete_requests();
+  for (auto& c : channels_) {
+    c->fail(errc::closed);
+    process_->bury(c);
+  }
+  for (auto& w : what_) process_->bury(std::make_shared<outcome>(std::move(w.done)));
+  error_ = errc::closed;
+  std::exchange(process_, nullptr)->release();
+}
+
+}  // namespace cokv::detail

@@ -1,0 +1,124 @@
+// A context's way to the other ranks: one for a process, since one thread at a time may call MPI. Makes the calls by
+// which streams begin, and asks for progress while there are streams, doors or calls. MPI has no descriptor to wait for,
+// so the loop polls: under cokv::run() between its handlers, else by handlers of its own for as long as something comes
+// (`spin`), then by a timer, at last every `longest_pause`, which costs about half a per cent of a core.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/detail/prepared_executor.hpp"
+#include "cokv/runtime/detail/unique_function.hpp"
+#include "cokv/runtime/net.hpp"
+#include "cokv/runtime/progress.hpp"
+#include "link/mpi/mpi_process.hpp"
+
+namespace cokv::detail {
+
+class mpi_channel;
+using mpi_accept = operation<void(error_code, byte_stream)>;
+using mpi_transfer = operation<void(error_code, std::size_t)>;
+
+// 16 bytes to tag 0 of a rank.
+struct mpi_note {
+  enum class what : std::uint8_t { call = 1, taken = 2, refused = 3 };
+  std::uint32_t magic = 0x4d766b63;  // "ckvM"
+  std::uint8_t version = 1;
+  what kind = what::call;
+  std::uint16_t reserved = 0;
+  std::uint32_t about = 0;  // of taken and refused: the call's `tag`
+  std::uint32_t tag = 0;    // where the sender takes what comes; of a refusal: an error as frame.hpp's to_wire() has it
+};
+static_assert(sizeof(mpi_note) == 16);
+
+class mpi_port final : public asio::execution_context::service, public progress_source {
+ public:
+  inline static asio::execution_context::id id;
+  explicit mpi_port(asio::execution_context& context) : service(context) {}
+
+  // Errors: as mpi_process::acquire; errc::unsupported in virtual time.
+  static result<mpi_port*> of(const asio::any_io_executor& ex);
+
+  const mpi_process& process() const noexcept { return *process_; }
+  const prepared_executor& executor() const noexcept { return executor_; }
+  clock& time() const noexcept { return *time_; }
+
+  // A stream to a rank, which waits to be answered.
+  std::shared_ptr<mpi_channel> call(int rank);
+  // errc::in_use: there is one.
+  error_code open_door();
+  void close_door();
+  void accept(mpi_accept& op);
+
+  // Sends without waiting; `done` is called when MPI has read the bytes, maybe at once. They live until then.
+  using outcome = unique_function<void(error_code)>;
+  void send(const void* bytes, std::size_t n, int rank, int tag, outcome done);
+  // What has come with that tag, if anything has: it is then to be received.
+  struct arrival {
+    MPI_Message message = nullptr;  // none: nothing
+    int bytes = 0;
+    int rank = 0;
+  };
+  error_code probe(int rank, int tag, arrival& found);
+  void receive(arrival what, const std::vector<asio::mutable_buffer>& into, outcome done);
+
+  // Somebody here waits for something new.
+  void touched();
+
+  std::size_t poll() override;
+  bool awaited() const override;
+  void arm() override;
+
+ private:
+  struct request {
+    outcome done;
+    bool writes = false;  // our memory
+  };
+
+  void shutdown() override;
+  bool needed() const;
+  void keep_polling();
+  void sleep(duration pause);
+  void track(MPI_Request r, outcome done, bool writes);
+  std::size_t complete_requests();
+  std::size_t hear();
+  void heard(const mpi_note& note, int rank);
+  void tell(int rank, mpi_note note);
+  std::shared_ptr<mpi_channel> find(int rank, std::uint32_t tag) const;
+  std::shared_ptr<mpi_channel> add(int rank);
+  void take_callers();
+  void fail(error_code ec);
+
+  mpi_process* process_ = nullptr;
+  prepared_executor executor_;
+  clock* time_ = nullptr;
+  progress* progress_ = nullptr;
+  error_code error_;  // of MPI itself: nothing works any more
+
+  std::vector<std::shared_ptr<mpi_channel>> channels_;
+  std::vector<std::shared_ptr<mpi_channel>> pumped_;
+  struct caller {
+    int rank = 0;
+    std::uint32_t tag = 0;
+  };
+  std::deque<caller> callers_;
+  operation_list<mpi_accept> accepting_;
+  bool door_ = false;
+
+  std::vector<MPI_Request> requests_;
+  std::vector<request> what_;  // of each
+  std::vector<int> indices_;
+  std::vector<MPI_Status> statuses_;
+  bool polling_ = false;
+
+  time_point found_{};  // when something was
+  bool keen_ = false;   // more may come soon
+  duration pause_{};
+  bool posted_ = false, asleep_ = false;
+  time_point wakes_at_{};
+  std::uint64_t turn_ = 0;
+};
+
+}  // namespace cokv::detail

@@ -8,6 +8,8 @@ pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(uring IMPORTED_TARGET liburing)
 pkg_check_modules(ompi QUIET ompi-c)  # its header: the library is loaded at run time
 set(COKV_HAVE_MPI ${ompi_FOUND})
+find_program(COKV_MPIRUN mpirun)
+set(COKV_MPI_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)  # containers have no other user
 list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
 find_package(oneDNN REQUIRED)
 if(COKV_BUILD_APPS)

@@ -39,7 +39,9 @@
 // collective calls on MPI_COMM_WORLD: a communicator of our own is duplicated then. One context of a process uses MPI at a
 // time. It is polled: under cokv::run() between handlers, with work at hand at full speed, idle every millisecond.
 // Memory that a message has begun to come into is let go when MPI has done with it: a sender that stands still then
-// holds it, and with it the link's end and a revocation, for longer than `silence`.
+// holds it, and with it the link's end and a revocation, for longer than `silence`. OpenMPI ends the job with a rank that
+// dies; under `mpirun --enable-recovery` the others' links to it fail with errc::unavailable, and MPI_Finalize would wait
+// for it: leave by std::_Exit.
 //
 // All of it belongs to one context, and is destroyed before it. For networks that are trusted: whoever can connect can
 // end links between others; windows are reached by those alone who were told of them.

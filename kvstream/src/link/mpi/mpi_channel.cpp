@@ -199,6 +199,11 @@ void mpi_channel::close() {
   port_.touched();
 }
 
+void mpi_channel::leave() {
+  open_ = false;
+  say_end();
+}
+
 void mpi_channel::fail(error_code why) {
   if (!failed_) failed_ = why;
   caller_.complete_all(failed_);

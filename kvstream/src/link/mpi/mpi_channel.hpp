@@ -37,6 +37,7 @@ class mpi_channel : public std::enable_shared_from_this<mpi_channel> {
   // What owns the bytes of the next write.
   void keep(std::shared_ptr<void> memory) { kept_ = std::move(memory); }
   void close();
+  void leave();  // closes it where nobody is told any more
   void fail(error_code why);
 
   std::size_t pump();

@@ -311,16 +311,18 @@ void mpi_port::sleep(duration pause) {
 }
 
 // Peers hear of the end, and memory that MPI writes is left alone from here on: a message that has begun to come comes
-// to its end, unless its sender never does.
+// to its end, unless its sender never does. What a peer doesn't take is left to it after a moment.
 void mpi_port::shutdown() {
   if (!process_) return;
-  accepting_ = {};
   close_door();
-  for (const auto& c : std::vector(channels_)) c->say_end();
-  const auto until = std::chrono::seconds(1) + time_->now();
+  for (const auto& c : channels_) c->leave();
+  const auto until = time_->now() + std::chrono::seconds(1);
   const auto writes = [&] { return std::ranges::any_of(what_, &request::writes); };
-  while (!error_ && !requests_.empty() && (writes() || time_->now() < until)) complete_requests();
-  for (auto& c : channels_) {
+  while (!error_ && !requests_.empty() && (writes() || time_->now() < until)) {
+    complete_requests();
+    for (const auto& c : channels_) c->pump();
+  }
+  for (const auto& c : channels_) {
     c->fail(errc::closed);
     process_->bury(c);
   }

@@ -109,13 +109,14 @@ awaitable<busy_link> measure_link(const bed& b, bool collective) {
           bytes += (co_await async_fetch(b.from, (i % turns * lanes + lane) * room, into)).bytes;
       });
     const auto start = time.now();
-    for (int i = 0; i < 1 + b.repeat; ++i)
+    int steps = 0;
+    for (; steps < 1 + b.repeat || bytes == 0; ++steps)
       for (std::uint32_t l = 0; l < b.shape.layers(); ++l) {
         co_await b.read(l, {}).async_wait();
         if (collective) co_await b.collective();
       }
     const auto seconds = std::chrono::duration<double>(time.now() - start).count();
-    out = {static_cast<double>(bytes) / seconds, seconds / (1 + b.repeat)};
+    out = {static_cast<double>(bytes) / seconds, seconds / steps};
     group.cancel();
   });
   if (!v) throw boost::system::system_error(v.error());

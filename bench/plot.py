@@ -3,7 +3,7 @@
 
 usage: bench/plot.py [--out DIR] [--format png|svg] FILE ...
 
-Knows the figures of bench_ablation, bench_links, bench_gather, bench_overhead, bench_p2p and bench_async_*. Targets are
+Knows the figures of bench_ablation, bench_links, bench_gather, bench_overhead, bench_p2p, bench_pager and bench_async_*. Targets are
 dashed lines. Needs matplotlib 3.6 or later (Debian: python3-matplotlib); nothing else here does.
 """
 import argparse
@@ -200,6 +200,24 @@ def p2p(figures):
     return figure
 
 
+def pager(figures):
+    rows = figures["rows"]
+    beds = list(dict.fromkeys((r["where"], r["collective"]) for r in rows))
+    figure, axes = plt.subplots(1, len(beds), figsize=(3.6 * len(beds), 3.4), squeeze=False)
+    for axis, (where, collective) in zip(axes[0], beds):
+        mine = [r for r in rows if (r["where"], r["collective"]) == (where, collective)]
+        lent = [r["lent_percent"] for r in mine]
+        axis.plot(lent, [r["slower_us"] / 1e3 for r in mine], "o-", label="measured")
+        axis.plot(lent, [r["bound_slower_us"] / 1e3 for r in mine], "x--", label="the bound says")
+        axis.axvline(mine[0]["bound_percent"], **TARGET)
+        axis.set_title(where + (", with a collective" if collective == "yes" else ""))
+        axis.set_xlabel("lent, % of the KV")
+        axis.set_ylabel("a step is slower by, ms")
+        axis.legend(fontsize=8)
+    figure.tight_layout()
+    return figure
+
+
 def ways(rows):
     figure, axis = plt.subplots(figsize=(9, 0.8 + 0.32 * len(rows)))
     at = range(len(rows))
@@ -218,7 +236,7 @@ def ways(rows):
 
 def draw(figures):
     if isinstance(figures, dict):
-        return {"ablation": ablation, "overhead": overhead, "p2p": p2p}.get(figures.get("bench"), lambda _: None)(figures)
+        return {"ablation": ablation, "overhead": overhead, "p2p": p2p, "pager": pager}.get(figures.get("bench"), lambda _: None)(figures)
     for key, of in (("link_gb_s", links), ("packed_gb_s", gather), ("ratio", ways)):
         if figures and key in figures[0]:
             return of(figures)

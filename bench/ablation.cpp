@@ -6,7 +6,7 @@
 //         [--compute SECONDS] [--step SECONDS] [--tokens 16] [--scale 1] [--others 0.1]
 //         [--json FILE]
 //
-// A sink is local, file, tcp, or a URL that a link_listener takes.
+// A sink is local, file, tcp, shm, or a URL that a link_listener takes.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
@@ -170,7 +170,7 @@ int main(int argc, char** argv) {
   std::uint32_t scale = 1;
   s.directory = std::filesystem::temp_directory_path().string();
   app.add_option("--models", which)->delimiter(',')->check(CLI::IsMember({"gpt2", "opt-13b", "llama-3.1-8b"}));
-  app.add_option("--sinks", sinks, "local, file, tcp, or a link's URL")->delimiter(',');
+  app.add_option("--sinks", sinks, "local, file, tcp, shm, or a link's URL")->delimiter(',');
   app.add_option("--layouts", layouts, "ft: FasterTransformer's, paged: ours")
       ->delimiter(',')
       ->check(CLI::IsMember({"ft", "paged"}));

@@ -6,8 +6,8 @@
 //         [--threads N] [--layers 24 --hidden 896 --heads 14 --kv-heads 2 --intermediate 4864 --vocab 151936]
 //         [--json FILE]
 //
-// The model has 0.5 billion random parameters, written to a temporary folder. A sink is disk, tcp, or a URL that a
-// link_listener takes. The peer is a worker of this process: on another machine its part would not be ours.
+// The model has 0.5 billion random parameters, written to a temporary folder. A sink is disk, tcp, shm, or a URL
+// that a link_listener takes. The peer is a worker of this process: on another machine its part would not be ours.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
@@ -61,9 +61,9 @@ class side {
         tiers.push_back({.name = "disk", .blocks = std::move(opened)});
       }(*this, tiers));
     } else if (!sink.empty()) {
-      const auto landing = buffer::host(256 << 20);
+      const auto landing = on.allocate(256 << 20, landing_kind(sink)).value();
       std::ranges::fill(landing.bytes(), std::byte{});
-      link_.emplace(near, sink == "tcp" ? "tcp://127.0.0.1:0" : sink, std::vector{landing});
+      link_.emplace(near, listening_at(sink), std::vector{landing});
       tiers.push_back({.name = sink, .blocks = std::make_shared<window_store>(link_->to()), .load = false});
     }
     near.get([](side& me, device on, std::shared_ptr<model> what, std::vector<kv_tier> tiers,
@@ -230,7 +230,7 @@ int main(int argc, char** argv) {
   CLI::App app{"What does an engine's request take longer because its KV is streamed out?"};
   settings s;
   std::string json_path;
-  app.add_option("--sinks", s.sinks, "disk, tcp, or a link's URL")->delimiter(',');
+  app.add_option("--sinks", s.sinks, "disk, tcp, shm, or a link's URL")->delimiter(',');
   app.add_option("--prompt", s.prompt, "tokens")->check(CLI::Range(16, 8192))->capture_default_str();
   app.add_option("--output", s.output, "tokens")->check(CLI::Range(2, 1024))->capture_default_str();
   app.add_option("--rounds", s.rounds, "each asks every side once")->check(CLI::PositiveNumber)->capture_default_str();

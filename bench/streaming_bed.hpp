@@ -62,7 +62,7 @@ class streaming_bed {
     bytes = slice(shape, {0, shape.layers()}, table_).tokens({0, prompt}).bytes();
     token_bytes = slice(shape, {0, shape.layers()}, table_).tokens({0, 1}).bytes();
     const auto size = bytes + steps * token_bytes;
-    landing_ = engine_.allocate(size, where.starts_with("shm") ? memory_kind::shared : memory_kind::device).value();
+    landing_ = engine_.allocate(size, landing_kind(where)).value();
     std::ranges::fill(landing_.bytes(), std::byte{0xdd});
     if (where == "local") {
       to_.emplace(local_window(landing_, engine_.make_stream({"copies"}).value()).to());
@@ -74,7 +74,7 @@ class streaming_bed {
       }(*this, size));
       bare = std::make_unique<bare_file>(path_);
     } else {
-      link_.emplace(near_, where == "tcp" ? "tcp://127.0.0.1:0" : where, std::vector{landing_});
+      link_.emplace(near_, listening_at(where), std::vector{landing_});
       to_.emplace(link_->to());
       if (where.starts_with("tcp")) bare = std::make_unique<bare_tcp>(landing_);
       if (where.starts_with("shm")) bare = std::make_unique<bare_memory>(landing_);

@@ -1,9 +1,12 @@
 // Two workers of one process, a context with its thread each, and a link between them: its URL picks what it is.
 #pragma once
 
+#include <unistd.h>
+
 #include <boost/asio/use_future.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <thread>
@@ -18,6 +21,20 @@ inline void must(bool ok, const char* what) {
   if (ok) return;
   std::fprintf(stderr, "%s failed\n", what);
   std::exit(1);
+}
+
+// Where a worker of this process listens: "tcp" and "shm" for what will do, or a URL.
+inline std::string listening_at(const std::string& link) {
+  if (link == "tcp") return "tcp://127.0.0.1:0";
+  if (link != "shm") return link;
+  static int count = 0;
+  const auto name = "cokv_bench." + std::to_string(::getpid()) + "." + std::to_string(++count);
+  return "shm://" + (std::filesystem::temp_directory_path() / name).string();
+}
+
+// What lies in shared memory a peer of the same machine reaches by itself.
+inline memory_kind landing_kind(const std::string& link) {
+  return link.starts_with("shm") ? memory_kind::shared : memory_kind::device;
 }
 
 class worker {

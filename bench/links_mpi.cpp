@@ -5,6 +5,7 @@
 //     mpirun -n 2 bench_links_mpi [--bytes 256MiB] [--set 64MiB] [--repeat 7] [--from 4KiB] [--to 16MiB]
 //         [--json FILE]
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -26,7 +27,6 @@ using namespace cokv::bench;
 struct settings {
   std::size_t bytes = 256 << 20, set = 64 << 20, least = 4 << 10, most = 16 << 20;
   int repeat = 7;
-  int outstanding = 16;
 };
 
 void must(bool ok, const char* what) {
@@ -38,9 +38,9 @@ void must(bool ok, const char* what) {
 detail::mpi_api mpi;
 int rank = 0;
 
-// The loop by hand: a message a chunk, so many under way.
+// The loop by hand: a message a chunk, 8 MiB of them under way, 16 at least and 128 at most.
 void raw_loop(const settings& s, const buffer& memory, std::size_t chunk) {
-  std::vector<MPI_Request> under_way(static_cast<std::size_t>(s.outstanding), mpi.no_request);
+  std::vector<MPI_Request> under_way(std::clamp<std::size_t>((8 << 20) / chunk, 16, 128), mpi.no_request);
   const int n = static_cast<int>(chunk);
   std::size_t next = 0;
   for (std::size_t moved = 0; moved < s.bytes; moved += chunk, next = (next + 1) % under_way.size()) {

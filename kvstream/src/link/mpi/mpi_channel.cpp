@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t least_direct = 16 << 10;  // smaller buffers are packed: a message costs more than a copy
 constexpr std::size_t most_packed = std::size_t{64} << 10;     // in one message
-constexpr std::size_t most_waiting = std::size_t{4} << 20;     // under way: more is not begun
+constexpr std::size_t most_waiting = std::size_t{8} << 20;     // under way: more is not begun
 constexpr std::size_t largest_message = std::size_t{1} << 20;  // also what a reader has to keep at most
 
 // A transfer that MPI has begun ends when it ends.
@@ -62,8 +62,8 @@ void mpi_channel::read(const byte_stream::mutable_buffers& into, mpi_transfer& o
 std::size_t mpi_channel::pump() {
   std::size_t n = 0;
   while (answered_ && !heard_end_ && !receiving_ && !failed_ && (!open_ || !reader_.empty())) {
-    mpi_port::arrival what;
-    if (auto ec = port_.probe(rank_, here_, what)) fail(ec);
+    mpi_requests::arrival what;
+    if (auto ec = port_.requests().probe(rank_, here_, what)) fail(ec);
     if (!what.message) break;
     ++n;
     receive(what);
@@ -71,7 +71,7 @@ std::size_t mpi_channel::pump() {
   return n;
 }
 
-void mpi_channel::receive(mpi_port::arrival what) {
+void mpi_channel::receive(mpi_requests::arrival what) {
   auto bytes = static_cast<std::size_t>(what.bytes);
   heard_end_ = bytes == 0;
   const bool too_large = bytes > largest_message;
@@ -89,7 +89,7 @@ void mpi_channel::receive(mpi_port::arrival what) {
   if (!spilt_.empty()) into.push_back(asio::buffer(spilt_));
   receiving_ = true;
   if (!reader_.empty()) not_cancellable(reader_.front());
-  port_.receive(what, into, [self = shared_from_this(), direct, too_large](error_code ec) {
+  port_.requests().receive(what, into, [self = shared_from_this(), direct, too_large](error_code ec) {
     self->receiving_ = false;
     if (too_large) ec = errc::protocol;
     if (ec) self->fail(ec);
@@ -145,12 +145,13 @@ void mpi_channel::send_packed() {
   const auto n = bytes.size();
   ++sending_;
   under_way_ += n;
-  port_.send(at, n, rank_, there_, [self = shared_from_this(), bytes = std::move(bytes)](error_code ec) mutable {
-    const auto sent = bytes.size();
-    bytes.clear();
-    self->spare_.push_back(std::move(bytes));
-    self->sent(sent, ec);
-  });
+  port_.requests().send(at, n, rank_, there_,
+                        [self = shared_from_this(), bytes = std::move(bytes)](error_code ec) mutable {
+                          const auto sent = bytes.size();
+                          bytes.clear();
+                          self->spare_.push_back(std::move(bytes));
+                          self->sent(sent, ec);
+                        });
 }
 
 // Without an owner the memory is the writer's until it is sent.
@@ -158,10 +159,11 @@ void mpi_channel::send_direct(const asio::const_buffer& b, const std::shared_ptr
   ++sending_;
   under_way_ += b.size();
   if (!owner) ++lent_;
-  port_.send(b.data(), b.size(), rank_, there_, [self = shared_from_this(), n = b.size(), owner](error_code ec) {
-    if (!owner) --self->lent_;
-    self->sent(n, ec);
-  });
+  port_.requests().send(b.data(), b.size(), rank_, there_,
+                        [self = shared_from_this(), n = b.size(), owner](error_code ec) {
+                          if (!owner) --self->lent_;
+                          self->sent(n, ec);
+                        });
 }
 
 void mpi_channel::sent(std::size_t bytes, error_code ec) {
@@ -184,7 +186,7 @@ void mpi_channel::say_end() {
   if (said_end_ || !answered_ || failed_) return;
   said_end_ = true;
   ++sending_;
-  port_.send(nullptr, 0, rank_, there_, [self = shared_from_this()](error_code) { --self->sending_; });
+  port_.requests().send(nullptr, 0, rank_, there_, [self = shared_from_this()](error_code) { --self->sending_; });
 }
 
 void mpi_channel::close() {

@@ -43,7 +43,7 @@ class mpi_channel : public std::enable_shared_from_this<mpi_channel> {
   std::size_t pump();
 
  private:
-  void receive(mpi_port::arrival what);
+  void receive(mpi_requests::arrival what);
   void begin_write();
   void pack(const asio::const_buffer& b);
   void send_packed();

@@ -1,10 +1,8 @@
 #include "link/mpi/mpi_port.hpp"
 
 #include <algorithm>
-#include <limits>
 
 #include "cokv/kvstream/frame.hpp"
-#include "cokv/runtime/detail/require.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/sim_context.hpp"
 #include "link/mpi/mpi_channel.hpp"
@@ -34,6 +32,7 @@ result<mpi_port*> mpi_port::of(const asio::any_io_executor& ex) {
     const asio::any_io_executor own =
         asio::prefer(ex, asio::execution::outstanding_work.untracked, asio::execution::blocking.possibly);
     port.process_ = *process;
+    port.requests_.emplace(**process);
     port.executor_ = prepared_executor(own);
     port.time_ = &clock::of(own);
     port.progress_ = &progress::of(own);
@@ -91,7 +90,7 @@ void mpi_port::take_callers() {
 void mpi_port::tell(int rank, mpi_note note) {
   auto owner = std::make_shared<mpi_note>(note);
   const auto* bytes = owner.get();
-  send(bytes, sizeof note, rank, control_tag, [owner](error_code) {});
+  requests_->send(bytes, sizeof note, rank, control_tag, [owner](error_code) {});
 }
 
 std::shared_ptr<mpi_channel> mpi_port::find(int rank, std::uint32_t tag) const {
@@ -123,106 +122,16 @@ void mpi_port::heard(const mpi_note& note, int rank) {
 std::size_t mpi_port::hear() {
   std::size_t n = 0;
   for (;; ++n) {
-    arrival a;
-    if (auto ec = probe(MPI_ANY_SOURCE, control_tag, a)) fail(ec);
+    mpi_requests::arrival a;
+    if (auto ec = requests_->probe(MPI_ANY_SOURCE, control_tag, a)) fail(ec);
     if (!a.message) break;
     auto note = std::make_shared<mpi_note>();
     note->magic = 0;
-    receive(a, {asio::buffer(note.get(), sizeof *note)}, [this, note, rank = a.rank](error_code ec) {
+    requests_->receive(a, {asio::buffer(note.get(), sizeof *note)}, [this, note, rank = a.rank](error_code ec) {
       if (!ec) heard(*note, rank);
     });
   }
   return n;
-}
-
-void mpi_port::send(const void* bytes, std::size_t n, int rank, int tag, outcome done) {
-  COKV_REQUIRE(n <= std::numeric_limits<int>::max(), "a message is counted by an int");
-  MPI_Request r = nullptr;
-  const auto& mpi = process_->api();
-  if (auto ec = process_->check(mpi.Isend(bytes, static_cast<int>(n), mpi.byte, rank, tag, process_->comm(), &r)))
-    return done(ec);
-  track(r, std::move(done), false);
-}
-
-error_code mpi_port::probe(int rank, int tag, arrival& found) {
-  int there = 0;
-  MPI_Message message = nullptr;
-  MPI_Status status;
-  const auto& mpi = process_->api();
-  if (auto ec = process_->check(mpi.Improbe(rank, tag, process_->comm(), &there, &message, &status))) return ec;
-  if (!there) return {};
-  found = {message, 0, status.MPI_SOURCE};
-  return process_->check(mpi.Get_count(&status, mpi.byte, &found.bytes));
-}
-
-void mpi_port::receive(arrival what, const std::vector<asio::mutable_buffer>& into, outcome done) {
-  MPI_Request r = nullptr;
-  const auto& mpi = process_->api();
-  error_code ec;
-  if (into.size() < 2) {
-    const auto to = into.empty() ? asio::mutable_buffer() : into.front();
-    ec = process_->check(mpi.Imrecv(to.data(), static_cast<int>(to.size()), mpi.byte, &what.message, &r));
-  } else {
-    std::vector<int> sizes;
-    std::vector<MPI_Aint> at;
-    for (const auto& b : into) {
-      sizes.push_back(static_cast<int>(b.size()));
-      at.push_back(reinterpret_cast<MPI_Aint>(b.data()));
-    }
-    MPI_Datatype parts = nullptr;
-    ec = process_->check(
-        mpi.Type_create_hindexed(static_cast<int>(into.size()), sizes.data(), at.data(), mpi.byte, &parts));
-    if (!ec) {
-      ec = process_->check(mpi.Type_commit(&parts));
-      if (!ec) ec = process_->check(mpi.Imrecv(MPI_BOTTOM, 1, parts, &what.message, &r));
-      mpi.Type_free(&parts);  // what uses it keeps it
-    }
-  }
-  if (ec) return done(ec);
-  track(r, std::move(done), true);
-}
-
-void mpi_port::track(MPI_Request r, outcome done, bool writes) {
-  int over = 0;
-  MPI_Status status;
-  const auto& mpi = process_->api();
-  const auto ec = process_->check(mpi.Test(&r, &over, &status));
-  if (over || ec) return done(ec);
-  requests_.push_back(r);
-  what_.push_back({std::move(done), writes});
-}
-
-std::size_t mpi_port::complete_requests() {
-  if (requests_.empty()) return 0;
-  const auto& mpi = process_->api();
-  indices_.resize(requests_.size());
-  statuses_.resize(requests_.size());
-  int n = 0;
-  const int status =
-      mpi.Testsome(static_cast<int>(requests_.size()), requests_.data(), &n, indices_.data(), statuses_.data());
-  if (status != MPI_SUCCESS && status != MPI_ERR_IN_STATUS) return fail(process_->check(status)), 1;
-  if (n == MPI_UNDEFINED || n <= 0) return 0;
-  std::vector<std::pair<outcome, error_code>> done;
-  for (int i = 0; i < n; ++i) {
-    const auto at = static_cast<std::size_t>(indices_[static_cast<std::size_t>(i)]);
-    const auto ec =
-        status == MPI_SUCCESS ? error_code() : process_->check(statuses_[static_cast<std::size_t>(i)].MPI_ERROR);
-    done.emplace_back(std::move(what_[at].done), ec);
-    requests_[at] = mpi.no_request;
-  }
-  std::size_t kept = 0;
-  for (std::size_t i = 0; i < requests_.size(); ++i) {
-    if (requests_[i] == mpi.no_request) continue;
-    if (kept != i) {
-      requests_[kept] = requests_[i];
-      what_[kept] = std::move(what_[i]);
-    }
-    ++kept;
-  }
-  requests_.resize(kept);
-  what_.resize(kept);
-  for (auto& [f, ec] : done) f(ec);  // may send and receive more
-  return done.size();
 }
 
 std::size_t mpi_port::poll() {
@@ -234,7 +143,9 @@ std::size_t mpi_port::poll() {
     n += process_->ready();
   }
   if (process_->ready()) {
-    n += complete_requests();
+    error_code failed;
+    n += requests_->poll(failed);
+    if (failed) fail(failed);
     n += hear();
     pumped_ = channels_;
     for (const auto& c : pumped_) {
@@ -317,16 +228,16 @@ void mpi_port::shutdown() {
   close_door();
   for (const auto& c : channels_) c->leave();
   const auto until = time_->now() + std::chrono::seconds(1);
-  const auto writes = [&] { return std::ranges::any_of(what_, &request::writes); };
-  while (!error_ && !requests_.empty() && (writes() || time_->now() < until)) {
-    complete_requests();
+  error_code failed;
+  while (!error_ && !failed && !requests_->empty() && (requests_->writing() || time_->now() < until)) {
+    requests_->poll(failed);
     for (const auto& c : channels_) c->pump();
   }
   for (const auto& c : channels_) {
     c->fail(errc::closed);
     process_->bury(c);
   }
-  for (auto& w : what_) process_->bury(std::make_shared<outcome>(std::move(w.done)));
+  requests_->bury(*process_);
   error_ = errc::closed;
   std::exchange(process_, nullptr)->release();
 }

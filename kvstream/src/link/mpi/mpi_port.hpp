@@ -1,19 +1,19 @@
 // A context's way to the other ranks: one for a process, since one thread at a time may call MPI. Makes the calls by
 // which streams begin, and asks for progress while there are streams, doors or calls. MPI has no descriptor to wait for,
 // so the loop polls: under cokv::run() between its handlers, else by handlers of its own for as long as something comes
-// (`spin`), then by a timer, at last every `longest_pause`, which costs about half a per cent of a core.
+// (`spin`), then by a timer, at last every `longest_pause`, which costs two to three per cent of a core.
 #pragma once
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cokv/runtime/clock.hpp"
 #include "cokv/runtime/detail/prepared_executor.hpp"
-#include "cokv/runtime/detail/unique_function.hpp"
 #include "cokv/runtime/net.hpp"
 #include "cokv/runtime/progress.hpp"
-#include "link/mpi/mpi_process.hpp"
+#include "link/mpi/mpi_requests.hpp"
 
 namespace cokv::detail {
 
@@ -44,6 +44,7 @@ class mpi_port final : public asio::execution_context::service, public progress_
   const mpi_process& process() const noexcept { return *process_; }
   const prepared_executor& executor() const noexcept { return executor_; }
   clock& time() const noexcept { return *time_; }
+  mpi_requests& requests() noexcept { return *requests_; }
 
   // A stream to a rank, which waits to be answered.
   std::shared_ptr<mpi_channel> call(int rank);
@@ -51,18 +52,6 @@ class mpi_port final : public asio::execution_context::service, public progress_
   error_code open_door();
   void close_door();
   void accept(mpi_accept& op);
-
-  // Sends without waiting; `done` is called when MPI has read the bytes, maybe at once. They live until then.
-  using outcome = unique_function<void(error_code)>;
-  void send(const void* bytes, std::size_t n, int rank, int tag, outcome done);
-  // What has come with that tag, if anything has: it is then to be received.
-  struct arrival {
-    MPI_Message message = nullptr;  // none: nothing
-    int bytes = 0;
-    int rank = 0;
-  };
-  error_code probe(int rank, int tag, arrival& found);
-  void receive(arrival what, const std::vector<asio::mutable_buffer>& into, outcome done);
 
   // Somebody here waits for something new.
   void touched();
@@ -72,17 +61,10 @@ class mpi_port final : public asio::execution_context::service, public progress_
   void arm() override;
 
  private:
-  struct request {
-    outcome done;
-    bool writes = false;  // our memory
-  };
-
   void shutdown() override;
   bool needed() const;
   void keep_polling();
   void sleep(duration pause);
-  void track(MPI_Request r, outcome done, bool writes);
-  std::size_t complete_requests();
   std::size_t hear();
   void heard(const mpi_note& note, int rank);
   void tell(int rank, mpi_note note);
@@ -107,10 +89,7 @@ class mpi_port final : public asio::execution_context::service, public progress_
   operation_list<mpi_accept> accepting_;
   bool door_ = false;
 
-  std::vector<MPI_Request> requests_;
-  std::vector<request> what_;  // of each
-  std::vector<int> indices_;
-  std::vector<MPI_Status> statuses_;
+  std::optional<mpi_requests> requests_;
   bool polling_ = false;
 
   time_point found_{};  // when something was

@@ -112,7 +112,8 @@ void mpi_channel::write(const byte_stream::const_buffers& from, mpi_transfer& op
 
 void mpi_channel::begin_write() {
   const auto owner = std::exchange(kept_, nullptr);
-  ++lent_;  // not done before all is sent
+  writing_ = true;
+  ++lent_;  // not done before all is handed over, whatever fails meanwhile
   for (const auto& b : from_) {
     if (b.size() < least_direct) {
       pack(b);

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <deque>
 
+#include "cokv/runtime/memory_handle.hpp"
 #include "cokv/runtime/result.hpp"
 
 namespace cokv::detail {
@@ -22,13 +23,6 @@ constexpr std::size_t most_untaken = 1024;  // that came and nobody took
 
 error_code last_error() { return {errno, boost::system::system_category()}; }
 bool would_block(const error_code& ec) { return ec == asio::error::would_block || ec == asio::error::try_again; }
-
-byte_stream::descriptor own(int fd) {
-  return {new int(fd), [](const int* f) {
-            ::close(*f);
-            delete f;
-          }};
-}
 
 // Shared with its operations, which outlive a stream that is destroyed.
 class local_socket {
@@ -65,7 +59,7 @@ bool local_socket::take(msghdr& message) {
     for (std::size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(c) + at, sizeof fd);
-      arrived.push_back(own(fd));
+      arrived.push_back(memory_handle::of_descriptor(fd, 0, 0).file);
     }
   }
   return (message.msg_flags & MSG_CTRUNC) == 0 && arrived.size() <= most_untaken;

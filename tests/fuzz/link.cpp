@@ -7,6 +7,7 @@
 #include "fuzz/mend.hpp"
 #include "link/hello.hpp"
 #include "link/link_parser.hpp"
+#include "link/window_layout.hpp"
 
 namespace cokv::fuzz {
 namespace {
@@ -17,7 +18,10 @@ enum placing : std::uint8_t { into, keep, discard, drop };
 
 link_limits limits_of(const input& in) {
   constexpr std::uint64_t sizes[] = {64, 512, 4096, 100};
-  return {.chunk = sizes[in.how % 4], .message = sizes[in.how / 4 % 4], .text = sizes[in.how / 16 % 4]};
+  return {.chunk = sizes[in.how % 4],
+          .message = sizes[in.how / 4 % 4],
+          .text = sizes[in.how / 16 % 4],
+          .layout = sizes[in.how / 64 % 4]};
 }
 
 placing placing_of(const input& in, std::uint64_t frame) { return static_cast<placing>(in.choice(frame, 4)); }
@@ -38,6 +42,8 @@ std::uint64_t most_of(const link_limits& limits, link_type type) {
     case link_type::hello:
     case link_type::goodbye:
       return limits.text;
+    case link_type::grant:
+      return limits.layout;
     default:
       return 0;
   }
@@ -48,6 +54,13 @@ void log_frame(log& out, const link_header& header, bool intact, bool dropped, b
   out.push_back(intact);
   out.push_back(dropped);
   out.push_back(dropped ? 0 : digest_of(payload));
+}
+
+void check_layout(bytes payload) {
+  const auto layout = decode_layout(payload);
+  if (!layout) return reach("link: no layout");
+  require(std::ranges::equal(encode(*layout), payload), "a layout is written as it was read");
+  reach("link: layout");
 }
 
 void check_hello(bytes payload) {
@@ -76,6 +89,17 @@ log expected(const input& in, bytes wire) {
       return out;
     }
     require(std::ranges::equal(encode(*header), head), "a header encodes to the bytes it was decoded from");
+    if (!header->has_payload() && header->has_trailer()) {
+      if (wire.size() - at < link_trailer_bytes) {
+        reach("link: cut short");
+        at = wire.size() + 1;
+        break;
+      }
+      log_frame(out, *header, true, false, wire.subspan(at, link_trailer_bytes));
+      at += link_trailer_bytes;
+      reach("link: in place");
+      continue;
+    }
     if (!header->has_payload()) {
       log_frame(out, *header, true, false, {});
       reach("link: bare frame");
@@ -99,6 +123,7 @@ log expected(const input& in, bytes wire) {
     ++payloads;
     log_frame(out, *header, right && !dropped, dropped, payload);
     if (header->type == link_type::hello && right) check_hello(payload);
+    if (header->type == link_type::grant && right) check_layout(payload);
     reach(dropped ? "link: dropped" : !right ? "link: damaged payload" : trailer ? "link: intact" : "link: unsealed");
   }
   out.push_back(at == wire.size());
@@ -155,7 +180,7 @@ class reader {
     const auto before = parser_.at();
     parser_.filled(0);
     require(parser_.feed({}) == 0 && parser_.at() == before, "no bytes change nothing");
-    require(parser_.kept().capacity() <= std::max({limits_.chunk, limits_.message, limits_.text}),
+    require(parser_.kept().capacity() <= std::max({limits_.chunk, limits_.message, limits_.text, limits_.layout}),
             "memory within the limits");
   }
 
@@ -185,7 +210,12 @@ class reader {
     const bool dropped = header.has_payload() && parser_.dropped();
     if (dropped)
       for (auto b : target_.memory) require(b == std::byte{0x5a}, "a dropped target is not touched");
-    const bytes payload = !header.has_payload() ? bytes() : where_ == keep ? bytes(parser_.kept()) : target_.memory;
+    std::array<std::byte, link_trailer_bytes> sealed{};
+    put(sealed.data(), parser_.sealed());
+    const bytes payload = header.in_place && header.has_trailer() ? bytes(sealed)
+                          : !header.has_payload()                 ? bytes()
+                          : where_ == keep                        ? bytes(parser_.kept())
+                                                                  : target_.memory;
     log_frame(out_, header, parser_.intact(), dropped, payload);
     where_ = discard;
     target_.make(in_, 0, 0);
@@ -252,6 +282,7 @@ void link(bytes raw) {
   const input in(raw);
   const auto wire = mend_link(in);
   check_hello(in.wire);
+  check_layout(in.wire);
   const auto meant = expected(in, wire);
   require(reader(in, wire, way::whole).run() == meant, "frames of bytes as a whole");
   require(reader(in, wire, way::pieces).run() == meant, "frames of bytes in pieces");

@@ -11,6 +11,7 @@
 #include "fuzz/input.hpp"
 #include "link/hello.hpp"
 #include "link/link_frame.hpp"
+#include "link/window_layout.hpp"
 
 namespace {
 
@@ -134,10 +135,24 @@ void links() {
   out.resize(out.size() - 9);
   save_wire("link", "cut", out);
   out.clear();
+  const auto layout =
+      encode(detail::window_layout{.forgotten = {1}, .passed = {2, 3}, .pieces = {{2, 64, 100}, {3, 0, 9}}});
+  add(out, {.type = open, .code = 1, .request = 1, .window = 2, .generation = 9});
+  add(out, {.type = grant, .algorithm = sealed, .request = 1}, layout);
+  for (auto type : {put, data}) {
+    detail::append(out, encode({.type = type, .algorithm = sealed, .request = 2, .length = 100, .in_place = true}));
+    detail::append(out, std::uint64_t{77});
+  }
+  detail::append(out, encode({.type = put, .request = 3, .length = 100, .in_place = true}));
+  add(out, {.type = get, .algorithm = sealed, .request = 4, .length = 50, .in_place = true});
+  add(out, {.type = recall, .code = 1, .request = 5, .window = 2, .generation = 9});
+  save_wire("link", "in-place", out);
+  out.clear();
   add(out, {.type = get, .length = std::uint64_t{1} << 60});
   save_wire("link", "large", out);
   const std::string_view raw(reinterpret_cast<const char*>(payload.data()), payload.size());
   save("link", "bare-hello", std::string(4, '\0').append(raw));
+  save("link", "bare-layout", std::string(4, '\0').append(reinterpret_cast<const char*>(layout.data()), layout.size()));
 }
 
 void texts() {

@@ -26,6 +26,12 @@ error_code check(const link_options& o) {
   return sound ? error_code() : make_error_code(errc::invalid_argument);
 }
 
+// Memory is copied by who calls: more connections of a kind that passes it are of no use.
+link_options fitting(link_options o, const link_url& url) {
+  if (url.scheme == link_scheme::shm) o.connections = 1;
+  return o;
+}
+
 link_hello hello_of(const link_options& o) {
   link_hello h;
   h.lanes = o.connections;
@@ -61,6 +67,7 @@ awaitable<result<peer_link>> connect(window_table windows, std::string text, lin
   auto url = parse_link_url(text);
   if (!url) co_return url.error();
   if (auto ec = check(options)) co_return ec;
+  options = fitting(std::move(options), *url);
   auto& links = windows.registry()->links;
   auto mine = hello_of(options);
   mine.session = seed_source::of(windows.get_executor()).next();
@@ -218,6 +225,7 @@ result<link_listener> link_listener::listen(window_table windows, std::string_vi
   auto door = detail::listen_streams(windows.get_executor(), *url);
   if (!door) return door.error();
   if (url->scheme == detail::link_scheme::tcp) url->at.port = door->local_endpoint().port;
+  options = detail::fitting(std::move(options), *url);
   auto acceptor = std::make_shared<detail::link_acceptor>(std::move(windows), std::move(*door), std::move(*url),
                                                           std::move(options));
   acceptor->start();

@@ -23,6 +23,9 @@ enum class link_type : std::uint8_t {
   goodbye = 8,  // nothing more comes, and why: `code` and a text
   fence = 9,    // connection number `window` is given up: answered when nothing of it has an effect any more
   commit = 10,  // everything that was to come into the window came
+  open = 11,    // the memory of a window is asked for, to be accessed in place; `code`: how
+  grant = 12,   // what answers that: where in which memory the window lies; memory itself is passed beside the bytes
+  recall = 13,  // of what was granted: answered when it is not touched any more; `code`: as in open
 };
 
 struct link_header {
@@ -32,10 +35,14 @@ struct link_header {
   std::uint64_t request = 0;                            // chosen by who asks, the same in the answer
   std::uint64_t window = 0, generation = 0, offset = 0;
   std::uint64_t length = 0;  // bytes of payload; of a get: bytes asked for
+  bool in_place = false;     // of put, get and data: who puts or gets copies by itself, no payload is sent
   friend bool operator==(const link_header&, const link_header&) = default;
 
-  bool has_payload() const noexcept { return type != link_type::get && length > 0; }
-  bool has_trailer() const noexcept { return has_payload() && algorithm != digest_algorithm::none; }
+  bool has_payload() const noexcept { return type != link_type::get && length > 0 && !in_place; }
+  // Of a payload, or of the bytes in their place.
+  bool has_trailer() const noexcept {
+    return type != link_type::get && length > 0 && algorithm != digest_algorithm::none;
+  }
 };
 
 constexpr std::uint8_t link_version = 1;

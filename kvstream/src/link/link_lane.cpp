@@ -21,13 +21,6 @@ error_code broken(error_code ec) {
   return ec == asio::error::operation_aborted ? ec : make_error_code(errc::unavailable);
 }
 
-std::vector<buffer> owned(std::vector<std::byte> bytes) {
-  const auto n = bytes.size();
-  auto owner = std::make_shared<std::vector<std::byte>>(std::move(bytes));
-  auto* data = owner->data();
-  return {buffer::adopt(data, n, memory_kind::host, std::move(owner))};
-}
-
 }  // namespace
 
 link_lane::link_lane(byte_stream stream, const link_options& options)
@@ -57,7 +50,10 @@ awaitable<error_code> link_lane::read_some() {
   } else {
     n = co_await stream_.async_read_some(into, as_result);  // a greeting ends with its deadline
   }
-  if (!n) co_return n.error();
+  if (!n) {
+    peer_gone_ |= n.error() != asio::error::operation_aborted;
+    co_return n.error();
+  }
   heard_ = clock::of(stream_.get_executor()).now();
   if (direct > 0 && parser_.header().type == link_type::data) heard_answer = heard_;  // a long one comes
   pinged_ = false;
@@ -71,7 +67,7 @@ awaitable<error_code> link_lane::greet(link_hello mine) {
   auto payload = encode(mine);
   const auto length = payload.size();
   queue_.push({.header = {.type = link_type::hello, .algorithm = digest_algorithm::xxh3_64, .length = length},
-               .payload = owned(std::move(payload))});
+               .payload = payload_of(std::move(payload))});
   co_return co_await flush();
 }
 
@@ -135,7 +131,23 @@ void link_lane::finished(const std::shared_ptr<link_session>& session) {
   if (!leaving_) break_off(errc::unavailable);
   if (--tasks_ > 0) return;
   queue_.clear();
+  if (peer_gone_) stream_.close();
+  holding_ = false;
   session->ended(*this, why_);
+  if (!holding_) stream_.close();
+}
+
+// Our end stays open: that the peer has closed its own, or is dead, is how we learn that it writes nothing any more. One
+// that stands still may go on.
+void link_lane::hold_until_gone(std::shared_ptr<void> what) {
+  if (peer_gone_) return;
+  holding_ = true;
+  stream_.shutdown_send();
+  auto wait = [](std::shared_ptr<link_lane> lane, std::shared_ptr<void>) -> awaitable<void> {
+    while (co_await lane->stream_.async_read_some(asio::buffer(lane->inbox_), as_result)) continue;
+    lane->stream_.close();
+  };
+  asio::co_spawn(stream_.get_executor(), wait(shared_from_this(), std::move(what)), asio::detached);
 }
 
 error_code link_lane::step(link_session& session) {
@@ -187,7 +199,11 @@ awaitable<void> link_lane::read(std::shared_ptr<link_session> session) {
 // What is left unread when a connection is closed would make the system take the goodbye back.
 awaitable<void> link_lane::drain() {
   while (leaving_) {
-    if (auto n = co_await stream_.async_read_some(asio::buffer(inbox_), as_result); !n) break_off(broken(n.error()));
+    auto n = co_await stream_.async_read_some(
+        asio::buffer(inbox_), as_result(asio::bind_cancellation_slot(stop_reading_.slot(), asio::use_awaitable)));
+    if (n) continue;
+    peer_gone_ |= n.error() != asio::error::operation_aborted;
+    break_off(broken(n.error()));
   }
 }
 
@@ -201,7 +217,7 @@ awaitable<void> link_lane::write(std::shared_ptr<link_session> session) {
       continue;
     }
     // Whoever is ready to add more goes first: a system call costs as much as many frames.
-    for (std::size_t had = 0; queue_.size() > had && queue_.bytes() < most_at_once && !stopped_;) {
+    for (std::size_t had = 0; queue_.size() > had && queue_.weight() < most_at_once && !stopped_;) {
       had = queue_.size();
       co_await asio::post(asio::deferred);
     }
@@ -209,7 +225,8 @@ awaitable<void> link_lane::write(std::shared_ptr<link_session> session) {
     wrote_ = clock::of(stream_.get_executor()).now();
     const auto bytes = queue_.next(most_at_once);
     if (stream_.keeps()) stream_.keep(queue_.listed());
-    auto n = co_await stream_.async_write_some(bytes, as_result);
+    auto n = co_await stream_.async_write_some(
+        bytes, as_result(asio::bind_cancellation_slot(stop_writing_.slot(), asio::use_awaitable)));
     writing_ = false;
     if (!n) {
       break_off(broken(n.error()));
@@ -274,7 +291,12 @@ void link_lane::break_off(error_code why) {
     why_ = why;
   }
   leaving_ = false;
-  stream_.close();
+  if (running_ && stream_.carries_descriptors()) {  // closed when the peer is known to be gone
+    stop_reading_.emit(asio::cancellation_type::total);
+    stop_writing_.emit(asio::cancellation_type::total);
+  } else {
+    stream_.close();
+  }
   stop_watching_.emit(asio::cancellation_type::terminal);
   writer_.complete_all({});
 }

@@ -29,6 +29,8 @@ class link_lane final : public link_lane_base, public std::enable_shared_from_th
   void drop_incoming() override;
   void stop(error_code why) override;
   void abort(error_code why) override { break_off(why); }
+  byte_stream* memory_carrier() override { return stream_.carries_descriptors() ? &stream_ : nullptr; }
+  void hold_until_gone(std::shared_ptr<void> what) override;
 
   std::string address() const { return stream_.peer(); }
   void close() { stream_.close(); }
@@ -51,9 +53,11 @@ class link_lane final : public link_lane_base, public std::enable_shared_from_th
   std::vector<std::byte> inbox_;
   std::span<const std::byte> unread_;  // of inbox_
   std::vector<asio::mutable_buffer> into_;
-  asio::cancellation_signal stop_reading_, stop_watching_;
+  asio::cancellation_signal stop_reading_, stop_writing_, stop_watching_;
   bool reading_ = false;
   bool drop_ = false;
+  bool holding_ = false;
+  bool peer_gone_ = false;  // it has closed its side: nothing of it touches memory any more
 
   send_queue queue_;
   prepared_executor executor_;

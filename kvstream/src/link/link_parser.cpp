@@ -45,6 +45,11 @@ std::size_t link_parser::feed_header(std::span<const std::byte> in) {
     case link_type::goodbye:
       most = limits_.text;
       break;
+    case link_type::grant:
+      most = limits_.layout;
+      break;
+    case link_type::open:
+    case link_type::recall:
     case link_type::done:
     case link_type::ping:
     case link_type::fence:
@@ -52,13 +57,15 @@ std::size_t link_parser::feed_header(std::span<const std::byte> in) {
       break;
   }
   if (header_.length > most) return fail(errc::too_large), n;
-  got_ = 0;
+  got_ = header_.has_payload() ? 0 : header_.length;
   trailer_size_ = 0;
   dropped_ = false;
   intact_ = !header_.has_payload();
-  state_ = header_.has_payload() ? state::place : state::frame;
+  state_ = header_.has_payload() ? state::place : header_.has_trailer() ? state::payload : state::frame;
   return n;
 }
+
+std::uint64_t link_parser::sealed() const noexcept { return get<std::uint64_t>(trailer_.data()); }
 
 void link_parser::begin_payload() {
   if (state_ != state::place) throw std::logic_error("link_parser: no payload waits for its place");
@@ -158,7 +165,7 @@ std::size_t link_parser::feed_payload(std::span<const std::byte> in) {
 }
 
 void link_parser::end_payload() {
-  intact_ = !dropped_ && (!header_.has_trailer() || get<std::uint64_t>(trailer_.data()) == digest_.value());
+  intact_ = !dropped_ && (header_.in_place || !header_.has_trailer() || sealed() == digest_.value());
   target_.clear();
   state_ = state::frame;
 }

@@ -17,6 +17,7 @@ struct link_limits {
   std::uint64_t chunk = std::uint64_t{1} << 20;     // payload of put and data; what a get may ask for
   std::uint64_t message = std::uint64_t{64} << 10;  // of message
   std::uint64_t text = std::uint64_t{64} << 10;     // of hello and goodbye
+  std::uint64_t layout = std::uint64_t{4} << 20;    // of grant
 };
 
 class link_parser {
@@ -55,8 +56,11 @@ class link_parser {
   std::uint64_t list_room(std::uint64_t most, std::size_t parts, std::vector<asio::mutable_buffer>& out) const;
   void filled(std::uint64_t n);
 
-  // In `frame`: whether the payload is what was sent. A dropped one is not.
+  // In `frame`: whether the payload is what was sent. A dropped one is not; of bytes in their place nothing is known
+  // here, and their digest is sealed().
   bool intact() const noexcept { return intact_; }
+  std::uint64_t sealed() const noexcept;
+  const link_head& head() const noexcept { return head_; }  // of which that digest is, and of what follows it
   bool dropped() const noexcept { return dropped_; }
   std::vector<std::byte>& kept() noexcept { return kept_; }
   void next();

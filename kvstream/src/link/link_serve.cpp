@@ -25,13 +25,14 @@ void link_session::answer(link_lane_base& lane, std::uint64_t request, error_cod
 
 error_code link_session::place(link_lane_base& lane, link_parser& parser) {
   switch (parser.header().type) {
+    case link_type::grant:
+    case link_type::message:
+    case link_type::goodbye:
+      return parser.keep(), error_code();
     case link_type::put:
       return place_put(lane, parser);
     case link_type::data:
       return place_data(lane, parser);
-    case link_type::message:
-    case link_type::goodbye:
-      return parser.keep(), error_code();
     default:
       return errc::protocol;
   }
@@ -57,7 +58,8 @@ error_code link_session::place_put(link_lane_base& lane, link_parser& parser) {
 error_code link_session::place_data(link_lane_base& lane, link_parser& parser) {
   const auto& h = parser.header();
   const auto* p = find(h.request, lane);
-  if (!p || p->what != asked::get || p->length != h.length || p->offset != h.offset || h.algorithm != options_.digest)
+  if (!p || p->what != asked::get || p->length != h.length || p->offset != h.offset || h.algorithm != options_.digest ||
+      p->in_place)
     return errc::protocol;
   parser.into(spans_of(p->into));
   return {};
@@ -65,16 +67,23 @@ error_code link_session::place_data(link_lane_base& lane, link_parser& parser) {
 
 error_code link_session::arrived(link_lane_base& lane, link_parser& parser) {
   const auto& h = parser.header();
-  const bool asks = h.type != link_type::data && h.type != link_type::done && h.type != link_type::goodbye;
+  const bool asks = h.type != link_type::data && h.type != link_type::done && h.type != link_type::goodbye &&
+                    h.type != link_type::grant && h.type != link_type::recall;
   if (asks) ++lane.serving, ++serving_;
   // Answers count until their write has been seen to end, by when the peer may have asked again: hence twice. Pings and
   // fences come without credit.
   if (serving_ > 2 * (options_.credits + options_.messages) + 128) return errc::protocol;
   switch (h.type) {
     case link_type::put:
-      return serve_put(lane, parser);
+      return h.in_place ? serve_put_in_place(lane, parser) : serve_put(lane, parser);
     case link_type::get:
-      return serve_get(lane, h);
+      return h.in_place ? serve_get_in_place(lane, h) : serve_get(lane, h);
+    case link_type::open:
+      return serve_open(lane, h);
+    case link_type::grant:
+      return take_grant(lane, parser);
+    case link_type::recall:
+      return serve_recall(lane, h);
     case link_type::commit:
       return serve_commit(lane, h);
     case link_type::data:
@@ -117,6 +126,7 @@ error_code link_session::serve_put(link_lane_base& lane, link_parser& parser) {
 
 error_code link_session::serve_commit(link_lane_base& lane, const link_header& h) {
   auto window = windows_->find(window_of(h), window_access::put, 0, 0);
+  lent_.returned({h.window, h.generation, window_access::put});  // it puts nothing behind this
   if (window) (*window)->commit();
   answer(lane, h.request, window ? error_code() : window.error());
   return {};
@@ -145,8 +155,9 @@ error_code link_session::serve_get(link_lane_base& lane, const link_header& h) {
 error_code link_session::take_data(link_lane_base& lane, link_parser& parser) {
   const auto& h = parser.header();
   const auto* p = find(h.request, lane);
-  if (!p || p->what != asked::get || p->length != h.length) return errc::protocol;
+  if (!p || p->what != asked::get || p->length != h.length || p->in_place != h.in_place) return errc::protocol;
   lane.heard_answer = clock::of(executor().get()).now();
+  if (h.in_place) return take_data_in_place(*p, parser);
   close(h.request, parser.intact() ? error_code() : make_error_code(errc::digest_mismatch));
   return {};
 }
@@ -157,6 +168,8 @@ error_code link_session::take_done(link_lane_base& lane, const link_header& h) {
   if (!p) return errc::protocol;
   if (p->what == asked::get && h.code == 0) return errc::protocol;  // success without data
   lane.heard_answer = clock::of(executor().get()).now();
+  if (p->what == asked::open) borrowed_.refused(p->window);
+  if (p->what == asked::recall) lent_.returned(p->window);
   const auto fenced = p->what == asked::fence ? std::optional(p->number) : std::nullopt;
   close(h.request, from_wire(h.code));
   if (fenced) close_all(*fenced, errc::unavailable);

@@ -40,6 +40,10 @@ void link_session::ended(link_lane_base& lane, error_code why) {
   const auto number = lane.number;
   --lanes_up_;
   lane.in = {};
+  if (number == 0) {  // the only one over which memory is passed
+    borrowed_.clear();
+    if (!lent_.empty()) lane.hold_until_gone(lent_.take());
+  }
   serving_ -= lane.serving;
   const auto ended = std::move(lanes_[number]);
   for (auto& p : pending_)
@@ -160,7 +164,11 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
   std::vector<std::uint64_t> requests;
   error_code stopped;
   co_await asio::this_coro::throw_if_cancelled(false);
-  for (std::uint64_t at = 0; at < bytes || at == 0;) {
+  const window_key key{window.id, window.generation, what == asked::put ? window_access::put : window_access::get};
+  if (may_borrow(window))
+    if (const auto* w = borrowed_.find(key); !w || !w->asked->done()) stopped = co_await borrow(key);
+  piece_cursor source(pieces);
+  for (std::uint64_t at = 0; !stopped && (at < bytes || at == 0);) {
     permit credit;
     if (auto now = credits_.try_acquire()) {
       credit = std::move(*now);
@@ -181,10 +189,15 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
       stopped = error_ ? error_ : make_error_code(errc::unavailable);
       break;
     }
-    const auto n = std::min(bytes - at, chunk_);
-    auto part = n == bytes ? std::move(pieces) : range_of(pieces, at, n);
+    const auto* place = borrowed(key, offset + at, bytes - at);
+    const auto n = std::min({bytes - at, chunk_, place ? most_in_place : chunk_});
+    auto part = place && what == asked::put ? std::vector<buffer>()
+                : n == bytes                ? std::move(pieces)
+                                            : range_of(pieces, at, n);
     pending p;
     p.what = what;
+    p.window = key;
+    p.in_place = place != nullptr;
     p.lane = lane;
     p.number = lane->number;
     p.job = job;
@@ -195,17 +208,24 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
     const auto request = open(std::move(p));
     job->begin_frame();
     requests.push_back(request);
-    const auto type = what == asked::put ? link_type::put : link_type::get;
-    lane->send({.header = {.type = type,
-                           .algorithm = options_.digest,
-                           .request = request,
-                           .window = window.id,
-                           .generation = window.generation,
-                           .offset = offset + at,
-                           .length = n},
-                .payload = std::move(part)});
+    outgoing_frame frame{.header = {.type = what == asked::put ? link_type::put : link_type::get,
+                                    .algorithm = options_.digest,
+                                    .request = request,
+                                    .window = window.id,
+                                    .generation = window.generation,
+                                    .offset = offset + at,
+                                    .length = n,
+                                    .in_place = place != nullptr},
+                         .payload = std::move(part)};
+    if (place && what == asked::put) frame.sealed = put_in_place(frame.header, place->at(offset + at), source);
+    lane->send(std::move(frame));
     at += n;
     if (bytes == 0) break;
+    if (place && what == asked::put && at < bytes) {
+      co_await asio::post(asio::deferred);  // the peer hears of it, and others have their turn
+      if ((co_await asio::this_coro::cancellation_state).cancelled() != asio::cancellation_type::none)
+        stopped = asio::error::operation_aborted;
+    }
   }
   job->seal(stopped);
   co_return co_await finished(job, std::move(requests));
@@ -223,6 +243,7 @@ awaitable<error_code> link_session::commit(window_ref to) {
   if (!lane) co_return error_ ? error_ : make_error_code(errc::unavailable);
   const auto job = std::make_shared<link_job>(executor());
   pending p;
+  borrowed_.drop({to.id, to.generation, window_access::put});  // nothing is put behind it
   p.what = asked::commit;
   p.lane = lane;
   p.number = lane->number;

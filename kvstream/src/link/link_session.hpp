@@ -9,6 +9,7 @@
 #include "cokv/kvstream/peer_link.hpp"
 #include "cokv/runtime/channel.hpp"
 #include "cokv/runtime/semaphore.hpp"
+#include "link/borrowed_windows.hpp"
 #include "link/hello.hpp"
 #include "link/link_job.hpp"
 #include "link/link_parser.hpp"
@@ -30,6 +31,10 @@ class link_lane_base {
   // Says goodbye if it can; ended() follows when nothing of it touches memory any more.
   virtual void stop(error_code why) = 0;
   virtual void abort(error_code why) = 0;  // the same, without a word
+  // What passes memory to the peer; null where none can be passed.
+  virtual byte_stream* memory_carrier() { return nullptr; }
+  // Called when it has ended: what the peer may still access is to be held until the peer is gone.
+  virtual void hold_until_gone(std::shared_ptr<void>) {}
 
   // The peer's put that comes in now.
   struct incoming {
@@ -81,7 +86,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
   }
 
  private:
-  enum class asked : std::uint8_t { nothing, put, get, commit, message, fence };
+  enum class asked : std::uint8_t { nothing, put, get, commit, message, fence, open, recall };
   struct pending {  // a request of ours
     asked what = asked::nothing;
     std::uint32_t serial = 0;
@@ -90,6 +95,8 @@ class link_session : public std::enable_shared_from_this<link_session> {
     std::shared_ptr<link_job> job;
     std::vector<buffer> into;  // of a get
     std::uint64_t offset = 0, length = 0;
+    window_key window;  // of a get in place, an open and a recall
+    bool in_place = false;
     permit credit;
   };
 
@@ -109,6 +116,21 @@ class link_session : public std::enable_shared_from_this<link_session> {
                              event begin);
   awaitable<error_code> finished(std::shared_ptr<link_job> job, std::vector<std::uint64_t> requests);
   void withdraw(const std::vector<std::uint64_t>& requests);
+
+  // In place: link_in_place.cpp.
+  bool may_borrow(const window_ref& window) const;
+  awaitable<error_code> borrow(window_key key);
+  borrowed_windows::window* borrowed(const window_key& key, std::uint64_t offset, std::uint64_t bytes);
+  void recall(link_lane_base& lane, const window_key& key);
+  error_code serve_open(link_lane_base& lane, const link_header& header);
+  error_code take_grant(link_lane_base& lane, link_parser& parser);
+  error_code serve_recall(link_lane_base& lane, const link_header& header);
+  error_code serve_put_in_place(link_lane_base& lane, const link_parser& parser);
+  error_code serve_get_in_place(link_lane_base& lane, const link_header& header);
+  error_code take_data_in_place(const pending& p, const link_parser& parser);
+  std::uint64_t put_in_place(const link_header& header, piece_cursor into, piece_cursor& from) const;
+  // What is copied in one go.
+  static constexpr std::uint64_t most_in_place = std::uint64_t{1} << 20;
 
   error_code place_put(link_lane_base& lane, link_parser& parser);
   error_code place_data(link_lane_base& lane, link_parser& parser);
@@ -142,6 +164,8 @@ class link_session : public std::enable_shared_from_this<link_session> {
     std::uint64_t request = 0;
   };
   channel<received> inbox_;
+  lent_windows lent_;
+  borrowed_windows borrowed_;
   operation_list<operation<void(error_code)>> closed_;
 };
 

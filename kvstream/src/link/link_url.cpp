@@ -1,5 +1,6 @@
 #include "link/link_url.hpp"
 
+#include <algorithm>
 #include <charconv>
 
 #include "cokv/runtime/error.hpp"
@@ -18,10 +19,18 @@ result<link_url> parse_rank(std::string_view text) {
   return url;
 }
 
+// Where a link between processes of one machine begins; the path is the whole of what follows.
+result<link_url> parse_path(std::string_view text) {
+  const bool odd = std::ranges::any_of(text, [](char c) { return c < ' ' || c > '~'; });
+  if (!text.starts_with('/') || odd) return errc::invalid_argument;
+  return link_url{.scheme = link_scheme::shm, .at = endpoint::local(text)};
+}
+
 }  // namespace
 
 std::string link_url::to_string() const {
   if (scheme == link_scheme::mpi) return "mpi://" + (rank == any_rank ? std::string() : std::to_string(rank));
+  if (scheme == link_scheme::shm) return "shm://" + at.path();
   return "tcp://" + at.to_string();
 }
 
@@ -30,6 +39,7 @@ result<link_url> parse_link_url(std::string_view text) {
   if (colon == text.npos || colon == 0) return errc::invalid_argument;
   const auto scheme = text.substr(0, colon), rest = text.substr(colon + 3);
   if (scheme == "mpi") return parse_rank(rest);
+  if (scheme == "shm") return parse_path(rest);
   if (scheme != "tcp") return errc::unsupported;
   auto at = parse_endpoint(rest);
   if (!at) return errc::invalid_argument;

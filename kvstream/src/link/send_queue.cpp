@@ -9,11 +9,25 @@ namespace {
 
 constexpr std::size_t most_buffers = 64;
 
+std::uint64_t in_place(const outgoing_frame& frame) { return frame.header.in_place ? frame.header.length : 0; }
+
 }  // namespace
+
+std::vector<buffer> payload_of(std::vector<std::byte> bytes) {
+  const auto n = bytes.size();
+  auto owner = std::make_shared<std::vector<std::byte>>(std::move(bytes));
+  auto* data = owner->data();
+  return {buffer::adopt(data, n, memory_kind::host, std::move(owner))};
+}
 
 void send_queue::push(outgoing_frame frame) {
   item i;
   i.head = encode(frame.header);
+  if (frame.header.in_place) {
+    put(i.trailer.data(), frame.sealed);
+    i.sealed = true;
+  }
+  in_place_ += in_place(frame);
   i.total = link_header_bytes + (frame.header.has_payload() ? frame.header.length : 0) +
             (frame.header.has_trailer() ? link_trailer_bytes : 0);
   i.frame = std::move(frame);
@@ -96,6 +110,7 @@ std::uint32_t send_queue::written(std::uint64_t n) {
   while (!items_.empty() && sent_ >= items_.front().total) {
     sent_ -= items_.front().total;
     answers += items_.front().frame.answer;
+    in_place_ -= in_place(items_.front().frame);
     items_.pop_front();
   }
   if (items_.empty()) return answers;
@@ -110,6 +125,7 @@ bool send_queue::withdraw(link_type type, std::uint64_t request) {
   for (auto i = items_.rbegin(); i != items_.rend() && !i->listed; ++i) {
     if (i->frame.header.request != request || i->frame.header.type != type) continue;
     bytes_ -= i->total;
+    in_place_ -= in_place(i->frame);
     const auto gone = std::move(i->frame);  // what it keeps alive may look at the queue
     items_.erase(std::next(i).base());
     return true;
@@ -123,6 +139,7 @@ void send_queue::keep_begun() {
     const auto next = std::next(i);
     if (!i->listed && i->frame.header.type != link_type::done) {
       bytes_ -= i->total;
+      in_place_ -= in_place(i->frame);
       gone.splice(gone.end(), items_, i);
     }
     i = next;
@@ -131,7 +148,7 @@ void send_queue::keep_begun() {
 
 void send_queue::clear() {
   items_.clear();
-  sent_ = bytes_ = 0;
+  sent_ = bytes_ = in_place_ = 0;
 }
 
 }  // namespace cokv::detail

@@ -21,7 +21,11 @@ struct outgoing_frame {
   std::vector<buffer> payload = {};       // together header.length bytes
   std::shared_ptr<void> keep_alive = {};  // let go when the frame is written
   bool answer = false;                    // to a request of the peer
+  std::uint64_t sealed = 0;               // of bytes in their place: the digest
 };
+
+// Bytes that a frame owns.
+std::vector<buffer> payload_of(std::vector<std::byte> bytes);
 
 class send_queue {
  public:
@@ -30,6 +34,8 @@ class send_queue {
   bool empty() const noexcept { return items_.empty(); }
   std::size_t size() const noexcept { return items_.size(); }
   std::uint64_t bytes() const noexcept { return bytes_; }  // not written yet
+  // With what they stand for: the peer has as much to do as if it were sent.
+  std::uint64_t weight() const noexcept { return bytes_ + in_place_; }
 
   // The next at most `most` bytes to write, in at most 64 buffers; valid until the queue is changed.
   std::span<const asio::const_buffer> next(std::uint64_t most);
@@ -60,6 +66,7 @@ class send_queue {
   std::list<item> items_;   // buffers of a write under way point into them
   std::uint64_t sent_ = 0;  // of the front item
   std::uint64_t bytes_ = 0;
+  std::uint64_t in_place_ = 0;
   digest_state digest_;  // of the last listed item: items are listed one after the other
   std::vector<asio::const_buffer> list_;
 };

@@ -28,6 +28,11 @@ std::vector<buffer> range_of(const window_state& w, std::uint64_t offset, std::u
   return out;
 }
 
+piece_cursor place_in(const window_state& w, std::uint64_t offset) {
+  const auto i = static_cast<std::size_t>(std::ranges::upper_bound(w.begins, offset) - w.begins.begin()) - 1;
+  return {w.pieces, i, offset - w.begins[i]};
+}
+
 std::vector<buffer> range_of(const std::vector<buffer>& pieces, std::uint64_t offset, std::uint64_t length) {
   std::vector<buffer> out;
   std::uint64_t begin = 0;
@@ -59,7 +64,16 @@ void window_state::turn_away(window_access those) {
 void window_state::commit() {
   committed = true;
   turn_away(window_access::put);
-  awaiting_commit.complete_all({});
+  settle();
+}
+
+bool window_state::whole() const {
+  return committed && std::ranges::none_of(users, [](auto* u) { return u->how() == window_access::put; });
+}
+
+void window_state::settle() {
+  if (whole()) awaiting_commit.complete_all({});
+  if (revoked && users.empty()) revoking.complete_all({});
 }
 
 window_use::window_use(std::shared_ptr<window_state> of, window_access how, std::function<void()> on_revoke)
@@ -69,7 +83,7 @@ window_use::window_use(std::shared_ptr<window_state> of, window_access how, std:
 
 window_use::~window_use() {
   std::erase(window_->users, this);
-  if (window_->revoked && window_->users.empty()) window_->revoking.complete_all({});
+  window_->settle();
 }
 
 window_registry::window_registry(asio::any_io_executor ex, std::size_t limit)
@@ -153,10 +167,10 @@ void window::revoke(const std::shared_ptr<detail::window_state>& s, detail::wind
   s->revoking.push_back(begin.wait());
 }
 
-bool window::committed() const noexcept { return state_ && state_->committed; }
+bool window::committed() const noexcept { return state_ && state_->whole(); }
 
 void window::await_commit(const std::shared_ptr<detail::window_state>& s, detail::window_waiters::beginning& begin) {
-  if (s->committed) return begin.complete({});
+  if (s->whole()) return begin.complete({});
   if (s->revoked) return begin.complete(errc::closed);
   s->awaiting_commit.push_back(begin.wait());
 }

@@ -8,6 +8,7 @@
 
 #include "cokv/kvstream/window.hpp"
 #include "cokv/runtime/detail/prepared_executor.hpp"
+#include "link/copy_range.hpp"
 #include "link/link_roster.hpp"
 
 namespace cokv::detail {
@@ -29,6 +30,9 @@ struct window_state {
 
   void revoke();
   void commit();
+  // Committed, and whoever was putting has let go.
+  bool whole() const;
+  void settle();  // a user has gone
 
  private:
   void turn_away(window_access those);
@@ -49,6 +53,8 @@ class window_use {
     const auto f = std::exchange(on_revoke_, nullptr);  // may destroy *this
     if (f) f();
   }
+  // Nobody is there any more who could let go earlier.
+  void keep() noexcept { on_revoke_ = nullptr; }
 
  private:
   std::shared_ptr<window_state> window_;
@@ -78,6 +84,8 @@ class window_registry : public std::enable_shared_from_this<window_registry> {
   std::vector<std::shared_ptr<window_state>> windows_;  // by id
   std::vector<std::uint64_t> free_;
 };
+
+piece_cursor place_in(const window_state& w, std::uint64_t offset);
 
 // [offset, offset + length) of pieces that lie one behind the other.
 std::vector<buffer> range_of(const window_state& w, std::uint64_t offset, std::uint64_t length);

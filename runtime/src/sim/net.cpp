@@ -1,7 +1,12 @@
 #include "net.hpp"
 
+#include <fcntl.h>
+
+#include <system_error>
+
 #include "cokv/runtime/detail/initiate.hpp"
 #include "cokv/runtime/detail/operation.hpp"
+#include "cokv/runtime/memory_handle.hpp"
 #include "services.hpp"
 
 namespace cokv::detail {
@@ -27,7 +32,11 @@ class sim_stream final : public byte_stream::impl {
   std::string peer() const override { return connection_->peer(side_); }
   bool carries_descriptors() const override { return connection_->local(); }
   void attach(byte_stream::descriptor d) override {
-    if (connection_->local()) connection_->attach(side_, std::move(d));
+    if (!connection_->local()) return;
+    // What arrives is another descriptor of the same file, as the system makes one.
+    const int fd = ::fcntl(*d, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) throw std::system_error(errno, std::system_category(), "a descriptor to pass");
+    connection_->attach(side_, memory_handle::of_descriptor(fd, 0, 0).file);
   }
   byte_stream::descriptor take_attached() override { return connection_->take_attached(side_); }
 

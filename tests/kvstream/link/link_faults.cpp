@@ -7,6 +7,7 @@
 
 #include "cokv/kvstream/peer_link.hpp"
 #include "cokv/runtime/error.hpp"
+#include "cokv/runtime/memory_handle.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/sim_net.hpp"
 #include "cokv/runtime/sim_node.hpp"
@@ -21,9 +22,23 @@ namespace {
 
 constexpr std::size_t window_bytes = 256 << 10;
 
+// What links run over: a network, or memory that both sides have, where only a process can fail.
+struct transport {
+  std::string listen = "tcp://localhost:700", connect = "tcp://server:700";
+  bool shared = false;
+
+  buffer memory(std::size_t n) const {
+    auto b = shared ? allocate_shared(n).value() : buffer::host(n);
+    std::ranges::fill(b.bytes(), std::byte{0xdd});
+    return b;
+  }
+};
+const transport tcp, shm{"shm:///run/server", "shm:///run/server", true};
+
 // A worker that offers memory and answers messages, whatever becomes of its links.
 struct server {
-  buffer memory = blank(window_bytes);
+  transport over;
+  buffer memory = over.memory(window_bytes);
   std::optional<window_table> windows;
   link_listener door;
   window offered;
@@ -48,7 +63,7 @@ awaitable<void> echo(server& s, peer_link link) {
 awaitable<void> serve(server& s, std::uint32_t connections) {
   auto ex = co_await asio::this_coro::executor;
   s.windows.emplace(ex);
-  s.door = link_listener::listen(*s.windows, "tcp://localhost:700", small(connections)).value();
+  s.door = link_listener::listen(*s.windows, s.over.listen, small(connections)).value();
   s.offered =
       s.windows->expose({s.memory.slice(0, 1000), s.memory.slice(1000, window_bytes - 1000)}, window_access::both)
           .value();
@@ -71,7 +86,7 @@ awaitable<void> client(sim_context& context, server& s, tally& t, std::uint32_t 
   peer_link link;
   for (int round = 0; round < rounds; ++round) {
     if (!link || link.error()) {
-      auto made = co_await async_connect(here, "tcp://server:700", small(connections), as_result);
+      auto made = co_await async_connect(here, s.over.connect, small(connections), as_result);
       if (!made) {
         ++t.failed;
         t.errors.insert(made.error().message());
@@ -112,11 +127,11 @@ awaitable<void> client(sim_context& context, server& s, tally& t, std::uint32_t 
 }
 
 template <class Faults>
-tally run(std::uint64_t seed, std::uint32_t connections, int rounds, Faults faults) {
+tally run(std::uint64_t seed, std::uint32_t connections, int rounds, Faults faults, const transport& over = tcp) {
   sim_context context(seed);
   auto& net = sim::net::of(context);
   net.faults.socket_buffer = 20 << 10;
-  server s;
+  server s{over};
   tally t;
   sim::node host(context, "server", [&](auto ex) { asio::co_spawn(ex, serve(s, connections), asio::detached); });
   sim::node peer(context, "client",
@@ -143,6 +158,45 @@ TEST_CASE("link faults: on a sound network everything succeeds") {
     CHECK(t.got == 30);
     CHECK(t.echoed == 30);
   }
+}
+
+TEST_CASE("link faults: in shared memory everything succeeds, whatever the network does") {
+  for (auto seed : seeds(30)) {
+    INFO(replay_command(seed));
+    const auto t = run(
+        seed, 1, 5, [](sim_context&, sim::net& net) { net.faults.flip = net.faults.reset = net.faults.refuse = 0.3; },
+        shm);
+    CHECK(t.failed == 0);
+    CHECK(t.put == 30);
+    CHECK(t.got == 30);
+    CHECK(t.echoed == 30);
+  }
+}
+
+TEST_CASE(
+    "link faults: in shared memory a process that dies or stands still is an error, and its next life is served") {
+  tally all;
+  for (auto seed : seeds(500)) {
+    INFO(replay_command(seed));
+    const auto t = run(
+        seed, 1, 4,
+        [&](sim_context& context, sim::net&) {
+          const auto when = duration(context.below(20'000'000));
+          const auto how = context.below(3);
+          clock::of(context.get_executor()).async_wait_for(when, [&, how](error_code) {
+            auto& node = *sim::node::find(context, how == 2 ? "server" : "client");
+            how == 1 ? node.restart() : node.pause();
+          });
+          clock::of(context.get_executor()).async_wait_for(when + 30s, [&, how](error_code) {
+            if (how != 1) sim::node::find(context, how == 2 ? "server" : "client")->resume();
+          });
+        },
+        shm);
+    all.put += t.put;
+    all.failed += t.failed;
+  }
+  CHECK(all.put > 1000);
+  CHECK(all.failed > 100);
 }
 
 TEST_CASE("link faults: wrong bits, broken connections and delays give the right bytes or an error") {
@@ -245,16 +299,16 @@ TEST_CASE("link faults: after a window is revoked nothing writes into it or read
 
 namespace {
 
-awaitable<void> whole_exchange(asio::any_io_executor ex) {
+awaitable<void> whole_exchange(asio::any_io_executor ex, std::string url, buffer memory) {
   window_table here(ex), there(ex);
-  auto door = link_listener::listen(there, "tcp://localhost:0", small(2)).value();
+  auto door = link_listener::listen(there, url, small(2)).value();
   peer_link far, near;
   (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn([&]() -> awaitable<void> { far = co_await door.async_accept(); });
     near = co_await async_connect(here, door.url(), small(2));
   });
   if (!far || !near) co_return;
-  auto memory = blank(40'000), data = patterned(40'000);
+  auto data = patterned(memory.size());
   auto w = there.expose({memory}, window_access::both).value();
   co_await async_flush(data, near.to(w.ref()), 0);
   CHECK(std::ranges::equal(memory.bytes(), data.bytes()));
@@ -271,6 +325,10 @@ awaitable<void> whole_exchange(asio::any_io_executor ex) {
 TEST_CASE("link faults: cancelled or destroyed at any step, everything ends") {
   co_options o;
   o.seeds = 50;
-  cancel_at_every_step(whole_exchange, o);
-  destroy_at_every_step(whole_exchange, o);
+  auto over_tcp = [](auto ex) { return whole_exchange(ex, "tcp://localhost:0", tcp.memory(40'000)); };
+  auto over_shm = [](auto ex) { return whole_exchange(ex, "shm:///run/x", shm.memory(100'000)); };
+  for (const co_body& body : {co_body(over_tcp), co_body(over_shm)}) {
+    cancel_at_every_step(body, o);
+    destroy_at_every_step(body, o);
+  }
 }

@@ -47,6 +47,7 @@ std::vector<std::byte> written(send_queue& queue, std::mt19937_64& random) {
     queue.written(n);
   }
   CHECK(queue.bytes() == 0);
+  CHECK(queue.weight() == 0);
   return out;
 }
 
@@ -91,10 +92,12 @@ TEST_CASE("link_frame: whatever byte of a header is another one, it is refused")
   };
   CHECK(sealed(4, 2) == errc::unsupported);
   CHECK(sealed(5, 0) == errc::protocol);
-  CHECK(sealed(5, 11) == errc::protocol);
+  CHECK(sealed(5, 14) == errc::protocol);
   CHECK(sealed(5, 7) == errc::protocol);  // a ping with a payload
   CHECK(sealed(6, 2) == errc::unsupported);
-  CHECK(sealed(7, 1) == errc::protocol);
+  CHECK(sealed(7, 2) == errc::protocol);
+  for (auto type : {link_type::message, link_type::done, link_type::commit, link_type::grant})
+    CHECK(decode_link(encode({.type = type, .in_place = true})).error() == errc::protocol);
   CHECK(sealed(12, 1) == errc::protocol);
 }
 
@@ -115,7 +118,12 @@ TEST_CASE("link_parser: any split of what a queue wrote gives the same frames, w
       }
       auto header = put_of(n, random() % 2 ? digest_algorithm::xxh3_64 : digest_algorithm::none);
       header.request = f;
+      header.in_place = random() % 4 == 0;
       sent.emplace_back(header, std::vector(data.bytes().begin(), data.bytes().end()));
+      if (header.in_place) {  // where the bytes are, both know; their digest is sent
+        queue.push({.header = header, .answer = f % 2 == 0, .sealed = f + 77});
+        continue;
+      }
       queue.push({.header = header, .payload = std::move(pieces), .answer = f % 2 == 0});
     }
     const auto bytes = written(queue, random);
@@ -144,6 +152,7 @@ TEST_CASE("link_parser: any split of what a queue wrote gives the same frames, w
       } else if (parser.at() == link_parser::state::frame) {
         CHECK(parser.header() == sent[f].first);
         CHECK(parser.intact() == (how != 2 || !parser.header().has_payload()));
+        if (parser.header().in_place && parser.header().has_trailer()) CHECK(parser.sealed() == f + 77);
         if (parser.header().has_payload() && how == 0) CHECK(target == sent[f].second);
         if (parser.header().has_payload() && how == 1) CHECK(parser.kept() == sent[f].second);
         parser.next();

@@ -6,9 +6,8 @@
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/net.hpp"
 #include "cokv/runtime/result.hpp"
+#include "kvstream/link/raw_frames.hpp"
 #include "kvstream/transfers.hpp"
-#include "link/hello.hpp"
-#include "link/link_frame.hpp"
 
 using namespace cokv;
 using namespace cokv::detail;
@@ -16,29 +15,6 @@ using namespace cokv::test;
 using namespace std::chrono_literals;
 
 namespace {
-
-using bytes = std::vector<std::byte>;
-
-bytes frame(link_header h, bytes payload = {}) {
-  h.length = payload.empty() ? h.length : payload.size();
-  const auto head = encode(h);
-  bytes out(head.begin(), head.end());
-  digest_state digest;
-  digest.update(head);
-  digest.update(payload);
-  out.insert(out.end(), payload.begin(), payload.end());
-  if (h.has_trailer())
-    for (int i = 0; i < 8; ++i) out.push_back(static_cast<std::byte>(digest.value() >> (8 * i)));
-  return out;
-}
-
-bytes hello(std::uint64_t session = 5) {
-  link_hello h;
-  h.session = session;
-  h.credits = h.messages = 4;
-  h.chunk = 4096;
-  return frame({.type = link_type::hello, .algorithm = digest_algorithm::xxh3_64}, encode(h));
-}
 
 bytes many(const bytes& one, std::size_t n) {
   bytes out;

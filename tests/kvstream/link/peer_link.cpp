@@ -1,9 +1,13 @@
 #include "cokv/kvstream/peer_link.hpp"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
 
 #include "cokv/kvstream/gather.hpp"
 #include "cokv/runtime/error.hpp"
+#include "cokv/runtime/memory_handle.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
 #include "kvstream/transfers.hpp"
@@ -21,11 +25,43 @@ struct pair_of_links {
   explicit pair_of_links(asio::any_io_executor ex) : here(ex), there(ex) {}
 };
 
+// What a link runs over, and whether the memory behind its windows can be passed to the peer.
+struct transport {
+  std::string_view scheme = "tcp";
+  bool shared = false;
+};
+transport over;
+
+std::string fresh_url() {
+  static int n = 0;
+  if (over.scheme == "tcp") return "tcp://localhost:0";
+  const auto name = "cokv-link-" + std::to_string(::getpid()) + "-" + std::to_string(n++);
+  return "shm://" + (std::filesystem::temp_directory_path() / name).string();
+}
+
+// Memory for a window.
+buffer landing(std::size_t n) {
+  auto b = over.shared ? allocate_shared(n).value() : buffer::host(n);
+  std::ranges::fill(b.bytes(), std::byte{0xdd});
+  return b;
+}
+
+// The same over every kind of link.
+void link_test(const co_body& body, const co_options& options = {}) {
+  for (auto t : {transport{}, transport{"shm", false}, transport{"shm", true}}) {
+    CAPTURE(t.scheme);
+    CAPTURE(t.shared);
+    over = t;
+    co_test(body, options);
+  }
+  over = {};
+}
+
 // Two workers on one context, connected over loopback.
 awaitable<std::unique_ptr<pair_of_links>> connected(link_options near = {}, link_options far = {}) {
   auto ex = co_await asio::this_coro::executor;
   auto p = std::make_unique<pair_of_links>(ex);
-  p->door = link_listener::listen(p->there, "tcp://localhost:0", far).value();
+  p->door = link_listener::listen(p->there, fresh_url(), far).value();
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn([&]() -> awaitable<void> { p->far = co_await p->door.async_accept(); });
     p->near = co_await async_connect(p->here, p->door.url(), near);
@@ -63,7 +99,7 @@ co_options few(std::size_t seeds = 50) {
 }  // namespace
 
 TEST_CASE("peer_link: both sides know who the other is, and messages come in order") {
-  co_test(
+  link_test(
       [](asio::any_io_executor) -> awaitable<void> {
         auto l = co_await connected({.name = "prefill", .topology = "pp2"}, {.name = "decode", .topology = "tp4"});
         CHECK(l->near.peer().name == "decode");
@@ -94,12 +130,12 @@ TEST_CASE("peer_link: both sides know who the other is, and messages come in ord
 TEST_CASE("peer_link: what is put lies in the window, and what is got is what lies there") {
   for (auto digest : {digest_algorithm::none, digest_algorithm::xxh3_64})
     for (std::uint32_t lanes : {1u, 3u})
-      co_test(
+      link_test(
           [&](asio::any_io_executor) -> awaitable<void> {
             link_options o{.digest = digest, .connections = lanes, .credits = 4, .chunk = 64 << 10};
             auto l = co_await connected(o, o);
             const std::size_t bytes = 700'001;
-            auto memory = blank(bytes), data = patterned(bytes, 1);
+            auto memory = landing(bytes), data = patterned(bytes, 1);
             auto w = l->there.expose(cut(memory, {1, 100'000, 7, 65'536}), window_access::both).value();
             auto to = l->near.to(w.ref());
             auto from = l->near.from(w.ref());
@@ -130,10 +166,10 @@ TEST_CASE("peer_link: what is put lies in the window, and what is got is what li
 }
 
 TEST_CASE("peer_link: a window's rules hold, and a broken one breaks no other transfer") {
-  co_test(
+  link_test(
       [](asio::any_io_executor) -> awaitable<void> {
         auto l = co_await connected();
-        auto memory = blank(100);
+        auto memory = landing(100);
         auto put_only = l->there.expose({memory}, window_access::put).value();
         auto get_only = l->there.expose({memory}, window_access::get).value();
         auto chunk = patterned(50);
@@ -180,12 +216,12 @@ TEST_CASE("peer_link: a window's rules hold, and a broken one breaks no other tr
 }
 
 TEST_CASE("peer_link: a failed event fails its transfer alone; a digest never lies about packed bytes") {
-  co_test(
+  link_test(
       [](asio::any_io_executor ex) -> awaitable<void> {
         auto l = co_await connected();
         auto g = geometry::attention(3, 2, 8, dtype::f32, 4);
-        auto source_memory = patterned(pool_bytes(g, 8), 5), landing = blank(pool_bytes(g, 8));
-        kv_view from(g, source_memory, 8), into(g, landing, 8);
+        auto source_memory = patterned(pool_bytes(g, 8), 5), into_memory = landing(pool_bytes(g, 8));
+        kv_view from(g, source_memory, 8), into(g, into_memory, 8);
         slice out(g, {0, 3}, {1, 5, 2}), in(g, {0, 3}, {7, 0, 3});
         auto w = l->there.expose(into.pieces(in).value(), window_access::both).value();
         auto d = any_device(ex);
@@ -209,11 +245,11 @@ TEST_CASE("peer_link: a failed event fails its transfer alone; a digest never li
 }
 
 TEST_CASE("peer_link: greetings that don't fit are refused on both sides") {
-  co_test(
+  link_test(
       [](asio::any_io_executor ex) -> awaitable<void> {
         window_table here(ex), there(ex);
         auto ns = [](const char* model) { return namespace_id::of(model, geometry::attention(1, 1, 8, dtype::f32)); };
-        auto door = link_listener::listen(there, "tcp://localhost:0", {.ns = ns("a")}).value();
+        auto door = link_listener::listen(there, fresh_url(), {.ns = ns("a")}).value();
         auto url = door.url();
         CHECK((co_await async_connect(here, url, {.ns = ns("b")}, as_result)).error() == errc::namespace_mismatch);
         CHECK((co_await async_connect(here, "http://x:1", {}, as_result)).error() == errc::unsupported);
@@ -231,10 +267,10 @@ TEST_CASE("peer_link: greetings that don't fit are refused on both sides") {
 }
 
 TEST_CASE("peer_link: any number of commits, and puts go on beside them") {
-  co_test(
+  link_test(
       [](asio::any_io_executor) -> awaitable<void> {
         auto l = co_await connected({.credits = 2, .messages = 1}, {.credits = 2, .messages = 1});
-        auto memory = blank(10'000), data = patterned(10'000);
+        auto memory = landing(10'000), data = patterned(10'000);
         auto whole = l->there.expose({memory}, window_access::put).value();
         for (int i = 0; i < 300; ++i) {
           auto w = l->there.expose({memory.slice(0, 10)}, window_access::put).value();
@@ -250,12 +286,12 @@ TEST_CASE("peer_link: any number of commits, and puts go on beside them") {
 }
 
 TEST_CASE("peer_link: links of the same two workers, made at once and both ways, leave each other alone") {
-  co_test(
+  link_test(
       [](asio::any_io_executor ex) -> awaitable<void> {
         window_table a(ex), b(ex);
-        auto at_a = link_listener::listen(a, "tcp://localhost:0").value();
-        auto at_b = link_listener::listen(b, "tcp://localhost:0").value();
-        auto memory = blank(1000);
+        auto at_a = link_listener::listen(a, fresh_url()).value();
+        auto at_b = link_listener::listen(b, fresh_url()).value();
+        auto memory = landing(1000);
         auto w = b.expose({memory}, window_access::both).value();
         std::vector<peer_link> links;
         auto connect = [&](window_table from, std::string url) -> awaitable<void> {
@@ -292,10 +328,10 @@ TEST_CASE("peer_link: links of the same two workers, made at once and both ways,
 }
 
 TEST_CASE("peer_link: who verifies takes nothing unverified") {
-  co_test(
+  link_test(
       [](asio::any_io_executor) -> awaitable<void> {
         auto l = co_await connected({.digest = digest_algorithm::none}, {});
-        auto memory = blank(100);
+        auto memory = landing(100);
         auto w = l->there.expose({memory}, window_access::both).value();
         auto put =
             co_await async_flush(patterned(100), l->near.to(w.ref()), 0, {}, completion_level::visible, as_result);

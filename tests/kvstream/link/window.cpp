@@ -58,7 +58,7 @@ TEST_CASE("window: ranges go over pieces, wherever they begin and end") {
     }
 }
 
-TEST_CASE("window: revoking waits for who uses it, committing turns puts away") {
+TEST_CASE("window: revoking waits for who uses it, committing for who puts") {
   co_test([](asio::any_io_executor ex) -> awaitable<void> {
     window_table table(ex);
     auto memory = buffer::host(10);
@@ -70,6 +70,14 @@ TEST_CASE("window: revoking waits for who uses it, committing turns puts away") 
     state->commit();
     CHECK(put_told == 1);
     CHECK(get_told == 0);
+    CHECK(!w.committed());
+    bool committed = false;
+    w.async_committed([&](error_code ec) { committed = !ec; });
+    for (int i = 0; i < 10; ++i) co_await asio::post(asio::deferred);
+    CHECK(!committed);
+    put.reset();
+    for (int i = 0; i < 10 && !committed; ++i) co_await asio::post(asio::deferred);
+    CHECK(committed);
     CHECK(w.committed());
     CHECK((co_await w.async_committed(as_result)).has_value());
     CHECK(table.registry()->find(w.ref(), window_access::put, 0, 1).error() == errc::closed);
@@ -78,7 +86,6 @@ TEST_CASE("window: revoking waits for who uses it, committing turns puts away") 
     w.async_revoke([&](error_code ec) { revoked = !ec; });
     CHECK(get_told == 1);
     CHECK(put_told == 1);  // told once
-    put.reset();
     co_await asio::post(asio::deferred);
     CHECK(!revoked);
     get.reset();

@@ -43,6 +43,11 @@
 // dies; under `mpirun --enable-recovery` the others' links to it fail with errc::unavailable, and MPI_Finalize would wait
 // for it: leave by std::_Exit.
 //
+// Over shm:///PATH a peer on the same machine copies by itself what lies in shared memory (kind shared, or
+// allocate_shared()); what doesn't is sent. What such a peer was lent it may write as long as it lives: if it stands still, its
+// transfers fail as ever, but a window is not revoked before it goes on or is dead. Bytes that are written while they are got are
+// a digest_mismatch.
+//
 // All of it belongs to one context, and is destroyed before it. For networks that are trusted: whoever can connect can
 // end links between others; windows are reached by those alone who were told of them.
 #pragma once
@@ -148,7 +153,7 @@ void connect_link(window_table windows, std::string url, link_options options, l
 void accept_link(const std::shared_ptr<link_acceptor>& from, link_handler h);
 }  // namespace detail
 
-// void(error_code, peer_link). The URL: tcp://HOST:PORT, or mpi://RANK.
+// void(error_code, peer_link). The URL: tcp://HOST:PORT, shm:///PATH, or mpi://RANK.
 template <class Token = asio::deferred_t>
 auto async_connect(window_table windows, std::string url, link_options options = {}, Token&& token = Token()) {
   auto ex = windows.get_executor();

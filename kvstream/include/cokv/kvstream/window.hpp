@@ -18,8 +18,8 @@
 // | cancellation | every kind ends the wait; the window stays revoked                                            |
 // | errors       | none of its own                                                                               |
 //
-// async_committed completes when a peer said that everything is there (sink::async_commit over its link): from then on no
-// put is taken. errc::closed when the window is revoked first. Whether the peer is still alive it does not know: wait for
+// async_committed completes when a peer said that everything is there (sink::async_commit over its link) and nobody else
+// puts any more: from then on no put is taken. errc::closed when the window is revoked first. Whether the peer is still alive it does not know: wait for
 // its link's end beside it. Every kind of cancellation ends the wait.
 //
 // A destroyed window is revoked; its buffers are referenced until their last reader or writer is done, which keeps

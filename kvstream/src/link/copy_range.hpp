@@ -1,0 +1,71 @@
+// Copies between two lists of pieces, each as if its pieces lay one behind the other.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "cokv/kvstream/digest.hpp"
+#include "cokv/runtime/buffer.hpp"
+
+namespace cokv::detail {
+
+// A place in a list of pieces that only moves on.
+class piece_cursor {
+ public:
+  piece_cursor(const std::vector<buffer>& pieces, std::size_t piece = 0, std::uint64_t offset = 0)
+      : pieces_(&pieces), piece_(piece), offset_(offset) {
+    settle();
+  }
+
+  std::span<std::byte> here() const { return (*pieces_)[piece_].bytes().subspan(offset_); }
+  void advance(std::uint64_t n) {
+    offset_ += n;
+    settle();
+  }
+
+ private:
+  void settle() {
+    while (piece_ < pieces_->size() && offset_ >= (*pieces_)[piece_].size()) offset_ -= (*pieces_)[piece_++].size();
+  }
+
+  const std::vector<buffer>* pieces_;
+  std::size_t piece_;
+  std::uint64_t offset_;
+};
+
+// The next n bytes of both, which have them and do not overlap; they are digested in the same pass where a digest is
+// given. Ordered before any later store.
+inline void copy_range(digest_state* digest, piece_cursor& into, piece_cursor& from, std::uint64_t n) noexcept {
+  constexpr std::uint64_t least_streamed = 2 << 10;  // smaller pieces cost more by themselves than they save
+  // What goes past the caches is decided by the whole: its pieces are as many bytes that nobody here reads again.
+  const auto path = n >= (64 << 10) ? best_copy_path() : copy_path::automatic;
+  while (n > 0) {
+    const auto to = into.here();
+    const auto source = from.here();
+    const auto here = std::min<std::uint64_t>({to.size(), source.size(), n});
+    if (here >= least_streamed) {
+      digest ? digest->copy(to.first(here), source.first(here), path)
+             : copy_bytes(to.first(here), source.first(here), path);
+    } else {
+      std::memcpy(to.data(), source.data(), here);
+      if (digest) digest->update(source.first(here));
+    }
+    into.advance(here);
+    from.advance(here);
+    n -= here;
+  }
+}
+
+// The next n bytes.
+inline void digest_range(digest_state& digest, piece_cursor& of, std::uint64_t n) noexcept {
+  while (n > 0) {
+    const auto bytes = of.here();
+    const auto here = std::min<std::uint64_t>(bytes.size(), n);
+    digest.update(bytes.first(here));
+    of.advance(here);
+    n -= here;
+  }
+}
+
+}  // namespace cokv::detail

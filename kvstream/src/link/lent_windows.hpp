@@ -1,0 +1,55 @@
+// Windows whose memory the peer of a link has mapped, and accesses by itself until it says that it does no more. Each is
+// held as in use, which keeps its memory from being reused: also when the link is broken, as long as the peer lives.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <tuple>
+
+#include "link/window_layout.hpp"
+#include "link/window_state.hpp"
+
+namespace cokv::detail {
+
+// A window, and how it is accessed: put or get.
+struct window_key {
+  std::uint64_t id = 0, generation = 0;
+  window_access access = window_access::put;
+  friend auto operator<=>(const window_key&, const window_key&) = default;
+};
+
+class lent_windows {
+ public:
+  using descriptor = std::shared_ptr<const int>;
+  struct grant {
+    window_layout layout;
+    std::vector<descriptor> passed;
+  };
+
+  // errc::unsupported for memory that can't be shared, or for too much of it. `on_revoke` is called once, when the
+  // window is to be given back.
+  result<grant> lend(std::shared_ptr<window_state> window, window_access access, std::function<void()> on_revoke);
+  void returned(const window_key& key) { lent_.erase(key); }
+  bool has(const window_key& key) const { return lent_.contains(key); }
+
+  bool empty() const noexcept { return lent_.empty(); }
+  // All that is lent, to be held until the peer is gone.
+  std::shared_ptr<void> take();
+
+ private:
+  struct lent {
+    std::vector<buffer> pieces;  // the window forgets them when it is revoked
+    std::unique_ptr<window_use> use;
+  };
+  struct memory {
+    std::weak_ptr<const int> file;
+    std::uint32_t number = 0;
+  };
+  std::map<window_key, lent> lent_;
+  std::map<const int*, memory> memories_;  // that the peer has
+  std::vector<std::uint32_t> forgotten_;   // the peer is to be told
+  std::uint32_t next_number_ = 0;
+};
+
+}  // namespace cokv::detail

@@ -1,0 +1,430 @@
+// Windows that both sides of a link have in memory: who puts or gets copies by itself. What is called back is not
+// touched any more, who stands still holds what it has, and a peer that breaks the rules ends its link alone.
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <optional>
+
+#include "cokv/kvstream/peer_link.hpp"
+#include "cokv/runtime/deadline.hpp"
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/memory_handle.hpp"
+#include "cokv/runtime/net.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/sim_node.hpp"
+#include "cokv/runtime/with.hpp"
+#include "kvstream/link/raw_frames.hpp"
+#include "kvstream/transfers.hpp"
+#include "link/link_parser.hpp"
+#include "link/window_layout.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::size_t window_bytes = 300'000;
+constexpr std::string_view place = "shm:///run/decode";
+
+buffer shared_blank(std::size_t n) {
+  auto b = allocate_shared(n).value();
+  std::ranges::fill(b.bytes(), std::byte{0xdd});
+  return b;
+}
+
+bool all(const buffer& b, std::byte what) {
+  return std::ranges::all_of(b.bytes(), [&](std::byte x) { return x == what; });
+}
+
+link_options small() { return {.credits = 8, .messages = 4, .chunk = 16 << 10, .greeting = 1s, .silence = 3s}; }
+
+// In simulation every step is one of a seed's: on the real clock the other tests run these links.
+void simulated(std::size_t count, const std::function<awaitable<void>(sim_context&)>& body) {
+  for (auto seed : seeds(count)) {
+    INFO(replay_command(seed));
+    sim_context context(seed);
+    bool ended = false;
+    asio::co_spawn(context.get_executor(), body(context), [&](std::exception_ptr e) {
+      ended = !e;
+      if (e) std::rethrow_exception(e);
+    });
+    CHECK(context.run() == sim_context::outcome::done);
+    CHECK(ended);
+  }
+}
+
+auto put(const buffer& data, const peer_link& by, window_ref to, std::uint64_t at = 0) {
+  return async_flush(data, by.to(to), at, {}, completion_level::visible, as_result);
+}
+
+}  // namespace
+
+TEST_CASE("window_layout: reads back as written, and nothing else is read") {
+  const window_layout layout{.forgotten = {7}, .passed = {8, 9}, .pieces = {{8, 4096, 100}, {9, 0, 1}}};
+  const auto bytes = encode(layout);
+  CHECK(decode_layout(bytes).value() == layout);
+  for (std::size_t n = 0; n < bytes.size(); ++n) CHECK(!decode_layout(std::span(bytes).first(n)));
+  auto longer = bytes;
+  longer.push_back({});
+  CHECK(decode_layout(longer).error() == errc::protocol);
+  auto refused = [](window_layout l) { return decode_layout(encode(l)).error() == errc::protocol; };
+  CHECK(refused({}));                           // no bytes at all
+  CHECK(refused({.pieces = {{1, 0, 0}}}));      // none of a piece
+  CHECK(refused({.pieces = {{1, ~0ull, 2}}}));  // beyond all memory
+  CHECK(refused({.pieces = {{1, 0, 1ull << 63}, {1, 0, 1ull << 63}}}));
+  CHECK(refused({.passed = std::vector<std::uint32_t>(257), .pieces = {{1, 0, 1}}}));
+  auto many = bytes;
+  many[0] = std::byte{0xff};  // counts beyond what there is
+  CHECK(decode_layout(many).error() == errc::protocol);
+}
+
+TEST_CASE("in place: puts and gets of any cut, into scattered memory, with and without digests") {
+  for (auto digest : {digest_algorithm::none, digest_algorithm::xxh3_64})
+    simulated(20, [&](sim_context& context) -> awaitable<void> {
+      auto ex = context.get_executor();
+      window_table here(ex), there(ex);
+      auto o = small();
+      o.digest = digest;
+      auto door = link_listener::listen(there, place, o).value();
+      auto near = co_await async_connect(here, std::string(place), o);
+      auto far = co_await door.async_accept();
+      // Two memories, pieces out of order, some smaller than what is streamed.
+      auto first = shared_blank(200'000), second = shared_blank(200'000);
+      std::vector<buffer> pieces{second.slice(1000, 100'000), first.slice(0, 3), first.slice(5000, 150'000),
+                                 second.slice(0, 1000)};
+      std::uint64_t size = 0;
+      for (auto& p : pieces) size += p.size();
+      auto w = there.expose(pieces, window_access::both).value();
+      auto data = patterned(size, context.seed()), back = blank(size);
+      for (std::uint64_t at = 0; at < size;) {
+        const auto n = std::min<std::uint64_t>(size - at, 1 + context.below(60'000));
+        CHECK((co_await put(data.slice(at, n), near, w.ref(), at)).has_value());
+        at += n;
+      }
+      CHECK(w.bytes_put() == size);
+      std::uint64_t at = 0;
+      for (auto& p : pieces) {
+        CHECK(std::ranges::equal(p.bytes(), data.slice(at, p.size()).bytes()));
+        at += p.size();
+      }
+      CHECK(all(first.slice(3, 4997), std::byte{0xdd}));
+      CHECK((co_await async_fetch(near.from(w.ref()), 0, back, {}, as_result)).has_value());
+      CHECK(std::ranges::equal(back.bytes(), data.bytes()));
+      CHECK(w.bytes_got() == size);
+      CHECK((co_await put(data.slice(0, 10), near, w.ref(), size - 9)).error() == errc::out_of_range);
+      auto lying = w.ref();
+      lying.size += 1000;
+      CHECK((co_await put(data.slice(0, 10), near, lying, size)).error() == errc::out_of_range);
+      lying = w.ref();
+      ++lying.generation;
+      CHECK((co_await put(data, near, lying)).error() == errc::stale_reference);
+      auto guarded = there.expose({first}, window_access::get).value();
+      CHECK((co_await put(data.slice(0, 1000), near, guarded.ref())).error() == errc::permission_denied);
+      CHECK(!near.error());
+      near.close();
+      (void)co_await near.async_closed();
+      (void)co_await far.async_closed();
+      (void)co_await w.async_revoke();
+      pieces.clear();
+      guarded = {};
+      CHECK(first.use_count() == second.use_count());
+    });
+}
+
+TEST_CASE("in place: once a revocation is complete nothing is written; a commit waits for everybody who writes") {
+  std::size_t cut_off = 0;
+  simulated(200, [&](sim_context& context) -> awaitable<void> {
+    auto ex = context.get_executor();
+    window_table one(ex), two(ex), there(ex);
+    auto door = link_listener::listen(there, place, small()).value();
+    auto a = co_await async_connect(one, std::string(place), small());
+    auto at_a = co_await door.async_accept();
+    auto b = co_await async_connect(two, std::string(place), small());
+    auto at_b = co_await door.async_accept();
+    auto memory = shared_blank(window_bytes), data = patterned(window_bytes), back = blank(window_bytes);
+    auto w = there.expose({memory}, window_access::both).value();
+    const auto ref = w.ref();
+    const bool commits = context.chance(0.5);
+    std::size_t ended = 0;
+    (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+      for (auto* link : {&a, &b})
+        group.spawn([&, link]() -> awaitable<void> {
+          for (int i = 0; i < 3; ++i) {
+            auto done = co_await put(data, *link, ref);
+            cut_off += !done;
+            if (!done) CHECK(done.error() == (commits ? errc::closed : errc::stale_reference));
+          }
+          ++ended;
+        });
+      group.spawn([&]() -> awaitable<void> {
+        auto got = co_await async_fetch(a.from(ref), 0, back, {}, as_result);
+        // Bytes that were written while they were got are not what their owner saw.
+        if (!got) CHECK((got.error() == errc::stale_reference || got.error() == errc::digest_mismatch));
+        ++ended;
+      });
+      co_await clock::of(ex).async_wait_for(duration(context.below(3'000'000)));
+      if (commits) {
+        CHECK((co_await a.to(ref).async_commit(as_result)).has_value());
+        CHECK((co_await w.async_committed(as_result)).has_value());
+        CHECK(w.committed());
+      } else {
+        CHECK((co_await w.async_revoke(as_result)).has_value());
+      }
+      std::ranges::fill(memory.bytes(), std::byte{0x55});
+      while (ended < 3) co_await clock::of(ex).async_wait_for(1ms);
+      CHECK(all(memory, std::byte{0x55}));
+    });
+    CHECK((!a.error() && !b.error()));
+    a.close();
+    b.close();
+    (void)co_await at_a.async_closed();
+    (void)co_await at_b.async_closed();
+  });
+  CHECK((one_seed() || cut_off > 100));
+}
+
+TEST_CASE("in place: a peer that stands still keeps what it was lent until it dies or goes on; transfers end before") {
+  for (const bool dies : {true, false})
+    simulated(20, [&](sim_context& context) -> awaitable<void> {
+      auto ex = context.get_executor();
+      window_table there(ex);
+      auto door = link_listener::listen(there, place, small()).value();
+      auto memory = shared_blank(window_bytes);
+      auto w = there.expose({memory}, window_access::both).value();
+      std::optional<sim::node> peer;
+      auto writes = [&, ref = w.ref()](asio::any_io_executor on) -> awaitable<void> {
+        window_table own(on);
+        auto link = co_await async_connect(own, std::string(place), small());
+        auto data = patterned(window_bytes);
+        while (co_await put(data, link, ref)) continue;
+        (void)co_await link.async_closed(as_result);
+      };
+      peer.emplace(context, "peer", [&](auto on) { asio::co_spawn(on, writes(on), asio::detached); });
+      auto link = co_await door.async_accept();
+      while (w.bytes_put() < 3 * window_bytes) co_await clock::of(ex).async_wait_for(1ms);
+      peer->pause();
+      CHECK((co_await link.async_closed(as_result)).has_value());
+      CHECK(link.error() == errc::unavailable);
+      bool revoked = false;
+      w.async_revoke([&](error_code) { revoked = true; });
+      co_await clock::of(ex).async_wait_for(60s);
+      CHECK(!revoked);
+      CHECK(memory.use_count() > 1);  // in quarantine
+      dies ? peer->kill() : peer->resume();
+      co_await clock::of(ex).async_wait_for(10s);
+      CHECK(revoked);
+      CHECK(memory.use_count() == 1);
+      std::ranges::fill(memory.bytes(), std::byte{0x55});
+      co_await clock::of(ex).async_wait_for(10s);
+      CHECK(all(memory, std::byte{0x55}));
+      door.close();
+    });
+}
+
+TEST_CASE("in place: memory that is gone is unmapped at the peer with the next grant") {
+  simulated(5, [&](sim_context& context) -> awaitable<void> {
+    auto ex = context.get_executor();
+    window_table here(ex), there(ex);
+    auto door = link_listener::listen(there, place, small()).value();
+    auto near = co_await async_connect(here, std::string(place), small());
+    auto far = co_await door.async_accept();
+    auto maps = [] {
+      std::size_t n = 0;
+      std::ifstream in("/proc/self/maps");
+      for (std::string line; std::getline(in, line);) n += line.find("memfd:cokv") != line.npos;
+      return n;
+    };
+    const auto before = maps();
+    auto data = patterned(window_bytes);
+    for (int i = 0; i < 20; ++i) {
+      auto memory = shared_blank(window_bytes);
+      auto w = there.expose({memory}, window_access::put).value();
+      CHECK((co_await put(data, near, w.ref())).has_value());
+      CHECK(std::ranges::equal(data.bytes(), memory.bytes()));
+      (void)co_await w.async_revoke();
+    }
+    CHECK(maps() <= before + 2);
+  });
+}
+
+namespace {
+
+// A peer by hand, which has greeted and was told of the window.
+struct by_hand {
+  byte_stream raw;
+  link_parser parser;
+
+  awaitable<void> send(bytes what) { (void)co_await asio::async_write(raw, asio::buffer(what), as_result); }
+  // The next frame that is not a ping, or none.
+  awaitable<std::optional<link_header>> next() {
+    for (;;) {
+      if (parser.at() == link_parser::state::frame) parser.next();
+      while (parser.at() != link_parser::state::frame) {
+        if (parser.at() == link_parser::state::place) parser.keep();
+        std::byte one;
+        if (!co_await raw.async_read_some(asio::buffer(&one, 1), as_result)) co_return std::nullopt;
+        parser.feed({&one, 1});
+      }
+      if (parser.header().type != link_type::ping) co_return parser.header();
+    }
+  }
+};
+
+bytes in_place(link_header h, const buffer& data) {
+  h.in_place = true;
+  h.length = data.size();
+  h.algorithm = digest_algorithm::xxh3_64;
+  const auto head = encode(h);
+  digest_state digest;
+  digest.update(head);
+  digest.update(data.bytes());
+  bytes out(head.begin(), head.end());
+  for (int i = 0; i < 8; ++i) out.push_back(static_cast<std::byte>(digest.value() >> (8 * i)));
+  return out;
+}
+
+// What the far side, which offers a window, makes of a peer by hand.
+void against(const std::function<awaitable<void>(by_hand&, window_ref, buffer)>& body, error_code ends) {
+  simulated(5, [&](sim_context& context) -> awaitable<void> {
+    auto ex = context.get_executor();
+    window_table there(ex);
+    auto door = link_listener::listen(there, place, small()).value();
+    auto memory = shared_blank(window_bytes);
+    auto w = there.expose({memory}, window_access::both).value();
+    by_hand peer;
+    peer.raw = co_await network::of(ex).async_connect(endpoint::local("/run/decode"));
+    co_await peer.send(hello());
+    auto link = co_await door.async_accept();
+    CHECK((co_await peer.next())->type == link_type::hello);
+    co_await body(peer, w.ref(), memory);
+    if (ends) {
+      CHECK((co_await with_deadline(link.async_closed(), 1s)).has_value());
+      CHECK(link.error() == ends);
+    } else {
+      CHECK(!link.error());
+      link.close();
+    }
+    peer.raw.close();
+    (void)co_await link.async_closed();
+    (void)co_await w.async_revoke();
+  });
+}
+
+link_header open_of(window_ref w) {
+  return {.type = link_type::open, .code = 1, .request = 9, .window = w.id, .generation = w.generation};
+}
+
+link_header put_of(window_ref w) {
+  return {.type = link_type::put, .request = 10, .window = w.id, .generation = w.generation};
+}
+
+}  // namespace
+
+TEST_CASE("in place: a put is verified where it lies") {
+  against(
+      [](by_hand& peer, window_ref w, buffer memory) -> awaitable<void> {
+        co_await peer.send(frame(open_of(w)));
+        const auto grant = co_await peer.next();
+        CHECK(grant->type == link_type::grant);
+        const auto layout = decode_layout(peer.parser.kept()).value();
+        CHECK(layout.passed.size() == 1);
+        CHECK(layout.pieces == std::vector{window_layout::piece{layout.passed[0], 0, window_bytes}});
+        memory_handle passed;
+        passed.file = peer.raw.take_attached();
+        auto mapped = import_shared(passed).value();
+        auto data = patterned(4096);
+        std::ranges::copy(data.bytes(), mapped.data());
+        co_await peer.send(in_place(put_of(w), data));
+        CHECK((co_await peer.next())->code == 0);
+        mapped.bytes()[100] ^= std::byte{1};  // not what was said to lie there
+        co_await peer.send(in_place(put_of(w), data));
+        CHECK((co_await peer.next())->code != 0);
+        auto bare = put_of(w);
+        bare.in_place = true;
+        bare.length = 4096;
+        co_await peer.send(frame(bare));  // nothing is taken unverified
+        CHECK((co_await peer.next())->code != 0);
+        CHECK(memory.bytes()[0] == data.bytes()[0]);
+      },
+      {});
+}
+
+TEST_CASE("in place: what was not granted, or may not be so, ends the link") {
+  against([](by_hand& peer, window_ref w,
+             buffer) -> awaitable<void> { co_await peer.send(in_place(put_of(w), patterned(100))); },
+          errc::protocol);
+  against(
+      [](by_hand& peer, window_ref w, buffer) -> awaitable<void> {
+        co_await peer.send(frame({.type = link_type::get,
+                                  .request = 3,
+                                  .window = w.id,
+                                  .generation = w.generation,
+                                  .length = 10,
+                                  .in_place = true}));
+      },
+      errc::protocol);
+  against(
+      [](by_hand& peer, window_ref w, buffer) -> awaitable<void> {
+        auto odd = open_of(w);
+        odd.code = 3;
+        co_await peer.send(frame(odd));
+      },
+      errc::protocol);
+  against(
+      [](by_hand& peer, window_ref, buffer) -> awaitable<void> {
+        co_await peer.send(
+            frame({.type = link_type::grant, .request = 1}, encode(window_layout{.pieces = {{0, 0, 10}}})));
+      },
+      errc::protocol);
+  against(
+      [](by_hand& peer, window_ref, buffer) -> awaitable<void> {
+        co_await peer.send(frame({.type = link_type::recall, .code = 9, .request = 1}));
+      },
+      errc::protocol);
+  against(  // recalls of what was never lent are answered, and counted
+      [](by_hand& peer, window_ref, buffer) -> awaitable<void> {
+        for (std::uint64_t i = 1; i <= 500; ++i)
+          co_await peer.send(frame({.type = link_type::recall, .code = 1, .request = i}));
+      },
+      {});
+}
+
+TEST_CASE("in place: a grant that lies about its memory ends the link of who believed it") {
+  const window_ref w{0, 77, window_bytes};
+  auto grants = [&](window_layout layout, bool passes) -> error_code {
+    error_code outcome;
+    simulated(5, [&](sim_context& context) -> awaitable<void> {
+      auto ex = context.get_executor();
+      window_table here(ex);
+      auto door = network::of(ex).listen(endpoint::local("/run/liar")).value();
+      peer_link link;
+      error_code failed;
+      (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+        group.spawn([&]() -> awaitable<void> {
+          by_hand peer;
+          peer.raw = co_await door.async_accept();
+          CHECK((co_await peer.next())->type == link_type::hello);
+          co_await peer.send(hello());
+          const auto asked = co_await peer.next();
+          CHECK(asked->type == link_type::open);
+          auto memory = shared_blank(window_bytes);
+          if (passes) peer.raw.attach(export_shared(memory)->file);
+          co_await peer.send(frame({.type = link_type::grant, .request = asked->request}, encode(layout)));
+          while (co_await peer.next()) continue;
+          peer.raw.close();
+        });
+        link = co_await async_connect(here, "shm:///run/liar", small());
+        failed = (co_await put(patterned(window_bytes), link, w)).error();
+        link.close();
+        (void)co_await link.async_closed();
+      });
+      outcome = failed;
+    });
+    return outcome;
+  };
+  CHECK(grants({.passed = {1}, .pieces = {{1, 0, window_bytes + 4096}}}, true) == errc::protocol);
+  CHECK(grants({.passed = {1}, .pieces = {{1, 1ull << 40, 10}}}, true) == errc::protocol);
+  CHECK(grants({.passed = {1}, .pieces = {{1, 0, window_bytes}}}, false) == errc::protocol);  // nothing came
+  CHECK(grants({.pieces = {}}, false) == errc::protocol);
+}

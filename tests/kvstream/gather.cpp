@@ -161,7 +161,55 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("memory that the host can't reach is refused where a kernel on the host would pack it") {
+namespace {
+
+// On a device's own memory, where no kernel of the host packs: its copies do.
+awaitable<void> device_round_trip(asio::any_io_executor ex) {
+  const auto g = mixed();
+  stage s(ex, 60);
+  const auto bytes = pool_bytes(g, 3);
+  auto memory = patterned(bytes), back = blank(bytes);
+  auto near = s.dev.allocate(bytes).value(), far = s.dev.allocate(bytes).value();
+  CHECK(!near.host_accessible());
+  CHECK(!s.copies.copy(near, memory));
+  CHECK(!s.copies.copy(far, back));
+  const auto filled = s.copies.record();
+  slice what(g, {0, 4}, {2, 0});
+  what.tokens({1, 6});
+  local_window window(blank(what.bytes()), s.copies);
+  auto sent = co_await async_gather(kv_view(g, near, 3), what, window.to(), 0,
+                                    {.through = &s.through, .begin = after(filled)}, as_result);
+  if (!sent) co_return;
+  CHECK(sent->digest == digest_of(window.memory().bytes()));
+  auto got = co_await async_scatter(window.from(), 0, kv_view(g, far, 3), what,
+                                    {.through = &s.through, .digest = sent->digest}, as_result);
+  if (!got) co_return;
+  CHECK(!s.copies.copy(back, far));
+  if (!co_await s.copies.record().async_wait(as_result)) co_return;
+  const auto at = naive_bytes(g, 3, {{0, 4}, {1, 6}, {0, 99}, {2, 0}});
+  std::size_t i = 0, wrong = 0;
+  for (auto offset : at) {
+    wrong += window.memory().bytes()[i++] != memory.bytes()[offset];
+    wrong += back.bytes()[offset] != memory.bytes()[offset];
+    back.bytes()[offset] = std::byte{0xdd};
+  }
+  CHECK(wrong == 0);
+  CHECK(std::ranges::all_of(back.bytes(), [](std::byte b) { return b == std::byte{0xdd}; }));
+  (void)co_await async_gather(kv_view(g, near, 3), what, window.to(), 0, {.through = &s.through, .digest = false},
+                              as_result);
+  (void)co_await async_scatter(window.from(), 0, kv_view(g, near, 3), what,
+                               {.through = &s.through, .digest = sent->digest + 1}, as_result);
+}
+
+}  // namespace
+
+TEST_CASE("what lies on a device is packed and unpacked by its copies, and digested on the way") {
+  co_test(device_round_trip, {.real = false, .seeds = 200});
+  cancel_at_every_step(device_round_trip, {.real = false, .seeds = 1});
+  destroy_at_every_step(device_round_trip, {.real = false, .seeds = 1});
+}
+
+TEST_CASE("memory that is neither the host's nor the packing device's is refused") {
   co_test([](asio::any_io_executor ex) -> awaitable<void> {
     const auto g = mixed();
     stage s(ex);

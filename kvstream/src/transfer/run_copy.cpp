@@ -133,7 +133,51 @@ void move_runs(digest_state* digest, std::span<Byte> packed, std::span<const kv_
   hash();
 }
 
+template <class F>
+void for_each_chunk(std::span<const kv_run> runs, const F& f) {
+  for (const auto& run : runs)
+    for (std::uint64_t row = 0; row < run.rows; ++row)
+      for (std::uint64_t c = 0; c < run.chunks; ++c)
+        f(run.buffer, run.offset + row * run.row_stride + c * run.chunk_stride, run.chunk_bytes);
+}
+
+// Neighbours in memory are one copy: they are neighbours in what is packed as well.
+std::vector<copy_op> copies(const buffer& packed, std::span<const kv_run> runs, std::span<const buffer> memory,
+                            bool packs) {
+  std::vector<copy_op> out;
+  std::uint64_t at = 0, begin = 0, bytes = 0;
+  std::uint32_t of = 0;
+  auto close = [&] {
+    if (bytes == 0) return;
+    auto here = packed.slice(at, bytes), there = memory[of].slice(begin, bytes);
+    out.push_back(packs ? copy_op{std::move(here), std::move(there)} : copy_op{std::move(there), std::move(here)});
+    at += std::exchange(bytes, 0);
+  };
+  for_each_chunk(runs, [&](std::uint32_t b, std::uint64_t offset, std::uint64_t n) {
+    if (bytes > 0 && b == of && offset == begin + bytes) {
+      bytes += n;
+      return;
+    }
+    close();
+    of = b;
+    begin = offset;
+    bytes = n;
+  });
+  close();
+  return out;
+}
+
 }  // namespace
+
+std::vector<copy_op> packing_copies(const buffer& packed, std::span<const kv_run> runs,
+                                    std::span<const buffer> memory) {
+  return copies(packed, runs, memory, true);
+}
+
+std::vector<copy_op> unpacking_copies(const buffer& packed, std::span<const kv_run> runs,
+                                      std::span<const buffer> memory) {
+  return copies(packed, runs, memory, false);
+}
 
 std::vector<run_group> cut(std::span<const kv_run> runs, std::uint64_t room) {
   cutter c(room);

@@ -1,5 +1,5 @@
 // Packs what a slice covers into one stretch of bytes, and back: fragments too small for a call each are moved row by
-// row, and hashed by the piece while the cache still has them. Host memory only.
+// row, and hashed by the piece while the cache still has them.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +19,15 @@ struct run_group {
 // In order, at most `room` bytes each; rows are torn only where one alone is longer.
 std::vector<run_group> cut(std::span<const kv_run> runs, std::uint64_t room);
 
-// `packed` has the runs' bytes, and the digest, if there is one, takes them in.
+// Host memory only. `packed` has the runs' bytes, and the digest, if there is one, takes them in.
 void pack(digest_state* digest, std::span<std::byte> packed, std::span<const kv_run> runs,
           std::span<const buffer> memory) noexcept;
 void unpack(digest_state* digest, std::span<const std::byte> packed, std::span<const kv_run> runs,
             std::span<const buffer> memory) noexcept;
+
+// The same as copies for a device that has the memory: one for each extent.
+std::vector<copy_op> packing_copies(const buffer& packed, std::span<const kv_run> runs, std::span<const buffer> memory);
+std::vector<copy_op> unpacking_copies(const buffer& packed, std::span<const kv_run> runs,
+                                      std::span<const buffer> memory);
 
 }  // namespace cokv::detail

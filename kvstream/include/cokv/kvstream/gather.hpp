@@ -14,7 +14,8 @@
 // | completes    | as async_flush; transferred.digest is of all bytes in slice order, where one was made     |
 // | errors       | as async_flush; stale_reference, out_of_range, invalid_argument (kv_view); a scatter's    |
 // |              | also for a block that is freed meanwhile (stale_reference) or covered twice               |
-// |              | (invalid_argument); wrong_device: packed, and the host can't reach the memory;            |
+// |              | (invalid_argument); wrong_device: packed, and neither the host nor the packing stream's   |
+// |              | device can reach the memory;                                                              |
 // |              | digest_mismatch: what the slice covers is undefined                                       |
 #pragma once
 
@@ -30,7 +31,8 @@
 
 namespace cokv {
 
-// Staging and the stream whose launched kernels pack. Both outlive the transfers; host-accessible memory only. Gathers
+// Staging and the stream that packs: by kernels launched on it where the host reaches the memory, else by one batch of
+// copies for each staging buffer, an extent each. Staging is host memory. Both outlive the transfers. Gathers
 // through one of them pack in the order in which they began, so that a layer that is not computed yet never holds up
 // one that is.
 struct packing {

@@ -10,6 +10,8 @@ pkg_check_modules(ompi QUIET ompi-c)  # its header: the library is loaded at run
 set(COKV_HAVE_MPI ${ompi_FOUND})
 find_program(COKV_MPIRUN mpirun)
 set(COKV_MPI_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)  # containers have no other user
+pkg_check_modules(ucx QUIET ucx>=1.13)  # its headers, likewise
+set(COKV_HAVE_UCX ${ucx_FOUND})
 list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
 find_package(oneDNN REQUIRED)
 if(COKV_BUILD_APPS)
@@ -30,4 +32,4 @@ else()
     message(FATAL_ERROR "COKV_CUDA=ON but no CUDA toolkit was found")
   endif()
 endif()
-message(STATUS "cokv: CUDA device ${COKV_HAVE_CUDA}, io_uring ${uring_FOUND}, MPI ${ompi_FOUND}, sanitizers '${COKV_SANITIZE}'")
+message(STATUS "cokv: CUDA device ${COKV_HAVE_CUDA}, io_uring ${uring_FOUND}, MPI ${ompi_FOUND}, UCX ${ucx_FOUND}, sanitizers '${COKV_SANITIZE}'")

@@ -224,7 +224,8 @@ result<link_listener> link_listener::listen(window_table windows, std::string_vi
   if (auto ec = detail::check(options)) return ec;
   auto door = detail::listen_streams(windows.get_executor(), *url);
   if (!door) return door.error();
-  if (url->scheme == detail::link_scheme::tcp) url->at.port = door->local_endpoint().port;
+  if (url->scheme == detail::link_scheme::tcp || url->scheme == detail::link_scheme::ucx)
+    url->at.port = door->local_endpoint().port;
   options = detail::fitting(std::move(options), *url);
   auto acceptor = std::make_shared<detail::link_acceptor>(std::move(windows), std::move(*door), std::move(*url),
                                                           std::move(options));

@@ -6,6 +6,7 @@
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "link/mpi/mpi_network.hpp"
+#include "link/ucx/ucx_network.hpp"
 
 namespace cokv::detail {
 namespace {
@@ -31,7 +32,7 @@ result<link_url> parse_path(std::string_view text) {
 std::string link_url::to_string() const {
   if (scheme == link_scheme::mpi) return "mpi://" + (rank == any_rank ? std::string() : std::to_string(rank));
   if (scheme == link_scheme::shm) return "shm://" + at.path();
-  return "tcp://" + at.to_string();
+  return (scheme == link_scheme::ucx ? "ucx://" : "tcp://") + at.to_string();
 }
 
 result<link_url> parse_link_url(std::string_view text) {
@@ -40,15 +41,17 @@ result<link_url> parse_link_url(std::string_view text) {
   const auto scheme = text.substr(0, colon), rest = text.substr(colon + 3);
   if (scheme == "mpi") return parse_rank(rest);
   if (scheme == "shm") return parse_path(rest);
-  if (scheme != "tcp") return errc::unsupported;
+  const bool ucx = scheme == "ucx";
+  if (scheme != "tcp" && !ucx) return errc::unsupported;
   auto at = parse_endpoint(rest);
   if (!at) return errc::invalid_argument;
-  return link_url{.at = std::move(*at)};
+  return link_url{.scheme = ucx ? link_scheme::ucx : link_scheme::tcp, .at = std::move(*at)};
 }
 
 awaitable<result<byte_stream>> connect_stream(link_url to) {
   auto ex = co_await asio::this_coro::executor;
   if (to.scheme == link_scheme::mpi) co_return co_await connect_mpi(to.rank);
+  if (to.scheme == link_scheme::ucx) co_return co_await connect_ucx(to.at);
   co_return co_await network::of(ex).async_connect(to.at, as_result);
 }
 
@@ -57,6 +60,7 @@ result<listener> listen_streams(const asio::any_io_executor& ex, const link_url&
     if (at.rank != link_url::any_rank) return errc::invalid_argument;  // whoever connects is who comes
     return listen_mpi(ex);
   }
+  if (at.scheme == link_scheme::ucx) return listen_ucx(ex, at.at);
   return network::of(ex).listen(at.at);
 }
 

@@ -1,4 +1,4 @@
-// Which kind of link, and where: tcp://HOST:PORT; shm:///PATH; mpi://RANK, and mpi:// to listen.
+// Which kind of link, and where: tcp://HOST:PORT, ucx://HOST:PORT; shm:///PATH; mpi://RANK, and mpi:// to listen.
 #pragma once
 
 #include <string_view>
@@ -7,7 +7,7 @@
 
 namespace cokv::detail {
 
-enum class link_scheme : std::uint8_t { tcp, shm, mpi };
+enum class link_scheme : std::uint8_t { tcp, shm, mpi, ucx };
 
 struct link_url {
   link_scheme scheme = link_scheme::tcp;

@@ -18,6 +18,11 @@ TEST_CASE("link_url: a scheme and a place, written as they were read") {
   CHECK(shm.at == endpoint::local("/run/cokv/decode 0.sock"));
   CHECK(shm.to_string() == "shm:///run/cokv/decode 0.sock");
 
+  const auto ucx = parse_link_url("ucx://10.0.0.2:7600").value();
+  CHECK(ucx.scheme == link_scheme::ucx);
+  CHECK(ucx.at == endpoint{"10.0.0.2", 7600});
+  CHECK(ucx.to_string() == "ucx://10.0.0.2:7600");
+
   const auto rank = parse_link_url("mpi://12").value();
   CHECK(rank.scheme == link_scheme::mpi);
   CHECK(rank.rank == 12);
@@ -28,8 +33,8 @@ TEST_CASE("link_url: a scheme and a place, written as they were read") {
 }
 
 TEST_CASE("link_url: what is none is refused") {
-  for (auto text : {"", "tcp", "://x", "tcp://", "tcp://host", "tcp://host:x", "shm://", "shm://run", "shm:///run/\n",
-                    "mpi://-1", "mpi://+1", "mpi://1x", "mpi://1 ", "mpi://99999999999"})
+  for (auto text : {"", "tcp", "://x", "tcp://", "tcp://host", "tcp://host:x", "ucx://", "ucx://host", "shm://",
+                    "shm://run", "shm:///run/\n", "mpi://-1", "mpi://+1", "mpi://1x", "mpi://1 ", "mpi://99999999999"})
     CHECK_MESSAGE(parse_link_url(text).error() == errc::invalid_argument, text);
   CHECK(parse_link_url("http://x:1").error() == errc::unsupported);
 }

@@ -1,0 +1,76 @@
+#include "link/ucx/ucx_api.hpp"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdlib>
+
+#include "cokv/runtime/error.hpp"
+
+namespace cokv::detail {
+namespace {
+
+std::atomic<decltype(&::ucs_status_string)> text_of = nullptr;
+
+class category final : public boost::system::error_category {
+ public:
+  const char* name() const noexcept override { return "ucx"; }
+  std::string message(int value) const override {
+    const auto text = text_of.load();
+    return text ? text(static_cast<ucs_status_t>(value)) : "unknown error";
+  }
+};
+
+}  // namespace
+
+error_code ucx_error(ucs_status_t status) {
+  switch (status) {
+    case UCS_OK:
+      return {};
+    case UCS_ERR_CANCELED:
+      return asio::error::operation_aborted;
+    case UCS_ERR_CONNECTION_RESET:
+    case UCS_ERR_ENDPOINT_TIMEOUT:
+      return asio::error::connection_reset;
+    case UCS_ERR_REJECTED:
+    case UCS_ERR_NOT_CONNECTED:
+    case UCS_ERR_UNREACHABLE:
+      return asio::error::connection_refused;
+    case UCS_ERR_BUSY:
+      return asio::error::address_in_use;
+    case UCS_ERR_TIMED_OUT:
+      return asio::error::timed_out;
+    default:
+      static const category instance;
+      return error_code(status, instance);
+  }
+}
+
+result<ucx_api> ucx_api::load(const char* name) {
+  void* library = ::dlopen(name, RTLD_NOW);
+  if (!library) return errc::unsupported;
+  ucx_api api;
+  bool whole = true;
+  const auto find = [&](const char* symbol, auto& to) {
+    to = reinterpret_cast<std::decay_t<decltype(to)>>(::dlsym(library, symbol));
+    whole = whole && to;
+  };
+#define COKV_UCX_FIND(name) find("ucp_" #name, api.name);
+  COKV_UCX_FUNCTIONS(COKV_UCX_FIND)
+#undef COKV_UCX_FIND
+  decltype(&::ucs_status_string) text = nullptr;
+  find("ucs_status_string", text);  // of a library that comes with it
+  if (!whole) return errc::unsupported;
+  unsigned major = 0, minor = 0, patch = 0;
+  api.get_version(&major, &minor, &patch);
+  if (major != UCP_API_MAJOR || minor < UCP_API_MINOR) return errc::unsupported;
+  text_of = text;
+  return api;
+}
+
+result<ucx_api> ucx_api::load() {
+  const char* name = std::getenv("COKV_UCX_LIBRARY");
+  return load(name && *name ? name : "libucp.so.0");
+}
+
+}  // namespace cokv::detail

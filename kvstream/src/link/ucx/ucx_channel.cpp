@@ -1,0 +1,300 @@
+#include "link/ucx/ucx_channel.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cokv/runtime/error.hpp"
+
+namespace cokv::detail {
+namespace {
+
+constexpr std::size_t least_direct = 16 << 10;  // smaller buffers are packed: an offer costs more than a copy
+constexpr std::size_t most_packed = std::size_t{64} << 10;      // in one message
+constexpr std::size_t most_ahead = std::size_t{256} << 10;      // packed, and not taken by the peer's reader
+constexpr std::size_t most_waiting = std::size_t{4} << 20;      // under way: more is not begun
+constexpr std::size_t largest_message = std::size_t{1} << 20;   // also what a reader has to keep at most
+constexpr std::size_t most_kept = most_waiting;                 // of a peer that sends more than it may
+constexpr auto linger = std::chrono::seconds(2);  // for what a closed stream's peer has still to take or to say
+
+// A transfer that UCX has begun ends when it ends.
+void not_cancellable(ucx_transfer& op) {
+  op.on_cancel([](ucx_transfer&, asio::cancellation_type_t) {});
+}
+
+}  // namespace
+
+void ucx_channel::begin(ucp_ep_h ep) {
+  ep_ = ep;
+  ++sending_;
+  port_.send(ep_, {.kind = ucx_head::what::hello}, {}, ucx_port::how::at_once,
+             [self = shared_from_this()](error_code ec) { self->sent(0, ec); });
+}
+
+void ucx_channel::await_greeting(operation<void(error_code)>& op) {
+  if (failed_ || greeted_) return op.complete(failed_);
+  caller_.push_back(op);
+}
+
+bool ucx_channel::arrived(const ucx_head& head, void* data, std::size_t bytes, bool offered) {
+  if (failed_) return false;
+  using what = ucx_head::what;
+  if (head.magic != ucx_head().magic || head.version != ucx_head().version) {
+    fail(errc::unsupported);
+    return false;
+  }
+  if (head.kind == what::hello) {
+    greeted_ = true;
+    caller_.complete_all({});
+    return false;
+  }
+  if (head.kind == what::taken) {
+    ahead_ -= std::min<std::size_t>(ahead_, head.number);
+    if (!writing_ && !writer_.empty() && may_begin()) begin_write();
+    return false;
+  }
+  const bool sound = head.kind == what::end ? bytes == 0 && !offered : head.kind == what::bytes && bytes > 0;
+  const auto kept = offered ? 0 : bytes;
+  if (!sound || bytes > largest_message || waiting_ + kept > most_kept || heard_end_ || came_.contains(head.number)) {
+    fail(errc::protocol);
+    return false;
+  }
+  message m{.kind = head.kind, .size = bytes, .offer = offered ? data : nullptr};
+  if (!offered) {
+    const auto* at = static_cast<const std::byte*>(data);
+    m.bytes.assign(at, at + bytes);
+  }
+  waiting_ += kept;
+  came_.emplace(head.number, std::move(m));
+  pump();
+  return offered;
+}
+
+void ucx_channel::read(const byte_stream::mutable_buffers& into, ucx_transfer& op) {
+  if (!open_) return op.complete(asio::error::bad_descriptor, 0);
+  if (into.bytes() == 0) return op.complete({}, 0);
+  into_ = into;
+  reader_.push_back(op);
+  pump();
+  port_.touched();
+}
+
+// Hands the reader what is next. Nobody reads a closed stream: what comes is let go.
+void ucx_channel::pump() {
+  std::size_t placed = 0;
+  while (!receiving_ && !heard_end_ && !came_.empty() && came_.begin()->first == next_in_) {
+    if (open_ && (reader_.empty() || placed == into_.bytes())) break;
+    auto& m = came_.begin()->second;
+    if (m.kind == ucx_head::what::end) {
+      if (placed > 0) break;
+      heard_end_ = true;
+    } else if (!m.offer) {
+      placed += take_packed(m, placed);
+      if (m.at < m.size) break;
+    } else if (!open_) {
+      port_.api().am_data_release(port_.worker(), m.offer);
+    } else {
+      if (placed > 0) break;
+      fetch(m);
+    }
+    came_.erase(came_.begin());
+    ++next_in_;
+  }
+  if (receiving_) return;
+  if (!reader_.empty()) {
+    if (placed > 0)
+      reader_.front().complete({}, placed);
+    else if (heard_end_ || failed_)
+      reader_.front().complete(heard_end_ ? asio::error::eof : failed_, 0);
+  }
+  end_if_over();
+}
+
+std::size_t ucx_channel::take_packed(message& m, std::size_t placed) {
+  const auto rest = asio::buffer(m.bytes) + m.at;
+  std::size_t n = rest.size();
+  if (open_) {
+    n = 0;
+    for (const auto& b : into_) {
+      const auto skip = std::min(placed, b.size());
+      placed -= skip;
+      n += asio::buffer_copy(b + skip, rest + n);
+    }
+  }
+  m.at += n;
+  waiting_ -= n;
+  if (!m.fetched) taken(n);
+  return open_ ? n : 0;
+}
+
+void ucx_channel::taken(std::size_t bytes) {
+  untold_ += bytes;
+  if (untold_ < most_ahead / 4 || !ep_ || failed_) return;
+  ++sending_;
+  const auto number = static_cast<std::uint32_t>(std::exchange(untold_, 0));
+  port_.send(ep_, {.kind = ucx_head::what::taken, .number = number}, {}, ucx_port::how::at_once,
+             [self = shared_from_this()](error_code ec) { self->sent(0, ec); });
+}
+
+void ucx_channel::fetch(const message& m) {
+  parts_.clear();
+  std::size_t direct = 0;
+  for (const auto& b : into_) {
+    if (direct == m.size) break;
+    const auto part = asio::buffer(b, m.size - direct);
+    parts_.push_back({part.data(), part.size()});
+    direct += part.size();
+  }
+  // What doesn't fit comes first the next time, as if it had been packed.
+  auto rest = std::make_shared<std::vector<std::byte>>(m.size - direct);
+  if (!rest->empty()) parts_.push_back({rest->data(), rest->size()});
+  receiving_ = true;
+  not_cancellable(reader_.front());
+  port_.receive(m.offer, m.size, parts_, [self = shared_from_this(), direct, rest](error_code ec) {
+    self->receiving_ = false;
+    if (ec) self->fail(ec);
+    if (!ec && !rest->empty() && self->open_) {
+      --self->next_in_;
+      const auto size = rest->size();
+      self->came_.emplace(self->next_in_, message{.size = size, .bytes = std::move(*rest), .fetched = true});
+      self->waiting_ += size;
+    }
+    if (!self->reader_.empty()) {
+      if (!ec && !self->open_) ec = asio::error::operation_aborted;
+      self->reader_.front().complete(ec, ec ? 0 : direct);
+    }
+    self->pump();
+  });
+}
+
+void ucx_channel::write(const byte_stream::const_buffers& from, ucx_transfer& op) {
+  if (!open_ || failed_) return op.complete(failed_ ? failed_ : asio::error::bad_descriptor, 0);
+  if (said_end_) return op.complete(asio::error::broken_pipe, 0);
+  from_ = from;
+  writer_.push_back(op);
+  if (may_begin()) begin_write();
+  port_.touched();
+}
+
+bool ucx_channel::may_begin() const noexcept { return under_way_ < most_waiting && ahead_ < most_ahead; }
+
+void ucx_channel::begin_write() {
+  const auto owner = std::exchange(kept_, nullptr);
+  const auto from = from_;
+  ++lent_;  // not done before all is sent
+  for (const auto& b : from) {
+    if (b.size() < least_direct) {
+      pack(b);
+      continue;
+    }
+    send_packed();
+    for (std::size_t at = 0; at < b.size(); at += largest_message)
+      send_direct(asio::buffer(b + at, largest_message), owner);
+  }
+  send_packed();
+  --lent_;
+  if (lent_ > 0) not_cancellable(writer_.front());
+  finish_write();
+}
+
+void ucx_channel::pack(const asio::const_buffer& b) {
+  if (packing_.size() + b.size() > most_packed) send_packed();
+  const auto* at = static_cast<const std::byte*>(b.data());
+  packing_.insert(packing_.end(), at, at + b.size());
+}
+
+void ucx_channel::send_packed() {
+  if (packing_.empty() || failed_) return packing_.clear();
+  auto bytes = std::make_shared<std::vector<std::byte>>(std::exchange(packing_, {}));
+  ++sending_;
+  under_way_ += bytes->size();
+  ahead_ += bytes->size();
+  port_.send(ep_, {.number = next_out_++}, asio::buffer(*bytes), ucx_port::how::at_once,
+             [self = shared_from_this(), bytes](error_code ec) { self->sent(bytes->size(), ec); });
+}
+
+// Without an owner the memory is the writer's until it is sent.
+void ucx_channel::send_direct(const asio::const_buffer& b, const std::shared_ptr<void>& owner) {
+  if (failed_) return;
+  ++sending_;
+  under_way_ += b.size();
+  if (!owner) ++lent_;
+  port_.send(ep_, {.number = next_out_++}, b, ucx_port::how::when_wanted,
+             [self = shared_from_this(), n = b.size(), owner](error_code ec) {
+               if (!owner) --self->lent_;
+               self->sent(n, ec);
+             });
+}
+
+void ucx_channel::sent(std::size_t bytes, error_code ec) {
+  --sending_;
+  under_way_ -= bytes;
+  if (ec) fail(ec);
+  if (lent_ == 0 && !writer_.empty()) {
+    if (writing_)
+      finish_write();
+    else if (may_begin())
+      begin_write();
+  }
+  end_if_over();
+}
+
+void ucx_channel::finish_write() {
+  writing_ = lent_ > 0;
+  if (writing_ || writer_.empty()) return;
+  if (failed_ || !open_) return writer_.front().complete(failed_ ? failed_ : asio::error::operation_aborted, 0);
+  writer_.front().complete({}, from_.bytes());
+}
+
+void ucx_channel::say_end() {
+  if (said_end_ || !ep_ || failed_) return;
+  said_end_ = true;
+  ++sending_;
+  port_.send(ep_, {.kind = ucx_head::what::end, .number = next_out_++}, {}, ucx_port::how::at_once,
+             [self = shared_from_this()](error_code ec) { self->sent(0, ec); });
+  port_.touched();
+}
+
+void ucx_channel::close() {
+  if (!open_) return;
+  open_ = false;
+  caller_.complete_all(asio::error::operation_aborted);
+  if (!receiving_) reader_.complete_all(asio::error::operation_aborted);
+  if (!writing_) writer_.complete_all(asio::error::operation_aborted);
+  if (!ep_) return;
+  if (!greeted_ || receiving_ || writing_) return fail(asio::error::operation_aborted);
+  say_end();
+  const auto self = shared_from_this();
+  port_.time().async_wait_for(linger, asio::bind_cancellation_slot(lingering_.slot(), [self](error_code ec) {
+                                if (!ec) self->fail(asio::error::operation_aborted);
+                              }));
+  pump();
+  port_.touched();
+}
+
+void ucx_channel::release_offers() {
+  std::erase_if(came_, [&](auto& m) {
+    if (m.second.offer) port_.api().am_data_release(port_.worker(), m.second.offer);
+    return m.second.offer != nullptr;
+  });
+}
+
+// Closed at both ends, and nothing of it is under way.
+void ucx_channel::end_if_over() {
+  if (ep_ && !open_ && heard_end_ && said_end_ && !receiving_ && sending_ == 0) fail(asio::error::operation_aborted);
+}
+
+// What was sent whole before the peer went can still be read; what was only offered is gone.
+void ucx_channel::fail(error_code why) {
+  if (!failed_) failed_ = why;
+  const auto self = shared_from_this();
+  lingering_.emit(asio::cancellation_type::terminal);
+  if (auto* ep = std::exchange(ep_, nullptr)) {
+    release_offers();
+    port_.hang_up(ep);
+  }
+  caller_.complete_all(failed_);
+  if (!receiving_) reader_.complete_all(failed_);
+  if (!writing_ && lent_ == 0) writer_.complete_all(failed_);  // else when UCX has done with the writer's memory
+}
+
+}  // namespace cokv::detail

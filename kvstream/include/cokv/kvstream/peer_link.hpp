@@ -43,6 +43,10 @@
 // dies; under `mpirun --enable-recovery` the others' links to it fail with errc::unavailable, and MPI_Finalize would wait
 // for it: leave by std::_Exit.
 //
+// Over ucx://HOST:PORT the bytes go whatever way UCX finds best (UCX_TLS and the rest of its settings are the user's). It is
+// loaded by the first ucx:// of a context (COKV_UCX_LIBRARY names another than libucp.so.0), which has a worker of its own
+// and waits for its descriptor. A port that was listened at stays bound until the context ends, and refuses.
+//
 // Over shm:///PATH a peer on the same machine copies by itself what lies in shared memory (kind shared, or
 // allocate_shared()); what doesn't is sent. What such a peer was lent it may write as long as it lives: if it stands still, its
 // transfers fail as ever, but a window is not revoked before it goes on or is dead. Bytes that are written while they are got are
@@ -153,7 +157,7 @@ void connect_link(window_table windows, std::string url, link_options options, l
 void accept_link(const std::shared_ptr<link_acceptor>& from, link_handler h);
 }  // namespace detail
 
-// void(error_code, peer_link). The URL: tcp://HOST:PORT, shm:///PATH, or mpi://RANK.
+// void(error_code, peer_link). The URL: tcp://HOST:PORT, ucx://HOST:PORT, shm:///PATH, or mpi://RANK.
 template <class Token = asio::deferred_t>
 auto async_connect(window_table windows, std::string url, link_options options = {}, Token&& token = Token()) {
   auto ex = windows.get_executor();
@@ -170,7 +174,7 @@ class link_listener {
   link_listener& operator=(link_listener&&) noexcept;
   ~link_listener() { close(); }
 
-  // tcp://HOST:PORT, or mpi://, which takes links of any rank. errc::invalid_argument, errc::unsupported: the URL;
+  // tcp://HOST:PORT, ucx://HOST:PORT, or mpi://, which takes links of any rank. errc::invalid_argument, errc::unsupported: the URL;
   // errc::in_use: MPI, by another context or listener of this process; the network's own.
   static result<link_listener> listen(window_table windows, std::string_view url, link_options options = {});
 

@@ -42,7 +42,8 @@ TEST_CASE("ucx: messages of any size come in order") {
       group.spawn([&]() -> awaitable<void> {
         for (std::size_t i = 0; i < 300; ++i) co_await l->near.async_send(link_message(i * 200, std::byte(i)));
       });
-      for (std::size_t i = 0; i < 300; ++i) CHECK(co_await l->far.async_receive() == link_message(i * 200, std::byte(i)));
+      for (std::size_t i = 0; i < 300; ++i)
+        CHECK(co_await l->far.async_receive() == link_message(i * 200, std::byte(i)));
     });
     CHECK(!v.error());
   }());

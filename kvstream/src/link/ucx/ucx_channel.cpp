@@ -9,11 +9,11 @@ namespace cokv::detail {
 namespace {
 
 constexpr std::size_t least_direct = 16 << 10;  // smaller buffers are packed: an offer costs more than a copy
-constexpr std::size_t most_packed = std::size_t{64} << 10;      // in one message
-constexpr std::size_t most_ahead = std::size_t{256} << 10;      // packed, and not taken by the peer's reader
-constexpr std::size_t most_waiting = std::size_t{4} << 20;      // under way: more is not begun
-constexpr std::size_t largest_message = std::size_t{1} << 20;   // also what a reader has to keep at most
-constexpr std::size_t most_kept = most_waiting;                 // of a peer that sends more than it may
+constexpr std::size_t most_packed = std::size_t{64} << 10;     // in one message
+constexpr std::size_t most_ahead = std::size_t{256} << 10;     // packed, and not taken by the peer's reader
+constexpr std::size_t most_waiting = std::size_t{4} << 20;     // under way: more is not begun
+constexpr std::size_t largest_message = std::size_t{1} << 20;  // also what a reader has to keep at most
+constexpr std::size_t most_kept = most_waiting;                // of a peer that sends more than it may
 constexpr auto linger = std::chrono::seconds(2);  // for what a closed stream's peer has still to take or to say
 
 // A transfer that UCX has begun ends when it ends.

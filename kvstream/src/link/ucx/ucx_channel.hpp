@@ -40,10 +40,10 @@ class ucx_channel : public std::enable_shared_from_this<ucx_channel> {
   struct message {
     ucx_head::what kind = ucx_head::what::bytes;
     std::size_t size = 0;
-    void* offer = nullptr;          // none: the bytes are
-    std::vector<std::byte> bytes;   // here,
-    std::size_t at = 0;             // taken so far
-    bool fetched = false;           // the rest of an offer: not sent ahead
+    void* offer = nullptr;         // none: the bytes are
+    std::vector<std::byte> bytes;  // here,
+    std::size_t at = 0;            // taken so far
+    bool fetched = false;          // the rest of an offer: not sent ahead
   };
 
   void pump();

@@ -19,9 +19,7 @@ std::string text_of(const asio::ip::tcp::endpoint& at) {
   return endpoint{at.address().to_string(), at.port()}.to_string();
 }
 
-ucs_sock_addr_t raw(const asio::ip::tcp::endpoint& at) {
-  return {at.data(), static_cast<socklen_t>(at.size())};
-}
+ucs_sock_addr_t raw(const asio::ip::tcp::endpoint& at) { return {at.data(), static_cast<socklen_t>(at.size())}; }
 
 }  // namespace
 

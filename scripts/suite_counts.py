@@ -26,7 +26,9 @@ def main():
         print("{} passed, {} failed, {} skipped".format(*(sum(column) for column in zip(*rows))))
         return 0
     preset, log, summary = sys.argv[1:]
-    parts = re.split(r"^\d+/\d+ Testing: (.+)$", open(log, errors="replace").read(), flags=re.M)
+    # Where a suite believes that it writes to a terminal there are colours, and returns at the ends of lines.
+    text = re.sub(r"\x1b\[[0-9;]*m|\r", "", open(log, errors="replace").read())
+    parts = re.split(r"^\d+/\d+ Testing: (.+)$", text, flags=re.M)
     empty = []
     with open(summary, "a") as out:
         for name, text in zip(parts[1::2], parts[2::2]):

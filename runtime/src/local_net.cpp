@@ -1,5 +1,6 @@
 #include "local_net.hpp"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -18,10 +19,13 @@ namespace {
 
 using local = asio::local::stream_protocol;
 
-constexpr std::size_t most_at_once = 16;    // descriptors with one call
-constexpr std::size_t most_untaken = 1024;  // that came and nobody took
+constexpr std::size_t most_at_once = 16;   // descriptors with one call
+constexpr std::size_t most_untaken = 512;  // that came and nobody took
 
 error_code last_error() { return {errno, boost::system::system_category()}; }
+// A child that had it would hold the connection open when its parent is dead.
+void keep_from_children(int fd) { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
+
 bool would_block(const error_code& ec) { return ec == asio::error::would_block || ec == asio::error::try_again; }
 
 // Shared with its operations, which outlive a stream that is destroyed.
@@ -30,6 +34,7 @@ class local_socket {
   explicit local_socket(local::socket s) : socket(std::move(s)) {
     error_code ignored;
     socket.native_non_blocking(true, ignored);
+    keep_from_children(socket.native_handle());
   }
 
   // One system call, or would_block.
@@ -129,6 +134,7 @@ struct transfer {
     if (at == begins) self.reset_cancellation_state(asio::enable_total_cancellation());
     if (!ec) n = what == local::socket::wait_read ? on->receive(ec) : on->send(ec);
     if (would_block(ec)) {
+      if (self.cancelled() != asio::cancellation_type::none) return self.complete(asio::error::operation_aborted, 0);
       at = waits;
       auto& socket = on->socket;
       return socket.async_wait(what, std::move(self));
@@ -252,6 +258,7 @@ result<listener> listen_local(const asio::any_io_executor& ex, const endpoint& a
   local::acceptor acceptor(ex);
   error_code ec;
   acceptor.open(local(), ec);
+  if (!ec) keep_from_children(acceptor.native_handle());
   if (!ec && ::fchmod(acceptor.native_handle(), 0600) != 0) ec = last_error();  // before the name is there
   if (!ec) acceptor.bind(*where, ec);
   if (!ec) acceptor.listen(backlog, ec);
@@ -270,6 +277,11 @@ awaitable<result<byte_stream>> connect_local(asio::any_io_executor ex, endpoint 
     co_return connected.error() == boost::system::errc::no_such_file_or_directory
         ? error_code(asio::error::connection_refused)
         : connected.error();
+  // Whoever may write into the folder may listen there first.
+  ucred who{};
+  socklen_t size = sizeof who;
+  if (::getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) co_return last_error();
+  if (who.uid != ::geteuid()) co_return error_code(asio::error::access_denied);
   co_return byte_stream(std::make_unique<local_stream>(std::move(socket), to.host));
 }
 

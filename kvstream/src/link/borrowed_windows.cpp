@@ -9,6 +9,7 @@ namespace cokv::detail {
 namespace {
 
 constexpr std::size_t most_remembered = 8192;
+constexpr std::size_t most_memories = 1024;
 
 }  // namespace
 
@@ -32,36 +33,39 @@ borrowed_windows::window& borrowed_windows::ask(const window_key& key, const pre
 }
 
 void borrowed_windows::drop(const window_key& key) {
-  refused(key);
-  windows_.erase(key);
-}
-
-void borrowed_windows::refused(const window_key& key) {
-  if (const auto found = windows_.find(key); found != windows_.end()) found->second.asked->seal({});
-}
-
-error_code borrowed_windows::granted(const window_key& key, const window_layout& layout, byte_stream& from) {
   const auto found = windows_.find(key);
+  if (found == windows_.end()) return;
+  found->second.asked->seal({});
+  windows_.erase(found);
+}
+
+void borrowed_windows::refused(const std::shared_ptr<link_job>& asked) { asked->seal({}); }
+
+error_code borrowed_windows::granted(const window_key& key, const std::shared_ptr<link_job>& asked,
+                                     const window_layout& layout, byte_stream& from) {
   for (auto number : layout.forgotten) memories_.erase(number);
+  if (memories_.size() + layout.passed.size() > most_memories) return errc::protocol;
   for (auto number : layout.passed) {
     memory_handle handle;
     handle.file = from.take_attached();
     if (!handle.file || memories_.contains(number)) return errc::protocol;
     if (auto mapped = import_shared(handle)) memories_.emplace(number, std::move(*mapped));
   }
-  if (found == windows_.end()) return {};  // given up meanwhile
-  auto& w = found->second;
-  if (!std::ranges::all_of(layout.pieces, [&](const auto& p) { return memories_.contains(p.memory); }))
-    return refused(key), error_code();
+  // Given up meanwhile, and asked for anew perhaps: that has an answer of its own.
+  auto* w = find(key);
+  if (!w || w->asked != asked) return {};
   for (const auto& p : layout.pieces) {
     const auto memory = memories_.find(p.memory);
-    const auto size = memory->second.size();
+    const auto size = memory == memories_.end() ? ~std::uint64_t{0} : memory->second.size();
     if (p.offset > size || p.bytes > size - p.offset) return errc::protocol;
-    w.begins.push_back(w.size);
-    w.pieces.push_back(memory->second.slice(p.offset, p.bytes));
-    w.size += p.bytes;
   }
-  w.asked->seal({});
+  if (std::ranges::all_of(layout.pieces, [&](const auto& p) { return memories_.contains(p.memory); }))
+    for (const auto& p : layout.pieces) {
+      w->begins.push_back(w->size);
+      w->pieces.push_back(memories_.at(p.memory).slice(p.offset, p.bytes));
+      w->size += p.bytes;
+    }
+  asked->seal({});
   return {};
 }
 

@@ -27,10 +27,11 @@ class borrowed_windows {
   window* find(const window_key& key);
   // The answer is awaited from now on.
   window& ask(const window_key& key, const prepared_executor& ex);
-  // What the peer says. An error: it is not lent.
-  void refused(const window_key& key);
+  // What the peer says to the question that `asked` waits for.
+  void refused(const std::shared_ptr<link_job>& asked);
   // errc::protocol for what can't be so. Memory that can't be mapped here: as refused.
-  error_code granted(const window_key& key, const window_layout& layout, byte_stream& from);
+  error_code granted(const window_key& key, const std::shared_ptr<link_job>& asked, const window_layout& layout,
+                     byte_stream& from);
   void drop(const window_key& key);
   void clear();
 

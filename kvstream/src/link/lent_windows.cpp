@@ -1,12 +1,13 @@
 #include "link/lent_windows.hpp"
 
+#include <algorithm>
+
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/memory_handle.hpp"
 
 namespace cokv::detail {
 namespace {
 
-constexpr std::size_t most_lent = 4096;
 constexpr std::size_t most_memories = 1024;
 constexpr std::size_t most_pieces = (most_layout_bytes >> 1) / 20;
 
@@ -15,7 +16,7 @@ constexpr std::size_t most_pieces = (most_layout_bytes >> 1) / 20;
 result<lent_windows::grant> lent_windows::lend(std::shared_ptr<window_state> window, window_access access,
                                                std::function<void()> on_revoke) {
   const window_key key{window->ref.id, window->ref.generation, access};
-  if (lent_.size() >= most_lent || window->pieces.size() > most_pieces) return errc::unsupported;
+  if (lent_.size() >= most || window->pieces.size() > most_pieces) return errc::unsupported;
   std::vector<memory_handle> handles;
   for (const auto& piece : window->pieces) {
     auto handle = export_shared(piece);
@@ -47,6 +48,7 @@ result<lent_windows::grant> lent_windows::lend(std::shared_ptr<window_state> win
     return errc::unsupported;
   }
   out.layout.forgotten = std::exchange(forgotten_, {});
+  std::ranges::sort(out.layout.forgotten);
   auto pieces = window->pieces;
   auto use = std::make_unique<window_use>(std::move(window), access, std::move(on_revoke));
   lent_.insert_or_assign(key, lent{std::move(pieces), std::move(use)});

@@ -21,6 +21,7 @@ struct window_key {
 
 class lent_windows {
  public:
+  static constexpr std::uint32_t most = 4096;  // at once
   using descriptor = std::shared_ptr<const int>;
   struct grant {
     window_layout layout;

@@ -27,8 +27,8 @@ awaitable<error_code> link_session::borrow(window_key key) {
     if (!credit) co_return credit.error();
     if (error_ || !first()) co_return error_ ? error_ : make_error_code(errc::unavailable);
     if (!borrowed_.find(key)) {
-      borrowed_.ask(key, executor());
       pending p;
+      p.asked_for = borrowed_.ask(key, executor()).asked;
       p.what = asked::open;
       p.lane = first();
       p.window = key;
@@ -83,7 +83,7 @@ error_code link_session::take_grant(link_lane_base& lane, link_parser& parser) {
   const auto layout = decode_layout(parser.kept());
   if (!layout) return layout.error();
   lane.heard_answer = clock::of(executor().get()).now();
-  const auto ec = borrowed_.granted(p->window, *layout, *lane.memory_carrier());
+  const auto ec = borrowed_.granted(p->window, p->asked_for, *layout, *lane.memory_carrier());
   close(parser.header().request, ec);
   return ec;
 }
@@ -106,8 +106,7 @@ error_code link_session::serve_recall(link_lane_base& lane, const link_header& h
   const auto access = static_cast<window_access>(h.code);
   if (access != window_access::put && access != window_access::get) return errc::protocol;
   borrowed_.drop(key_of(h, access));
-  lane.send({.header = {.type = link_type::done, .request = h.request}});
-  return {};
+  return answer(lane, h.request, {}), error_code();
 }
 
 std::uint64_t link_session::put_in_place(const link_header& header, piece_cursor into, piece_cursor& from) const {
@@ -162,10 +161,10 @@ error_code link_session::serve_get_in_place(link_lane_base& lane, const link_hea
 error_code link_session::take_data_in_place(const pending& p, const link_parser& parser) {
   const auto& h = parser.header();
   if (h.algorithm != options_.digest || h.offset != p.offset) return errc::protocol;
-  error_code ec;
-  if (const auto* w = borrowed(p.window, p.offset, p.length); !w) {
-    ec = errc::stale_reference;  // called back meanwhile
-  } else {
+  error_code ec = error_;  // who has said goodbye touches nothing any more
+  const auto* w = borrowed(p.window, p.offset, p.length);
+  if (!ec && !w) ec = errc::stale_reference;  // called back meanwhile
+  if (!ec) {
     digest_state digest;
     if (h.has_trailer()) digest.update(parser.head());
     piece_cursor into(p.into);

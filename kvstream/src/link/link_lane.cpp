@@ -16,6 +16,9 @@ constexpr std::uint64_t least_direct = 16 << 10;
 constexpr std::uint64_t most_at_once = 512 << 10;
 constexpr std::size_t most_parts = 60;  // of the 64 of a call
 
+// The peer has closed its end, or the system did it for a process that is dead. Other errors are ours.
+bool gone(const error_code& ec) { return ec == asio::error::eof || ec == asio::error::connection_reset; }
+
 // Whatever the system calls it: the peer is not there any more.
 error_code broken(error_code ec) {
   return ec == asio::error::operation_aborted ? ec : make_error_code(errc::unavailable);
@@ -51,7 +54,7 @@ awaitable<error_code> link_lane::read_some() {
     n = co_await stream_.async_read_some(into, as_result);  // a greeting ends with its deadline
   }
   if (!n) {
-    peer_gone_ |= n.error() != asio::error::operation_aborted;
+    peer_gone_ |= gone(n.error());
     co_return n.error();
   }
   heard_ = clock::of(stream_.get_executor()).now();
@@ -144,7 +147,12 @@ void link_lane::hold_until_gone(std::shared_ptr<void> what) {
   holding_ = true;
   stream_.shutdown_send();
   auto wait = [](std::shared_ptr<link_lane> lane, std::shared_ptr<void>) -> awaitable<void> {
-    while (co_await lane->stream_.async_read_some(asio::buffer(lane->inbox_), as_result)) continue;
+    for (;;) {
+      auto n = co_await lane->stream_.async_read_some(asio::buffer(lane->inbox_), as_result);
+      while (lane->stream_.take_attached()) continue;
+      // Aborted: descriptors came that there was no room for.
+      if (!n && n.error() != asio::error::connection_aborted) break;
+    }
     lane->stream_.close();
   };
   asio::co_spawn(stream_.get_executor(), wait(shared_from_this(), std::move(what)), asio::detached);
@@ -202,7 +210,7 @@ awaitable<void> link_lane::drain() {
     auto n = co_await stream_.async_read_some(
         asio::buffer(inbox_), as_result(asio::bind_cancellation_slot(stop_reading_.slot(), asio::use_awaitable)));
     if (n) continue;
-    peer_gone_ |= n.error() != asio::error::operation_aborted;
+    peer_gone_ |= gone(n.error());
     break_off(broken(n.error()));
   }
 }
@@ -221,6 +229,7 @@ awaitable<void> link_lane::write(std::shared_ptr<link_session> session) {
       had = queue_.size();
       co_await asio::post(asio::deferred);
     }
+    if (stopped_ && !leaving_) break;  // meanwhile
     writing_ = true;
     wrote_ = clock::of(stream_.get_executor()).now();
     const auto bytes = queue_.next(most_at_once);

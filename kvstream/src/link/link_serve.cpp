@@ -68,11 +68,12 @@ error_code link_session::place_data(link_lane_base& lane, link_parser& parser) {
 error_code link_session::arrived(link_lane_base& lane, link_parser& parser) {
   const auto& h = parser.header();
   const bool asks = h.type != link_type::data && h.type != link_type::done && h.type != link_type::goodbye &&
-                    h.type != link_type::grant && h.type != link_type::recall;
+                    h.type != link_type::grant;
   if (asks) ++lane.serving, ++serving_;
   // Answers count until their write has been seen to end, by when the peer may have asked again: hence twice. Pings and
-  // fences come without credit.
-  if (serving_ > 2 * (options_.credits + options_.messages) + 128) return errc::protocol;
+  // fences come without credit, and what was lent may be called back all at once.
+  const auto lent = lane.memory_carrier() ? 2 * lent_windows::most : 0;
+  if (serving_ > 2 * (options_.credits + options_.messages) + 128 + lent) return errc::protocol;
   switch (h.type) {
     case link_type::put:
       return h.in_place ? serve_put_in_place(lane, parser) : serve_put(lane, parser);
@@ -168,7 +169,7 @@ error_code link_session::take_done(link_lane_base& lane, const link_header& h) {
   if (!p) return errc::protocol;
   if (p->what == asked::get && h.code == 0) return errc::protocol;  // success without data
   lane.heard_answer = clock::of(executor().get()).now();
-  if (p->what == asked::open) borrowed_.refused(p->window);
+  if (p->what == asked::open) borrowed_.refused(p->asked_for);
   if (p->what == asked::recall) lent_.returned(p->window);
   const auto fenced = p->what == asked::fence ? std::optional(p->number) : std::nullopt;
   close(h.request, from_wire(h.code));

@@ -79,6 +79,7 @@ void link_session::abort(error_code why) { end_with(why, true); }
 void link_session::end_with(error_code why, bool silent) {
   if (!error_) error_ = why;
   const auto self = shared_from_this();
+  borrowed_.clear();  // our goodbye, or the end of what we send, says that we touch nothing any more
   for (const auto& lane : std::vector(lanes_))
     if (lane) silent ? lane->abort(error_) : lane->stop(error_);
   settle();
@@ -218,6 +219,7 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
                                     .in_place = place != nullptr},
                          .payload = std::move(part)};
     if (place && what == asked::put) frame.sealed = put_in_place(frame.header, place->at(offset + at), source);
+    if (!place && what == asked::put && n < bytes) source.advance(n);
     lane->send(std::move(frame));
     at += n;
     if (bytes == 0) break;

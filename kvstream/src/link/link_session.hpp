@@ -95,7 +95,8 @@ class link_session : public std::enable_shared_from_this<link_session> {
     std::shared_ptr<link_job> job;
     std::vector<buffer> into;  // of a get
     std::uint64_t offset = 0, length = 0;
-    window_key window;  // of a get in place, an open and a recall
+    window_key window;                    // of a get in place, an open and a recall
+    std::shared_ptr<link_job> asked_for;  // of an open
     bool in_place = false;
     permit credit;
   };

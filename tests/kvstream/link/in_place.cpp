@@ -222,6 +222,64 @@ TEST_CASE("in place: a peer that stands still keeps what it was lent until it di
     });
 }
 
+TEST_CASE("in place: a grant that was asked for before a commit is none for what is asked for after it") {
+  std::size_t cancelled = 0;
+  simulated(200, [&](sim_context& context) -> awaitable<void> {
+    auto ex = context.get_executor();
+    window_table here(ex), there(ex);
+    auto door = link_listener::listen(there, place, small()).value();
+    auto near = co_await async_connect(here, std::string(place), small());
+    auto far = co_await door.async_accept();
+    auto memory = shared_blank(window_bytes), data = patterned(window_bytes);
+    auto w = there.expose({memory}, window_access::put).value();
+    const auto ref = w.ref();
+    asio::cancellation_signal stop;
+    std::optional<error_code> first, second;
+    async_flush(data, near.to(ref), 0, {}, completion_level::visible,
+                asio::bind_cancellation_slot(stop.slot(), [&](error_code ec, transferred) { first = ec; }));
+    co_await clock::of(ex).async_wait_for(duration(context.below(60'000)));
+    stop.emit(asio::cancellation_type::terminal);
+    near.to(ref).async_commit([](error_code) {});
+    async_flush(data, near.to(ref), 0, {}, completion_level::visible, [&](error_code ec, transferred) { second = ec; });
+    CHECK((co_await w.async_committed(as_result)).has_value());
+    std::ranges::fill(memory.bytes(), std::byte{0x55});
+    while (!first || !second) co_await clock::of(ex).async_wait_for(1ms);
+    cancelled += *first == asio::error::operation_aborted;
+    CHECK(*second == errc::closed);
+    CHECK(all(memory, std::byte{0x55}));
+    near.close();
+    (void)co_await far.async_closed();
+  });
+  CHECK((one_seed() || cancelled > 50));
+}
+
+TEST_CASE("in place: what is got after goodbye was said is nothing, whatever lies there by then") {
+  for (auto digest : {digest_algorithm::none, digest_algorithm::xxh3_64})
+    simulated(200, [&](sim_context& context) -> awaitable<void> {
+      auto ex = context.get_executor();
+      window_table here(ex), there(ex);
+      auto o = small();
+      o.digest = digest;
+      auto door = link_listener::listen(there, place, o).value();
+      auto near = co_await async_connect(here, std::string(place), o);
+      auto far = co_await door.async_accept();
+      auto memory = shared_blank(window_bytes), back = blank(window_bytes);
+      auto w = there.expose({memory}, window_access::get).value();
+      const auto ref = w.ref();
+      CHECK((co_await async_fetch(near.from(ref), 0, back, {}, as_result)).has_value());
+      std::optional<error_code> ended;
+      async_fetch(near.from(ref), 0, back, {}, [&](error_code ec, transferred) { ended = ec; });
+      co_await clock::of(ex).async_wait_for(duration(context.below(400'000)));
+      near.close();
+      CHECK((co_await far.async_closed(as_result)).has_value());
+      CHECK((co_await w.async_revoke(as_result)).has_value());
+      std::ranges::fill(memory.bytes(), std::byte{0x99});
+      while (!ended) co_await clock::of(ex).async_wait_for(1ms);
+      if (!*ended) CHECK(all(back, std::byte{0xdd}));
+      CHECK(std::ranges::count(back.bytes(), std::byte{0x99}) == 0);
+    });
+}
+
 TEST_CASE("in place: memory that is gone is unmapped at the peer with the next grant") {
   simulated(5, [&](sim_context& context) -> awaitable<void> {
     auto ex = context.get_executor();
@@ -348,6 +406,37 @@ TEST_CASE("in place: a put is verified where it lies") {
         CHECK(memory.bytes()[0] == data.bytes()[0]);
       },
       {});
+}
+
+TEST_CASE("in place: a link that breaks at our end takes nothing back from a peer that lives") {
+  simulated(5, [&](sim_context& context) -> awaitable<void> {
+    auto ex = context.get_executor();
+    window_table there(ex);
+    auto door = link_listener::listen(there, place, small()).value();
+    auto memory = shared_blank(window_bytes);
+    auto w = there.expose({memory}, window_access::both).value();
+    by_hand peer;
+    peer.raw = co_await network::of(ex).async_connect(endpoint::local("/run/decode"));
+    co_await peer.send(hello());
+    auto link = co_await door.async_accept();
+    (void)co_await peer.next();
+    co_await peer.send(frame(open_of(w.ref())));
+    CHECK((co_await peer.next())->type == link_type::grant);
+    co_await peer.send(frame({.type = link_type::done, .request = 77}));  // an answer to nothing
+    CHECK((co_await link.async_closed(as_result)).has_value());
+    bool revoked = false;
+    w.async_revoke([&](error_code) { revoked = true; });
+    for (int i = 0; i < 2000; ++i) peer.raw.attach(export_shared(memory)->file);  // nor do these
+    bytes more(500);
+    (void)co_await asio::async_write(peer.raw, asio::buffer(more), as_result);
+    co_await clock::of(ex).async_wait_for(30s);
+    CHECK(!revoked);
+    CHECK(memory.use_count() > 1);
+    peer.raw.close();
+    co_await clock::of(ex).async_wait_for(1s);
+    CHECK(revoked);
+    CHECK(memory.use_count() == 1);
+  });
 }
 
 TEST_CASE("in place: what was not granted, or may not be so, ends the link") {

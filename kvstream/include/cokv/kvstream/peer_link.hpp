@@ -50,7 +50,7 @@
 // Over shm:///PATH a peer on the same machine copies by itself what lies in shared memory (kind shared, or
 // allocate_shared()); what doesn't is sent. What such a peer was lent it may write as long as it lives: if it stands still, its
 // transfers fail as ever, but a window is not revoked before it goes on or is dead. Bytes that are written while they are got are
-// a digest_mismatch.
+// a digest_mismatch, where there are digests.
 //
 // All of it belongs to one context, and is destroyed before it. For networks that are trusted: whoever can connect can
 // end links between others; windows are reached by those alone who were told of them.
@@ -139,7 +139,8 @@ class peer_link {
         std::forward<Token>(token), get_executor(),
         [s = session_](detail::done_handler h) { closed(s, std::move(h)); });
   }
-  // Says goodbye, for all copies. async_closed tells when nothing touches anybody's memory any more.
+  // Says goodbye, for all copies. async_closed tells when nothing touches anybody's memory any more (over shm:// but for a
+  // peer that stands still, which only window::async_revoke waits for).
   void close();
 
  private:

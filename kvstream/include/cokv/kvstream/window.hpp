@@ -13,14 +13,15 @@
 // |--------------|-----------------------------------------------------------------------------------------------|
 // | at once      | new puts and gets of peers are refused with errc::stale_reference, the rest of one that comes |
 // |              | in is dropped                                                                                 |
-// | completes    | when no peer reads or writes the memory any more, or could: a chunk that is being sent is sent |
-// |              | first, as fast as its reader reads; one that stops is given up on after link_options.silence  |
+// | completes    | when no peer reads or writes the memory any more, or could: a chunk that is being sent is     |
+// |              | sent first, as fast as its reader reads; one that stops is given up on after                  |
+// |              | link_options.silence. Over shm:// one that has mapped the memory has let go of it, or is dead |
 // | cancellation | every kind ends the wait; the window stays revoked                                            |
 // | errors       | none of its own                                                                               |
 //
 // async_committed completes when a peer said that everything is there (sink::async_commit over its link) and nobody else
-// puts any more: from then on no put is taken. errc::closed when the window is revoked first. Whether the peer is still alive it does not know: wait for
-// its link's end beside it. Every kind of cancellation ends the wait.
+// puts any more: from then on no put is taken. errc::closed when the window is revoked first. Whether the peer is still
+// alive it does not know: wait for its link's end beside it. Every kind of cancellation ends the wait.
 //
 // A destroyed window is revoked; its buffers are referenced until their last reader or writer is done, which keeps
 // blocks of a kv_pool in quarantine. All of it belongs to one context.

@@ -140,10 +140,11 @@ void links() {
   add(out, {.type = open, .code = 1, .request = 1, .window = 2, .generation = 9});
   add(out, {.type = grant, .algorithm = sealed, .request = 1}, layout);
   for (auto type : {put, data}) {
-    detail::append(out, encode({.type = type, .algorithm = sealed, .request = 2, .length = 100, .in_place = true}));
+    detail::append(out, detail::encode(detail::link_header{
+                            .type = type, .algorithm = sealed, .request = 2, .length = 100, .in_place = true}));
     detail::append(out, std::uint64_t{77});
   }
-  detail::append(out, encode({.type = put, .request = 3, .length = 100, .in_place = true}));
+  detail::append(out, detail::encode(detail::link_header{.type = put, .request = 3, .length = 100, .in_place = true}));
   add(out, {.type = get, .algorithm = sealed, .request = 4, .length = 50, .in_place = true});
   add(out, {.type = recall, .code = 1, .request = 5, .window = 2, .generation = 9});
   save_wire("link", "in-place", out);

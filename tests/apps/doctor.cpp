@@ -6,6 +6,8 @@
 #include <sstream>
 
 #include "cli/cli.hpp"
+#include "cokv/kvstream/link_library.hpp"
+#include "cokv/runtime/error.hpp"
 #include "doctor/probe.hpp"
 
 using namespace cokv;
@@ -63,6 +65,14 @@ TEST_CASE("doctor: probes this machine and prints one JSON object") {
   CHECK(f.cores >= 1);
   CHECK(f.memory_total > 0);
   CHECK(f.memory_available <= f.memory_total);
+  for (std::string name : {"MPI", "UCX"}) {
+    const auto found = std::ranges::find(f.libraries, name, &doctor::library::name);
+    REQUIRE(found != f.libraries.end());
+    const auto version = link_library(name == "MPI" ? "mpi" : "ucx");
+    CHECK(found->found == version.has_value());
+    if (version) CHECK(found->detail == *version);
+  }
+  CHECK(link_library("tcp").error() == errc::invalid_argument);
   std::ostringstream out, err;
   CHECK(cli::run({"doctor", "--json"}, out, err) == 0);
   auto parsed = boost::json::parse(out.str());

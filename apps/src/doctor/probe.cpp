@@ -14,6 +14,8 @@
 #include <cerrno>
 #include <fstream>
 
+#include "cokv/kvstream/link_library.hpp"
+
 namespace cokv::doctor {
 namespace {
 
@@ -121,6 +123,14 @@ library probe_library(std::string name, std::initializer_list<const char*> sonam
   return out;
 }
 
+// What the links themselves say: the same library, loaded with the same precautions.
+library probe_link(std::string name, std::string_view scheme, std::string soname) {
+  auto version = link_library(scheme);
+  library out{std::move(name), std::move(soname), bool(version), {}};
+  out.detail = version ? *version : fmt::format("{} not found, or not used by this build", out.soname);
+  return out;
+}
+
 }  // namespace
 
 facts probe() {
@@ -133,8 +143,8 @@ facts probe() {
 #endif
   probe_cuda(f);
   f.libraries.push_back(probe_library("NCCL", {"libnccl.so.2"}));
-  f.libraries.push_back(probe_library("MPI", {"libmpi.so.40", "libmpi.so.12"}));
-  f.libraries.push_back(probe_library("UCX", {"libucp.so.0"}));
+  f.libraries.push_back(probe_link("MPI", "mpi", "libmpi.so.40"));
+  f.libraries.push_back(probe_link("UCX", "ucx", "libucp.so.0"));
   f.libraries.push_back(probe_library("hiredis", {"libhiredis.so.0.14", "libhiredis.so.1.1.0", "libhiredis.so"}));
   return f;
 }

@@ -72,10 +72,10 @@ void judge_cuda(const facts& f, std::vector<finding>& out) {
 }
 
 std::string_view use_of(std::string_view library) {
-  if (library == "NCCL") return "KV between GPUs of several machines";
-  if (library == "MPI") return "KV between ranks of an MPI job";
-  if (library == "UCX") return "one-sided KV transfers over RDMA and shared memory";
-  return "a Redis Cluster as the shared KV store";
+  if (library == "NCCL") return "KV between GPUs of several machines; this version does not use it";
+  if (library == "MPI") return "links at mpi://RANK: KV between the ranks of an MPI job";
+  if (library == "UCX") return "links at ucx://HOST:PORT: KV over RDMA and what else UCX finds";
+  return "a Redis Cluster as the shared KV store; this version does not use it";
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ std::vector<finding> judge(const facts& f) {
   judge_cuda(f, out);
   for (const auto& lib : f.libraries)
     out.push_back({lib.name, lib.found ? state::good : state::absent, lib.detail,
-                   fmt::format("for {}; this version does not use it", use_of(lib.name))});
+                   fmt::format("for {}", use_of(lib.name))});
   return out;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "cokv/kvstream/link_library.hpp"
 #include "cokv/kvstream/peer_link.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
@@ -19,5 +20,6 @@ TEST_CASE("mpi links: unsupported without the library, and in virtual time") {
     CHECK(link_listener::listen(windows, "mpi://").error() == errc::unsupported);
     CHECK((co_await async_connect(windows, "mpi://x", {}, as_result)).error() == errc::invalid_argument);
   });
+  CHECK(link_library("mpi").error() == errc::unsupported);
   ::unsetenv("COKV_MPI_LIBRARY");
 }

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "cokv/kvstream/link_library.hpp"
 #include "cokv/kvstream/peer_link.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
@@ -19,5 +20,6 @@ TEST_CASE("ucx links: unsupported without the library, and in virtual time") {
     CHECK(link_listener::listen(windows, "ucx://127.0.0.1:0").error() == errc::unsupported);
     CHECK((co_await async_connect(windows, "ucx://x", {}, as_result)).error() == errc::invalid_argument);
   });
+  CHECK(link_library("ucx").error() == errc::unsupported);
   ::unsetenv("COKV_UCX_LIBRARY");
 }

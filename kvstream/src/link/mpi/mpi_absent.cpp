@@ -6,5 +6,6 @@ namespace cokv::detail {
 
 awaitable<result<byte_stream>> connect_mpi(int) { co_return errc::unsupported; }
 result<listener> listen_mpi(const asio::any_io_executor&) { return errc::unsupported; }
+result<std::string> mpi_version() { return errc::unsupported; }
 
 }  // namespace cokv::detail

@@ -2,7 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <cstdlib>
+
 #include "cokv/runtime/error.hpp"
+#include "link/mpi/mpi_network.hpp"
 
 namespace cokv::detail {
 
@@ -25,6 +28,21 @@ result<mpi_api> mpi_api::load(const char* name) {
   find("ompi_request_null", api.no_request);
   if (!whole) return errc::unsupported;  // it stays loaded: a library that was there before may be in use
   return api;
+}
+
+result<mpi_api> mpi_api::load() {
+  const char* name = std::getenv("COKV_MPI_LIBRARY");
+  return load(name && *name ? name : "libmpi.so.40");
+}
+
+result<std::string> mpi_version() {
+  auto api = mpi_api::load();
+  if (!api) return api.error();
+  char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+  int length = 0;
+  if (api->Get_library_version(text, &length) != MPI_SUCCESS) return errc::unsupported;
+  const std::string_view whole(text, static_cast<std::size_t>(length));
+  return std::string(whole.substr(0, whole.find(',')));  // how it was built follows
 }
 
 }  // namespace cokv::detail

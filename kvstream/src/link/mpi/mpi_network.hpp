@@ -1,6 +1,8 @@
 // Streams of bytes between the ranks of an MPI job: what a link's connection is over MPI.
 #pragma once
 
+#include <string>
+
 #include "cokv/runtime/net.hpp"
 
 namespace cokv::detail {
@@ -12,5 +14,7 @@ byte_stream mpi_stream_of(std::shared_ptr<mpi_channel> channel);
 awaitable<result<byte_stream>> connect_mpi(int rank);
 // Takes streams from any rank.
 result<listener> listen_mpi(const asio::any_io_executor& ex);
+// "Open MPI v4.1.4". Loads it, and initialises nothing.
+result<std::string> mpi_version();
 
 }  // namespace cokv::detail

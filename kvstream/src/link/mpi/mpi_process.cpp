@@ -38,8 +38,7 @@ result<mpi_process*> mpi_process::acquire() {
   const std::lock_guard lock(guard);
   if (taken) return errc::in_use;
   if (!the_process) {
-    const char* name = std::getenv("COKV_MPI_LIBRARY");
-    auto api = mpi_api::load(name && *name ? name : "libmpi.so.40");
+    auto api = mpi_api::load();
     if (!api) return api.error();
     std::unique_ptr<mpi_process> made(new mpi_process(*api));
     if (auto ec = made->start()) return ec;

@@ -6,5 +6,6 @@ namespace cokv::detail {
 
 awaitable<result<byte_stream>> connect_ucx(endpoint) { co_return errc::unsupported; }
 result<listener> listen_ucx(const asio::any_io_executor&, const endpoint&) { return errc::unsupported; }
+result<std::string> ucx_version() { return errc::unsupported; }
 
 }  // namespace cokv::detail

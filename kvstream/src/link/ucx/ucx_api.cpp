@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "cokv/runtime/error.hpp"
+#include "link/ucx/ucx_network.hpp"
 
 namespace cokv::detail {
 namespace {
@@ -77,6 +78,14 @@ result<ucx_api> ucx_api::load(const char* name) {
 result<ucx_api> ucx_api::load() {
   const char* name = std::getenv("COKV_UCX_LIBRARY");
   return load(name && *name ? name : "libucp.so.0");
+}
+
+result<std::string> ucx_version() {
+  auto api = ucx_api::load();
+  if (!api) return api.error();
+  unsigned major = 0, minor = 0, patch = 0;
+  api->get_version(&major, &minor, &patch);
+  return "UCX " + std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
 }
 
 }  // namespace cokv::detail

@@ -13,11 +13,6 @@ constexpr std::size_t most_memories = 1024;
 
 }  // namespace
 
-piece_cursor borrowed_windows::window::at(std::uint64_t offset) const {
-  const auto i = static_cast<std::size_t>(std::ranges::upper_bound(begins, offset) - begins.begin()) - 1;
-  return {pieces, i, offset - begins[i]};
-}
-
 borrowed_windows::window* borrowed_windows::find(const window_key& key) {
   const auto found = windows_.find(key);
   return found == windows_.end() ? nullptr : &found->second;
@@ -38,8 +33,6 @@ void borrowed_windows::drop(const window_key& key) {
   found->second.asked->seal({});
   windows_.erase(found);
 }
-
-void borrowed_windows::refused(const std::shared_ptr<link_job>& asked) { asked->seal({}); }
 
 error_code borrowed_windows::granted(const window_key& key, const std::shared_ptr<link_job>& asked,
                                      const window_layout& layout, byte_stream& from) {

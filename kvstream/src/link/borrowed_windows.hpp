@@ -20,16 +20,14 @@ class borrowed_windows {
     std::vector<std::uint64_t> begins;
     std::uint64_t size = 0;
     bool has(std::uint64_t offset, std::uint64_t n) const { return n <= size && offset <= size - n; }
-    piece_cursor at(std::uint64_t offset) const;
+    piece_cursor at(std::uint64_t offset) const { return place_in(pieces, begins, offset); }
   };
 
   // Null: not asked for yet.
   window* find(const window_key& key);
   // The answer is awaited from now on.
   window& ask(const window_key& key, const prepared_executor& ex);
-  // What the peer says to the question that `asked` waits for.
-  void refused(const std::shared_ptr<link_job>& asked);
-  // errc::protocol for what can't be so. Memory that can't be mapped here: as refused.
+  // What the peer says to the question that `asked` waits for (a refusal only ends it). errc::protocol for what can't be so. Memory that can't be mapped here: as refused.
   error_code granted(const window_key& key, const std::shared_ptr<link_job>& asked, const window_layout& layout,
                      byte_stream& from);
   void drop(const window_key& key);

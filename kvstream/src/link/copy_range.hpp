@@ -34,6 +34,13 @@ class piece_cursor {
   std::uint64_t offset_;
 };
 
+// Where `offset` lies, given where each piece begins.
+inline piece_cursor place_in(const std::vector<buffer>& pieces, const std::vector<std::uint64_t>& begins,
+                             std::uint64_t offset) {
+  const auto i = static_cast<std::size_t>(std::ranges::upper_bound(begins, offset) - begins.begin()) - 1;
+  return {pieces, i, offset - begins[i]};
+}
+
 // The next n bytes of both, which have them and do not overlap; they are digested in the same pass where a digest is
 // given. Ordered before any later store.
 inline void copy_range(digest_state* digest, piece_cursor& into, piece_cursor& from, std::uint64_t n) noexcept {

@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <tuple>
 
 #include "link/window_layout.hpp"
 #include "link/window_state.hpp"

@@ -126,7 +126,7 @@ error_code link_session::serve_put_in_place(link_lane_base& lane, const link_par
   if (!ec && h.has_trailer()) {
     digest_state digest;
     digest.update(parser.head());
-    auto from = place_in(**window, h.offset);
+    auto from = place_in((*window)->pieces, (*window)->begins, h.offset);
     digest_range(digest, from, h.length);
     if (digest.value() != parser.sealed()) ec = errc::digest_mismatch;
   }
@@ -149,7 +149,7 @@ error_code link_session::serve_get_in_place(link_lane_base& lane, const link_hea
   if (frame.header.has_trailer()) {
     digest_state digest;
     digest.update(encode(frame.header));
-    auto from = place_in(**window, h.offset);
+    auto from = place_in((*window)->pieces, (*window)->begins, h.offset);
     digest_range(digest, from, h.length);
     frame.sealed = digest.value();
   }

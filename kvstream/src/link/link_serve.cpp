@@ -169,7 +169,7 @@ error_code link_session::take_done(link_lane_base& lane, const link_header& h) {
   if (!p) return errc::protocol;
   if (p->what == asked::get && h.code == 0) return errc::protocol;  // success without data
   lane.heard_answer = clock::of(executor().get()).now();
-  if (p->what == asked::open) borrowed_.refused(p->asked_for);
+  if (p->what == asked::open) p->asked_for->seal({});  // refused
   if (p->what == asked::recall) lent_.returned(p->window);
   const auto fenced = p->what == asked::fence ? std::optional(p->number) : std::nullopt;
   close(h.request, from_wire(h.code));

@@ -40,10 +40,7 @@ void link_session::ended(link_lane_base& lane, error_code why) {
   const auto number = lane.number;
   --lanes_up_;
   lane.in = {};
-  if (number == 0) {  // the only one over which memory is passed
-    borrowed_.clear();
-    if (!lent_.empty()) lane.hold_until_gone(lent_.take());
-  }
+  if (number == 0 && !lent_.empty()) lane.hold_until_gone(lent_.take());  // the only one over which memory is passed
   serving_ -= lane.serving;
   const auto ended = std::move(lanes_[number]);
   for (auto& p : pending_)
@@ -244,8 +241,8 @@ awaitable<error_code> link_session::commit(window_ref to) {
   auto* lane = error_ ? nullptr : least_busy();
   if (!lane) co_return error_ ? error_ : make_error_code(errc::unavailable);
   const auto job = std::make_shared<link_job>(executor());
-  pending p;
   borrowed_.drop({to.id, to.generation, window_access::put});  // nothing is put behind it
+  pending p;
   p.what = asked::commit;
   p.lane = lane;
   p.number = lane->number;

@@ -28,11 +28,6 @@ std::vector<buffer> range_of(const window_state& w, std::uint64_t offset, std::u
   return out;
 }
 
-piece_cursor place_in(const window_state& w, std::uint64_t offset) {
-  const auto i = static_cast<std::size_t>(std::ranges::upper_bound(w.begins, offset) - w.begins.begin()) - 1;
-  return {w.pieces, i, offset - w.begins[i]};
-}
-
 std::vector<buffer> range_of(const std::vector<buffer>& pieces, std::uint64_t offset, std::uint64_t length) {
   std::vector<buffer> out;
   std::uint64_t begin = 0;

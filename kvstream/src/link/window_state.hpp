@@ -8,7 +8,6 @@
 
 #include "cokv/kvstream/window.hpp"
 #include "cokv/runtime/detail/prepared_executor.hpp"
-#include "link/copy_range.hpp"
 #include "link/link_roster.hpp"
 
 namespace cokv::detail {
@@ -84,8 +83,6 @@ class window_registry : public std::enable_shared_from_this<window_registry> {
   std::vector<std::shared_ptr<window_state>> windows_;  // by id
   std::vector<std::uint64_t> free_;
 };
-
-piece_cursor place_in(const window_state& w, std::uint64_t offset);
 
 // [offset, offset + length) of pieces that lie one behind the other.
 std::vector<buffer> range_of(const window_state& w, std::uint64_t offset, std::uint64_t length);

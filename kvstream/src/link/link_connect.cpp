@@ -27,7 +27,9 @@ error_code check(const link_options& o) {
 }
 
 // Memory is copied by who calls: more connections of a kind that passes it are of no use.
-link_options fitting(link_options o, const link_url& url) {
+// Nor are larger chunks than a device's memory passes through.
+link_options fitting(link_options o, const link_url& url, const window_registry& windows) {
+  if (windows.reach) o.chunk = std::min(o.chunk, windows.reach->chunk());
   if (url.scheme == link_scheme::shm) o.connections = 1;
   return o;
 }
@@ -67,7 +69,7 @@ awaitable<result<peer_link>> connect(window_table windows, std::string text, lin
   auto url = parse_link_url(text);
   if (!url) co_return url.error();
   if (auto ec = check(options)) co_return ec;
-  options = fitting(std::move(options), *url);
+  options = fitting(std::move(options), *url, *windows.registry());
   auto& links = windows.registry()->links;
   auto mine = hello_of(options);
   mine.session = seed_source::of(windows.get_executor()).next();
@@ -226,7 +228,7 @@ result<link_listener> link_listener::listen(window_table windows, std::string_vi
   if (!door) return door.error();
   if (url->scheme == detail::link_scheme::tcp || url->scheme == detail::link_scheme::ucx)
     url->at.port = door->local_endpoint().port;
-  options = detail::fitting(std::move(options), *url);
+  options = detail::fitting(std::move(options), *url, *windows.registry());
   auto acceptor = std::make_shared<detail::link_acceptor>(std::move(windows), std::move(*door), std::move(*url),
                                                           std::move(options));
   acceptor->start();

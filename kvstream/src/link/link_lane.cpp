@@ -182,6 +182,7 @@ error_code link_lane::step(link_session& session) {
 error_code link_lane::parse(link_session& session) {
   for (;;) {
     if (auto ec = step(session)) return ec;
+    if (in.waits) return {};
     const auto state = parser_.at();
     if (state == link_parser::state::place || state == link_parser::state::frame || state == link_parser::state::failed)
       continue;
@@ -198,6 +199,15 @@ awaitable<void> link_lane::read(std::shared_ptr<link_session> session) {
       co_return co_await drain();
     }
     if (stopped_ && !leaving_) co_return;
+    if (in.waits) {
+      auto room = co_await session->staging().async_acquire(
+          as_result(asio::bind_cancellation_slot(stop_reading_.slot(), asio::use_awaitable)));
+      if (!room) co_return break_off(broken(room.error()));
+      in.waits = false;
+      in.staged = std::move(*room);
+      heard_ = clock::of(stream_.get_executor()).now();
+      continue;
+    }
     auto ec = co_await read_some();
     if (!ec || (ec == asio::error::operation_aborted && drop_)) continue;
     co_return break_off(broken(ec));
@@ -304,6 +314,7 @@ void link_lane::break_off(error_code why) {
     stop_reading_.emit(asio::cancellation_type::total);
     stop_writing_.emit(asio::cancellation_type::total);
   } else {
+    if (in.waits) stop_reading_.emit(asio::cancellation_type::total);
     stream_.close();
   }
   stop_watching_.emit(asio::cancellation_type::terminal);

@@ -8,13 +8,6 @@
 namespace cokv::detail {
 namespace {
 
-std::vector<std::span<std::byte>> spans_of(const std::vector<buffer>& pieces) {
-  std::vector<std::span<std::byte>> out;
-  out.reserve(pieces.size());
-  for (const auto& p : pieces) out.push_back(p.bytes());
-  return out;
-}
-
 window_ref window_of(const link_header& h) { return {h.window, h.generation, 0}; }
 
 }  // namespace
@@ -41,7 +34,7 @@ error_code link_session::place(link_lane_base& lane, link_parser& parser) {
 error_code link_session::place_put(link_lane_base& lane, link_parser& parser) {
   const auto& h = parser.header();
   auto window = windows_->find(window_of(h), window_access::put, h.offset, h.length);
-  lane.in = {};
+  lane.in = {.staged = std::move(lane.in.staged)};
   // Who verifies what it is sent takes nothing unverified.
   const bool bare = h.algorithm == digest_algorithm::none && options_.digest != digest_algorithm::none;
   if (error_ || !window || bare) {
@@ -49,9 +42,11 @@ error_code link_session::place_put(link_lane_base& lane, link_parser& parser) {
     parser.discard();
     return {};
   }
-  lane.in.target = range_of(**window, h.offset, h.length);
+  auto target = range_of(**window, h.offset, h.length);
+  receive_into(lane, parser, target);
+  if (lane.in.waits || lane.in.refused) return {};
+  lane.in.target = std::move(target);
   lane.in.use = std::make_unique<window_use>(std::move(*window), window_access::put, [&lane] { lane.drop_incoming(); });
-  parser.into(spans_of(lane.in.target));
   return {};
 }
 
@@ -61,8 +56,9 @@ error_code link_session::place_data(link_lane_base& lane, link_parser& parser) {
   if (!p || p->what != asked::get || p->length != h.length || p->offset != h.offset || h.algorithm != options_.digest ||
       p->in_place)
     return errc::protocol;
-  parser.into(spans_of(p->into));
-  return {};
+  lane.in = {.staged = std::move(lane.in.staged)};
+  receive_into(lane, parser, p->into);
+  return lane.in.refused;
 }
 
 error_code link_session::arrived(link_lane_base& lane, link_parser& parser) {
@@ -117,6 +113,15 @@ error_code link_session::serve_put(link_lane_base& lane, link_parser& parser) {
     ec = errc::stale_reference;
   } else if (!parser.intact()) {
     ec = errc::digest_mismatch;
+  } else if (!lane.in.staged.empty()) {
+    auto use = std::shared_ptr<window_use>(std::move(lane.in.use));
+    use->keep();  // the device copies to the end
+    land(lane, lane.in.target, [this, &lane, use, request = h.request, length = h.length](error_code ec) mutable {
+      if (!ec) use->window().put += length;
+      use.reset();
+      answer(lane, request, ec);
+    });
+    return {};
   } else {
     lane.in.use->window().put += h.length;
   }
@@ -137,6 +142,10 @@ error_code link_session::serve_get(link_lane_base& lane, const link_header& h) {
   auto window = windows_->find(window_of(h), window_access::get, h.offset, h.length);
   if (!window) return answer(lane, h.request, window.error()), error_code();
   auto pieces = range_of(**window, h.offset, h.length);
+  if (!on_host(pieces)) {
+    auto serving = send_fetched(shared_from_this(), lanes_[lane.number], h);
+    return asio::co_spawn(executor().get(), std::move(serving), asio::detached), error_code();
+  }
   (*window)->got += h.length;
   // Revoked before it is sent: it is not. Afterwards the revocation waits for the last byte.
   auto use = std::make_shared<window_use>(std::move(*window), window_access::get, [this, &lane, request = h.request] {
@@ -159,6 +168,13 @@ error_code link_session::take_data(link_lane_base& lane, link_parser& parser) {
   if (!p || p->what != asked::get || p->length != h.length || p->in_place != h.in_place) return errc::protocol;
   lane.heard_answer = clock::of(executor().get()).now();
   if (h.in_place) return take_data_in_place(*p, parser);
+  if (parser.intact() && !lane.in.staged.empty()) {
+    auto& landing = pending_[static_cast<std::uint32_t>(h.request)];
+    landing.what = asked::landing;
+    land(lane, landing.into, [this, request = h.request](error_code ec) { close(request, ec); });
+    return {};
+  }
+  lane.in.staged = {};
   close(h.request, parser.intact() ? error_code() : make_error_code(errc::digest_mismatch));
   return {};
 }

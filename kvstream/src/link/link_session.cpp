@@ -38,9 +38,10 @@ bool link_session::add(std::shared_ptr<link_lane_base> lane, std::uint32_t numbe
 void link_session::ended(link_lane_base& lane, error_code why) {
   const auto self = shared_from_this();
   const auto number = lane.number;
-  --lanes_up_;
   lane.in = {};
   if (number == 0 && !lent_.empty()) lane.hold_until_gone(lent_.take());  // the only one over which memory is passed
+  if (lane.landing > 0) return void(lane.over = why);
+  --lanes_up_;
   serving_ -= lane.serving;
   const auto ended = std::move(lanes_[number]);
   for (auto& p : pending_)
@@ -124,7 +125,7 @@ void link_session::answered(link_lane_base& lane, std::uint32_t n) noexcept {
 
 bool link_session::awaits_answer(const link_lane_base& lane) const noexcept {
   return std::ranges::any_of(pending_, [&](const pending& p) {
-    return p.lane == &lane && p.what != asked::nothing && p.what != asked::message;
+    return p.lane == &lane && p.what != asked::nothing && p.what != asked::message && p.what != asked::landing;
   });
 }
 
@@ -148,10 +149,10 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
                                          std::vector<buffer> pieces, event begin) {
   const auto self = shared_from_this();
   std::uint64_t bytes = 0;
-  for (const auto& p : pieces) {
-    if (!p.host_accessible()) co_return errc::wrong_device;
-    bytes += p.size();
-  }
+  for (const auto& p : pieces) bytes += p.size();
+  const bool staged = !on_host(pieces);
+  if (staged && !windows_->reach) co_return errc::wrong_device;
+  const auto chunk = staged ? std::min(chunk_, windows_->reach->chunk()) : chunk_;
   if (begin.ready()) {
     if (auto ec = begin.status()) co_return ec;
   } else if (auto begun = co_await begin.async_wait(as_result); !begun) {
@@ -163,7 +164,7 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
   error_code stopped;
   co_await asio::this_coro::throw_if_cancelled(false);
   const window_key key{window.id, window.generation, what == asked::put ? window_access::put : window_access::get};
-  if (may_borrow(window))
+  if (!staged && may_borrow(window))
     if (const auto* w = borrowed_.find(key); !w || !w->asked->done()) stopped = co_await borrow(key);
   piece_cursor source(pieces);
   for (std::uint64_t at = 0; !stopped && (at < bytes || at == 0);) {
@@ -182,16 +183,24 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
         break;
       }
     }
+    const auto* place = staged ? nullptr : borrowed(key, offset + at, bytes - at);
+    const auto n = std::min({bytes - at, chunk, place ? most_in_place : chunk});
+    auto part = place && what == asked::put ? std::vector<buffer>()
+                : n == bytes                ? std::move(pieces)
+                                            : range_of(pieces, at, n);
+    if (what == asked::put && n > 0 && !on_host(part)) {
+      auto fetched = co_await fetch(std::move(part), n);
+      if (!fetched) {
+        stopped = fetched.error();
+        break;
+      }
+      part = {std::move(*fetched)};
+    }
     auto* lane = error_ ? nullptr : least_busy();
     if (!lane) {
       stopped = error_ ? error_ : make_error_code(errc::unavailable);
       break;
     }
-    const auto* place = borrowed(key, offset + at, bytes - at);
-    const auto n = std::min({bytes - at, chunk_, place ? most_in_place : chunk_});
-    auto part = place && what == asked::put ? std::vector<buffer>()
-                : n == bytes                ? std::move(pieces)
-                                            : range_of(pieces, at, n);
     pending p;
     p.what = what;
     p.window = key;
@@ -216,7 +225,7 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
                                     .in_place = place != nullptr},
                          .payload = std::move(part)};
     if (place && what == asked::put) frame.sealed = put_in_place(frame.header, place->at(offset + at), source);
-    if (!place && what == asked::put && n < bytes) source.advance(n);
+    if (!place && what == asked::put && !staged && n < bytes) source.advance(n);
     lane->send(std::move(frame));
     at += n;
     if (bytes == 0) break;

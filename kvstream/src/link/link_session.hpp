@@ -2,8 +2,10 @@
 // peer answers; enforces the credits that were agreed on. Lanes, the connections, carry the frames.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cokv/kvstream/peer_link.hpp"
@@ -41,10 +43,14 @@ class link_lane_base {
     std::vector<buffer> target;
     std::unique_ptr<window_use> use;
     error_code refused;
+    buffer staged;       // where it is read to, when the target is a device's
+    bool waits = false;  // for that
   } in;
-  std::uint32_t serving = 0;  // requests of the peer whose answers are not written yet
-  time_point heard_answer{};  // to a request of ours
-  std::uint32_t number = 0;   // of the connections of its link
+  std::uint32_t landing = 0;       // frames that the device still copies to their place
+  std::optional<error_code> over;  // ended, but for those
+  std::uint32_t serving = 0;       // requests of the peer whose answers are not written yet
+  time_point heard_answer{};       // to a request of ours
+  std::uint32_t number = 0;        // of the connections of its link
 };
 
 class link_session : public std::enable_shared_from_this<link_session> {
@@ -64,6 +70,8 @@ class link_session : public std::enable_shared_from_this<link_session> {
 
   // A verified header whose payload waits for its place. An error ends the lane.
   error_code place(link_lane_base& lane, link_parser& parser);
+  // For a lane that waits with what comes in: a chunk of pinned memory.
+  staging_pool& staging() noexcept { return windows_->reach->in(); }
   // A whole frame.
   error_code arrived(link_lane_base& lane, link_parser& parser);
   // So many answers of it were written.
@@ -86,7 +94,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
   }
 
  private:
-  enum class asked : std::uint8_t { nothing, put, get, commit, message, fence, open, recall };
+  enum class asked : std::uint8_t { nothing, put, get, landing, commit, message, fence, open, recall };
   struct pending {  // a request of ours
     asked what = asked::nothing;
     std::uint32_t serial = 0;
@@ -117,6 +125,13 @@ class link_session : public std::enable_shared_from_this<link_session> {
                              event begin);
   awaitable<error_code> finished(std::shared_ptr<link_job> job, std::vector<std::uint64_t> requests);
   void withdraw(const std::vector<std::uint64_t>& requests);
+
+  // Memory of a device: link_staged.cpp.
+  awaitable<result<buffer>> fetch(std::vector<buffer> pieces, std::uint64_t bytes);
+  void receive_into(link_lane_base& lane, link_parser& parser, const std::vector<buffer>& pieces);
+  void land(link_lane_base& lane, const std::vector<buffer>& to, std::function<void(error_code)> done);
+  static awaitable<void> send_fetched(std::shared_ptr<link_session> self, std::shared_ptr<link_lane_base> lane,
+                                      link_header asked_for);
 
   // In place: link_in_place.cpp.
   bool may_borrow(const window_ref& window) const;

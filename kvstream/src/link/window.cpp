@@ -90,7 +90,7 @@ result<std::shared_ptr<window_state>> window_registry::add(std::vector<buffer> p
   if (pieces.empty()) return errc::invalid_argument;
   auto w = std::make_shared<window_state>();
   for (const auto& p : pieces) {
-    if (!p.host_accessible()) return errc::wrong_device;
+    if (!p.host_accessible() && !reach) return errc::wrong_device;
     w->begins.push_back(w->ref.size);
     w->ref.size += p.size();
   }
@@ -168,6 +168,14 @@ void window::await_commit(const std::shared_ptr<detail::window_state>& s, detail
   if (s->whole()) return begin.complete({});
   if (s->revoked) return begin.complete(errc::closed);
   s->awaiting_commit.push_back(begin.wait());
+}
+
+error_code window_table::stage(device& d, device_staging how) {
+  if (registry_->reach) return errc::already_exists;
+  auto made = detail::device_reach::make(d, how);
+  if (!made) return made.error();
+  registry_->reach = std::move(*made);
+  return {};
 }
 
 window_table::window_table(asio::any_io_executor ex, std::size_t limit)

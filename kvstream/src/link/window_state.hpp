@@ -8,6 +8,7 @@
 
 #include "cokv/kvstream/window.hpp"
 #include "cokv/runtime/detail/prepared_executor.hpp"
+#include "link/device_reach.hpp"
 #include "link/link_roster.hpp"
 
 namespace cokv::detail {
@@ -76,6 +77,7 @@ class window_registry : public std::enable_shared_from_this<window_registry> {
 
   const prepared_executor executor;
   link_roster links;
+  std::unique_ptr<device_reach> reach;  // of a device whose memory the host can't; or null
 
  private:
   std::size_t limit_;

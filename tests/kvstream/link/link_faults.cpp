@@ -9,6 +9,7 @@
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/memory_handle.hpp"
 #include "cokv/runtime/result.hpp"
+#include "cokv/runtime/sim_device.hpp"
 #include "cokv/runtime/sim_net.hpp"
 #include "cokv/runtime/sim_node.hpp"
 #include "cokv/runtime/with.hpp"
@@ -26,14 +27,26 @@ constexpr std::size_t window_bytes = 256 << 10;
 struct transport {
   std::string listen = "tcp://localhost:700", connect = "tcp://server:700";
   bool shared = false;
+  bool on_device = false;
 
-  buffer memory(std::size_t n) const {
-    auto b = shared ? allocate_shared(n).value() : buffer::host(n);
+  buffer memory(std::size_t n, const asio::any_io_executor& ex = {}) const {
+    auto b = shared            ? allocate_shared(n).value()
+             : on_device && ex ? any_device(ex).allocate(n).value()
+                               : buffer::host(n);
     std::ranges::fill(b.bytes(), std::byte{0xdd});
     return b;
   }
 };
 const transport tcp, shm{"shm:///run/server", "shm:///run/server", true};
+const transport gpu{.on_device = true};
+
+// Little pinned memory, so that it is waited for.
+window_table table_of(const asio::any_io_executor& ex, const transport& over) {
+  window_table t(ex);
+  auto d = over.on_device ? any_device(ex) : device();
+  if (d) CHECK(!t.stage(d, {.chunk = 8 << 10, .count = 2}));
+  return t;
+}
 
 // A worker that offers memory and answers messages, whatever becomes of its links.
 struct server {
@@ -62,7 +75,8 @@ awaitable<void> echo(server& s, peer_link link) {
 
 awaitable<void> serve(server& s, std::uint32_t connections) {
   auto ex = co_await asio::this_coro::executor;
-  s.windows.emplace(ex);
+  s.windows = table_of(ex, s.over);
+  if (s.over.on_device) s.memory = s.over.memory(window_bytes, ex);
   s.door = link_listener::listen(*s.windows, s.over.listen, small(connections)).value();
   s.offered =
       s.windows->expose({s.memory.slice(0, 1000), s.memory.slice(1000, window_bytes - 1000)}, window_access::both)
@@ -82,7 +96,7 @@ struct tally {
 // Puts a range, gets it back, over and over; another range each, so that success can be compared with bytes.
 awaitable<void> client(sim_context& context, server& s, tally& t, std::uint32_t connections, int rounds) {
   auto ex = co_await asio::this_coro::executor;
-  window_table here(ex);
+  window_table here = table_of(ex, s.over);
   peer_link link;
   for (int round = 0; round < rounds; ++round) {
     if (!link || link.error()) {
@@ -101,7 +115,9 @@ awaitable<void> client(sim_context& context, server& s, tally& t, std::uint32_t 
     (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
       for (std::size_t i = 0; i + 1 < cuts.size(); ++i)
         group.spawn([&, at = cuts[i], n = cuts[i + 1] - cuts[i], i]() -> awaitable<void> {
-          auto data = patterned(n, context.seed() * 1000 + static_cast<std::uint64_t>(round) * 10 + i);
+          auto data = s.over.on_device ? s.over.memory(n, ex) : buffer::host(n);
+          const auto seed = context.seed() * 1000 + static_cast<std::uint64_t>(round) * 10 + i;
+          for (std::size_t k = 0; k < n; ++k) data.bytes()[k] = byte_at(k, seed);
           auto put = co_await async_flush(data, link.to(s.offered.ref()), at, {}, completion_level::visible, as_result);
           if (!put) {
             ++t.failed;
@@ -110,7 +126,7 @@ awaitable<void> client(sim_context& context, server& s, tally& t, std::uint32_t 
           }
           ++t.put;
           CHECK(std::ranges::equal(data.bytes(), s.memory.slice(at, n).bytes()));
-          auto back = blank(n);
+          auto back = s.over.on_device ? s.over.memory(n, ex) : blank(n);
           auto got = co_await async_fetch(link.from(s.offered.ref()), at, back, {}, as_result);
           t.got += got.has_value();
           if (!got) ++t.failed, t.errors.insert(got.error().message());
@@ -199,6 +215,46 @@ TEST_CASE(
   CHECK(all.failed > 100);
 }
 
+TEST_CASE("link faults: memory of a device on both sides, on a sound network, moves through a chunk or two") {
+  for (auto seed : seeds(30)) {
+    INFO(replay_command(seed));
+    const auto t = run(seed, 1 + seed % 3, 5, [](sim_context&, sim::net&) {}, gpu);
+    CHECK(t.failed == 0);
+    CHECK(t.put == 30);
+    CHECK(t.got == 30);
+  }
+}
+
+TEST_CASE("link faults: memory of a device is right or an error, whatever network and device do") {
+  tally all;
+  for (auto seed : seeds(500)) {
+    INFO(replay_command(seed));
+    const auto t = run(
+        seed, 1 + seed % 3, 4,
+        [&](sim_context& context, sim::net& net) {
+          if (context.chance(0.5)) net.faults.flip = 0.02;
+          if (context.chance(0.3)) net.faults.reset = 0.01;
+          for (auto host : {"client", "server"}) {
+            auto& device = sim::device::of(context, "sim:h200", host);
+            if (context.chance(0.3)) device.faults.slow = 0.2, device.faults.slow_factor = 1000;
+            if (context.chance(0.2)) device.faults.fail_at = 1 + context.below(100);
+            if (context.chance(0.1))
+              clock::of(context.get_executor())
+                  .async_wait_for(duration(context.below(20'000'000)), [&device](error_code) { device.lose(); });
+          }
+        },
+        gpu);
+    all.put += t.put;
+    all.got += t.got;
+    all.failed += t.failed;
+    all.errors.insert(t.errors.begin(), t.errors.end());
+  }
+  CHECK(all.put > 500);
+  CHECK(all.got > 500);
+  CHECK(all.failed > 500);
+  CHECK(all.errors.size() >= 4);
+}
+
 TEST_CASE("link faults: wrong bits, broken connections and delays give the right bytes or an error") {
   tally all;
   for (auto seed : seeds(500)) {
@@ -254,14 +310,15 @@ TEST_CASE("link faults: after a window is revoked nothing writes into it or read
     net.faults.bytes_per_second = 1e8;
     auto body = [&]() -> awaitable<void> {
       auto ex = co_await asio::this_coro::executor;
-      window_table here(ex), there(ex);
+      const auto& over = context.seed() % 2 ? tcp : gpu;
+      auto here = table_of(ex, over), there = table_of(ex, over);
       auto door = link_listener::listen(there, "tcp://localhost:0", small()).value();
       peer_link far, near;
       (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
         group.spawn([&]() -> awaitable<void> { far = co_await door.async_accept(); });
         near = co_await async_connect(here, door.url(), small());
       });
-      auto memory = blank(window_bytes), data = patterned(window_bytes), back = blank(window_bytes);
+      auto memory = over.memory(window_bytes, ex), data = patterned(window_bytes), back = over.memory(window_bytes, ex);
       auto w = there.expose({memory}, window_access::both).value();
       const auto ref = w.ref();
       (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
@@ -299,8 +356,9 @@ TEST_CASE("link faults: after a window is revoked nothing writes into it or read
 
 namespace {
 
-awaitable<void> whole_exchange(asio::any_io_executor ex, std::string url, buffer memory) {
-  window_table here(ex), there(ex);
+awaitable<void> whole_exchange(asio::any_io_executor ex, const transport& over, std::string url, std::size_t bytes) {
+  auto here = table_of(ex, over), there = table_of(ex, over);
+  auto memory = over.memory(bytes, ex);
   auto door = link_listener::listen(there, url, small(2)).value();
   peer_link far, near;
   (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
@@ -325,9 +383,11 @@ awaitable<void> whole_exchange(asio::any_io_executor ex, std::string url, buffer
 TEST_CASE("link faults: cancelled or destroyed at any step, everything ends") {
   co_options o;
   o.seeds = 50;
-  auto over_tcp = [](auto ex) { return whole_exchange(ex, "tcp://localhost:0", tcp.memory(40'000)); };
-  auto over_shm = [](auto ex) { return whole_exchange(ex, "shm:///run/x", shm.memory(100'000)); };
-  for (const co_body& body : {co_body(over_tcp), co_body(over_shm)}) {
+  auto over_tcp = [](auto ex) { return whole_exchange(ex, tcp, "tcp://localhost:0", 40'000); };
+  auto over_shm = [](auto ex) { return whole_exchange(ex, shm, "shm:///run/x", 100'000); };
+  auto on_gpu = [](auto ex) { return whole_exchange(ex, gpu, "tcp://localhost:0", 40'000); };
+  for (const co_body& body : {co_body(over_tcp), co_body(over_shm), co_body(on_gpu)}) {
+    if (body.target_type() == typeid(on_gpu)) o.real = false;
     cancel_at_every_step(body, o);
     destroy_at_every_step(body, o);
   }

@@ -17,20 +17,31 @@ using namespace cokv::test;
 
 namespace {
 
+// What a link runs over, and whether the memory behind its windows can be passed to the peer, or is a device's.
+struct transport {
+  std::string_view scheme = "tcp";
+  bool shared = false;
+  bool on_device = false;
+};
+transport over;
+device with_memory;
+
+// A device's memory goes through as little as there can be.
+window_table table(const asio::any_io_executor& ex) {
+  window_table t(ex);
+  if (!over.on_device) return t;
+  with_memory = any_device(ex);
+  CHECK(!t.stage(with_memory, {.chunk = 4096, .count = 1}));
+  return t;
+}
+
 struct pair_of_links {
   window_table here, there;
   link_listener door;
   peer_link near, far;
 
-  explicit pair_of_links(asio::any_io_executor ex) : here(ex), there(ex) {}
+  explicit pair_of_links(asio::any_io_executor ex) : here(table(ex)), there(table(ex)) {}
 };
-
-// What a link runs over, and whether the memory behind its windows can be passed to the peer.
-struct transport {
-  std::string_view scheme = "tcp";
-  bool shared = false;
-};
-transport over;
 
 std::string fresh_url() {
   static int n = 0;
@@ -41,7 +52,9 @@ std::string fresh_url() {
 
 // Memory for a window.
 buffer landing(std::size_t n) {
-  auto b = over.shared ? allocate_shared(n).value() : buffer::host(n);
+  auto b = over.on_device ? with_memory.allocate(n).value()
+           : over.shared  ? allocate_shared(n).value()
+                          : buffer::host(n);
   std::ranges::fill(b.bytes(), std::byte{0xdd});
   return b;
 }
@@ -57,14 +70,17 @@ bool is_there(const transport& t) {
 
 // The same over every kind of link.
 void link_test(const co_body& body, const co_options& options = {}) {
-  for (auto t : {transport{}, transport{"shm", false}, transport{"shm", true}, transport{"ucx", false}}) {
+  for (auto t : {transport{}, transport{"shm", false}, transport{"shm", true}, transport{"ucx", false},
+                 transport{"tcp", false, true}, transport{"shm", false, true}}) {
     CAPTURE(t.scheme);
     CAPTURE(t.shared);
     if (!is_there(t)) continue;
     over = t;
     auto o = options;
     if (t.scheme == "ucx") o.seeds = 0;  // in real time alone
+    if (t.on_device) o.real = false;
     co_test(body, o);
+    with_memory = {};
   }
   over = {};
 }
@@ -300,7 +316,7 @@ TEST_CASE("peer_link: any number of commits, and puts go on beside them") {
 TEST_CASE("peer_link: links of the same two workers, made at once and both ways, leave each other alone") {
   link_test(
       [](asio::any_io_executor ex) -> awaitable<void> {
-        window_table a(ex), b(ex);
+        window_table a = table(ex), b = table(ex);
         auto at_a = link_listener::listen(a, fresh_url()).value();
         auto at_b = link_listener::listen(b, fresh_url()).value();
         auto memory = landing(1000);

@@ -53,8 +53,8 @@ struct worker_memory {
   std::vector<stream_sequence> sequences;
 
   worker_memory(sim_context& context, const topology& t, const geometry& model, worker w,
-                const std::vector<std::uint32_t>& lengths)
-      : where(t, model, w), pool(where.shape(), pool_blocks) {
+                const std::vector<std::uint32_t>& lengths, bool on_device = false)
+      : where(t, model, w), pool(where.shape(), pool_blocks, memory(context, where.shape(), on_device)) {
     std::ranges::fill(pool.memory().bytes(), std::byte{0xdd});
     leases = pool.allocate(pool_blocks).value();
     std::vector<std::uint32_t> free(pool_blocks);
@@ -68,6 +68,11 @@ struct worker_memory {
       }
       sequences.push_back(std::move(s));
     }
+  }
+
+  static buffer memory(sim_context& context, const geometry& shape, bool on_device) {
+    const auto n = pool_bytes(shape, pool_blocks);
+    return on_device ? any_device(context.get_executor()).allocate(n).value() : buffer::host(n);
   }
 
   // f(byte, what it is to be) for every byte of every token that a layer keeps.
@@ -116,6 +121,7 @@ struct cluster {
   std::size_t sent = 0, received = 0, failed = 0, ended = 0;
   std::set<std::string> errors;
   bool packed = false;
+  bool on_device = false;  // every worker's KV, which the host can't reach
 
   std::size_t workers() const { return from.workers() + to.workers(); }
   void note(error_code ec) {
@@ -128,8 +134,15 @@ link_options options_of(const topology& t, worker w) {
   return {.name = std::to_string(t.number(w)), .topology = t.text(), .chunk = 4096, .greeting = 2s, .silence = 3s};
 }
 
+window_table table_of(const cluster& c, const asio::any_io_executor& ex) {
+  window_table windows(ex);
+  auto d = any_device(ex);
+  if (c.on_device) CHECK(!windows.stage(d, {.chunk = 4096, .count = 3}));
+  return windows;
+}
+
 awaitable<error_code> receive(cluster& c, worker self) {
-  window_table windows(co_await asio::this_coro::executor);
+  auto windows = table_of(c, co_await asio::this_coro::executor);
   auto door = link_listener::listen(windows, "tcp://localhost:0", options_of(c.to, self)).value();
   c.urls[self] = door.url();
   auto& memory = c.receivers.at(self);
@@ -154,7 +167,7 @@ awaitable<error_code> receive(cluster& c, worker self) {
 
 awaitable<error_code> send(cluster& c, worker self) {
   auto ex = co_await asio::this_coro::executor;
-  window_table windows(ex);
+  auto windows = table_of(c, ex);
   std::set<worker> expected;
   for (auto leg : c.way.sent_by(self)) expected.insert(c.way.legs()[leg].to.worker);
   std::vector<peer_link> links;
@@ -200,12 +213,13 @@ cluster make(sim_context& context) {
   route way(from, to, model, {.sequences = static_cast<std::uint32_t>(lengths.size())});
   cluster c{from, to, model, lengths, std::move(way), {}, {}, {}};
   c.packed = context.chance(0.5);
+  c.on_device = context.chance(0.5);
   for (std::uint32_t n = 0; n < from.workers(); ++n) {
-    c.senders.emplace(from.at(n), worker_memory(context, from, model, from.at(n), lengths));
+    c.senders.emplace(from.at(n), worker_memory(context, from, model, from.at(n), lengths, c.on_device));
     c.senders.at(from.at(n)).fill();
   }
   for (std::uint32_t n = 0; n < to.workers(); ++n)
-    c.receivers.emplace(to.at(n), worker_memory(context, to, model, to.at(n), lengths));
+    c.receivers.emplace(to.at(n), worker_memory(context, to, model, to.at(n), lengths, c.on_device));
   return c;
 }
 

@@ -26,7 +26,8 @@
 // said goodbye; unavailable: the connection broke, nothing was heard for `silence`, or what was asked is unanswered
 // for so long; protocol, too_large, digest_mismatch: a peer that sent what it may not, or damaged; [4] stale_reference,
 // closed (committed), permission_denied, out_of_range (the window); digest_mismatch: the bytes were damaged on their way, and what the
-// range covers is undefined; wrong_device: pieces that the host can't reach.
+// range covers is undefined; wrong_device: pieces that the host can't
+// reach, without window_table::stage().
 //
 // A connection that breaks fails the transfers on it, no others; the first one takes the whole link down. What a failed
 // put wrote is undefined, but it writes nothing any more once a later one over this link, or over the next link between

@@ -23,6 +23,9 @@
 // puts any more: from then on no put is taken. errc::closed when the window is revoked first. Whether the peer is still
 // alive it does not know: wait for its link's end beside it. Every kind of cancellation ends the wait.
 //
+// Memory of a device that the host can't reach is exposed after window_table::stage(): what is put there comes into pinned
+// memory, is verified, and copied by the device before the put is answered; what is got goes the other way.
+//
 // A destroyed window is revoked; its buffers are referenced until their last reader or writer is done, which keeps
 // blocks of a kv_pool in quarantine. All of it belongs to one context.
 #pragma once
@@ -31,10 +34,13 @@
 #include <memory>
 #include <vector>
 
+#include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/buffer.hpp"
 #include "cokv/runtime/detail/initiate.hpp"
 
 namespace cokv {
+
+class device;
 
 // Names a window of a peer: 24 bytes that mean nothing elsewhere.
 struct window_ref {
@@ -42,6 +48,13 @@ struct window_ref {
   std::uint64_t generation = 0;
   std::uint64_t size = 0;  // bytes
   friend bool operator==(const window_ref&, const window_ref&) = default;
+};
+
+// Pinned memory that links move a device's memory through, each way: it bounds what is under way between network and
+// device.
+struct device_staging {
+  std::size_t chunk = std::size_t{1} << 20;  // links cut what they move to it, 4 KiB at least
+  std::size_t count = 8;
 };
 
 enum class window_access : std::uint8_t { put = 1, get = 2, both = 3 };
@@ -103,8 +116,13 @@ class window_table {
   asio::any_io_executor get_executor() const;
   std::size_t size() const noexcept;  // windows exposed now
 
+  // Windows may be of this device's memory from here on, and links that are made from here on put and get it. One device
+  // a table: errc::already_exists. errc::invalid_argument: chunks too small, or none; the device's, e.g.
+  // errc::out_of_memory. Takes as long as pinning that memory does.
+  error_code stage(device& d, device_staging how = {});
+
   // The pieces, one behind the other, are the window's bytes. errc::queue_full beyond the table's limit,
-  // errc::wrong_device for memory that the host can't reach, errc::invalid_argument for no bytes at all.
+  // errc::wrong_device for memory that the host can't reach without stage(), errc::invalid_argument for no bytes at all.
   result<window> expose(std::vector<buffer> pieces, window_access access);
 
   const std::shared_ptr<detail::window_registry>& registry() const noexcept { return registry_; }

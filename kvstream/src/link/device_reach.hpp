@@ -1,0 +1,36 @@
+// How links get at memory that the host can't reach: through chunks of pinned memory, by copies of the device. Each way
+// has chunks of its own: what comes in never waits for what goes out, which may have to wait for the peer.
+#pragma once
+
+#include <vector>
+
+#include "cokv/kvstream/window.hpp"
+#include "cokv/runtime/device.hpp"
+#include "cokv/runtime/staging_pool.hpp"
+
+namespace cokv::detail {
+
+// Whether all of it can be read and written where it lies.
+bool on_host(const std::vector<buffer>& pieces);
+
+class device_reach {
+ public:
+  static result<std::unique_ptr<device_reach>> make(device& d, const device_staging& how);
+
+  std::uint64_t chunk() const noexcept { return in_.buffer_bytes(); }
+  staging_pool& in() noexcept { return in_; }
+  staging_pool& out() noexcept { return out_; }
+
+  // The pieces, one behind the other, from the chunk and into it. The event is of the copies' end.
+  result<event> bring(const buffer& chunk, const std::vector<buffer>& to);
+  result<event> fetch(const std::vector<buffer>& from, const buffer& chunk);
+
+ private:
+  device_reach(stream bring, stream fetch, staging_pool in, staging_pool out)
+      : bring_(std::move(bring)), fetch_(std::move(fetch)), in_(std::move(in)), out_(std::move(out)) {}
+
+  stream bring_, fetch_;
+  staging_pool in_, out_;
+};
+
+}  // namespace cokv::detail

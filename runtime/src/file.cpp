@@ -22,25 +22,40 @@ constexpr std::size_t pool_threads = 2;
 
 class pool_file final : public file::impl {
  public:
-  pool_file(asio::any_io_executor ex, std::shared_ptr<file_pool> pool, int fd)
-      : ex_(std::move(ex)), pool_(std::move(pool)), fd_(std::make_shared<posix::descriptor>(fd)) {}
+  pool_file(asio::any_io_executor ex, std::shared_ptr<file_pool> pool, int fd, file_alignment alignment)
+      : ex_(std::move(ex)),
+        pool_(std::move(pool)),
+        fd_(std::make_shared<posix::descriptor>(fd)),
+        alignment_(alignment) {}
 
   asio::any_io_executor get_executor() const noexcept override { return ex_; }
   void read_at(std::uint64_t offset, asio::mutable_buffer into, file::transfer_handler done) override {
-    pool_->run(std::move(done), [fd = fd_, offset, into] { return posix::read_at(fd->get(), offset, into); });
+    pool_->run(
+        std::move(done),
+        [fd = fd_, offset, into, granule = alignment_.offset] {
+          return posix::read_at(fd->get(), offset, into, granule);
+        },
+        into.size());
   }
   void write_at(std::uint64_t offset, asio::const_buffer from, file::transfer_handler done) override {
-    pool_->run(std::move(done), [fd = fd_, offset, from] { return posix::write_at(fd->get(), offset, from); });
+    pool_->run(
+        std::move(done),
+        [fd = fd_, offset, from, granule = alignment_.offset] {
+          return posix::write_at(fd->get(), offset, from, granule);
+        },
+        from.size());
   }
   void sync(file::handler done) override {
     pool_->run(std::move(done), [fd = fd_] { return std::tuple(posix::sync(fd->get())); });
   }
   result<std::uint64_t> size() const override { return posix::size(fd_->get()); }
+  file_alignment alignment() const override { return alignment_; }
 
  private:
   asio::any_io_executor ex_;
   std::shared_ptr<file_pool> pool_;
   std::shared_ptr<posix::descriptor> fd_;
+  file_alignment alignment_;
 };
 
 #if defined(BOOST_ASIO_HAS_IO_URING)
@@ -60,6 +75,9 @@ bool io_uring_works() {
   return works;
 }
 
+// Direct operations, and small reads. What goes through the cache is copied: from a ring a read is by whoever submits
+// it, the loop, and a write, which may have to wait for room, by a thread of the kernel's, which costs more than one of
+// ours.
 class uring_file final : public file::impl {
  private:
   const std::shared_ptr<asio::random_access_file>& opened() {
@@ -67,39 +85,65 @@ class uring_file final : public file::impl {
     return file_;
   }
 
-  // The file stays open until its operations are over; an end of file is a short read.
-  auto keep(file::transfer_handler done) {
+  static constexpr std::size_t loop_copies = std::size_t{64} << 10;  // about 10 us
+
+  // All that is left in one call: Asio's own conditions make calls of 64 KiB. Where a direct operation ends off the
+  // granule, so does the file.
+  auto whole(std::size_t size) const {
+    return [size, granule = alignment_.offset](error_code ec, std::size_t done) -> std::size_t {
+      return ec || done >= size || done % granule != 0 ? 0 : std::min(size - done, std::size_t{1} << 30);
+    };
+  }
+
+  // The file stays open until its operations are over; an end of file is a short read, and no write is short.
+  auto keep(file::transfer_handler done, std::size_t at_least = 0) {
     auto slot = asio::get_associated_cancellation_slot(done);
     auto ex = asio::get_associated_executor(done, asio::any_completion_executor(ex_));
-    auto finish = [done = std::move(done), open = file_](error_code ec, std::size_t n) mutable {
-      std::move(done)(ec == asio::error::eof ? error_code() : ec, n);
+    auto finish = [done = std::move(done), open = file_, at_least](error_code ec, std::size_t n) mutable {
+      if (ec == asio::error::eof) ec = {};
+      if (!ec && n < at_least) ec = error_code(EIO, boost::system::system_category());
+      std::move(done)(ec, n);
     };
     return asio::bind_cancellation_slot(slot, asio::bind_executor(ex, std::move(finish)));
   }
 
  public:
   // Made on a thread of the pool: Asio's file object comes with the first use, on the context's thread.
-  uring_file(asio::any_io_executor ex, std::shared_ptr<file_pool> pool, int fd)
-      : ex_(std::move(ex)), pool_(std::move(pool)), fd_(fd) {}
+  uring_file(asio::any_io_executor ex, std::shared_ptr<file_pool> pool, int fd, file_alignment alignment, bool direct)
+      : ex_(std::move(ex)), pool_(std::move(pool)), fd_(fd), alignment_(alignment), direct_(direct) {}
 
   asio::any_io_executor get_executor() const noexcept override { return ex_; }
   void read_at(std::uint64_t offset, asio::mutable_buffer into, file::transfer_handler done) override {
     auto& f = *opened();  // before keep() takes its share of it
-    asio::async_read_at(f, offset, into, keep(std::move(done)));
+    if (!direct_ && into.size() > loop_copies)
+      pool_->run(
+          std::move(done),
+          [open = file_, offset, into] { return posix::read_at(open->native_handle(), offset, into, 1); }, into.size());
+    else
+      asio::async_read_at(f, offset, into, whole(into.size()), keep(std::move(done)));
   }
   void write_at(std::uint64_t offset, asio::const_buffer from, file::transfer_handler done) override {
     auto& f = *opened();
-    asio::async_write_at(f, offset, from, keep(std::move(done)));
+    if (!direct_)
+      pool_->run(
+          std::move(done),
+          [open = file_, offset, from] { return posix::write_at(open->native_handle(), offset, from, 1); },
+          from.size());
+    else
+      asio::async_write_at(f, offset, from, whole(from.size()), keep(std::move(done), from.size()));
   }
   void sync(file::handler done) override {
     pool_->run(std::move(done), [f = opened()] { return std::tuple(posix::sync(f->native_handle())); });
   }
   result<std::uint64_t> size() const override { return posix::size(file_ ? file_->native_handle() : fd_.get()); }
+  file_alignment alignment() const override { return alignment_; }
 
  private:
   asio::any_io_executor ex_;
   std::shared_ptr<file_pool> pool_;
   posix::descriptor fd_;
+  file_alignment alignment_;
+  bool direct_;
   std::shared_ptr<asio::random_access_file> file_;
 };
 
@@ -110,11 +154,11 @@ class real_file_system final : public file_system::impl {
   explicit real_file_system(const asio::any_io_executor& ex)
       : ex_(ex), pool_(std::make_shared<file_pool>(ex, pool_threads)) {}
 
-  void open(std::string path, open_mode mode, file_system::open_handler done) override {
-    pool_->run(std::move(done), [ex = ex_, pool = pool_, path, mode]() -> std::tuple<error_code, file> {
-      auto [ec, fd] = posix::open(path, mode);
+  void open(std::string path, open_mode mode, bool direct, file_system::open_handler done) override {
+    pool_->run(std::move(done), [ex = ex_, pool = pool_, path, mode, direct]() -> std::tuple<error_code, file> {
+      auto [ec, fd] = posix::open(path, mode, direct);
       if (ec) return {ec, file()};
-      return {ec, file(make_file(ex, pool, fd))};
+      return {ec, file(make_file(ex, pool, fd, direct))};
     });
   }
   void remove(std::string path, file_system::handler done) override {
@@ -137,11 +181,12 @@ class real_file_system final : public file_system::impl {
 
  private:
   static std::unique_ptr<file::impl> make_file(const asio::any_io_executor& ex, const std::shared_ptr<file_pool>& pool,
-                                               int fd) {
+                                               int fd, bool direct) {
+    const auto alignment = direct ? posix::direct_alignment(fd) : file_alignment{};
 #if defined(BOOST_ASIO_HAS_IO_URING)
-    if (io_uring_works()) return std::make_unique<uring_file>(ex, pool, fd);
+    if (io_uring_works()) return std::make_unique<uring_file>(ex, pool, fd, alignment, direct);
 #endif
-    return std::make_unique<pool_file>(ex, pool, fd);
+    return std::make_unique<pool_file>(ex, pool, fd, alignment);
   }
 
   asio::any_io_executor ex_;

@@ -23,7 +23,13 @@ error_code file_pool::submit(pool_job& job) {
       }
     }
   }
+  if (std::exchange(woken_, true)) return {};
   arrived_.notify_one();
+  back_.post([this] {
+    std::lock_guard lock(mutex_);
+    woken_ = false;
+    for (std::size_t i = 0; i < std::min(idle_, queue_.size()); ++i) arrived_.notify_one();
+  });
   return {};
 }
 
@@ -49,22 +55,35 @@ void file_pool::stop() {
   threads_.clear();
 }
 
+// One, and small ones behind it; the other threads have their share of what there is.
+void file_pool::take(std::vector<pool_job*>& jobs) {
+  const auto most = (queue_.size() + idle_) / (idle_ + 1);
+  for (std::size_t bytes = 0; jobs.size() < most && (jobs.empty() || bytes + queue_.front()->bytes <= taken_bytes);) {
+    jobs.push_back(queue_.front());
+    bytes += queue_.front()->bytes;
+    queue_.pop_front();
+  }
+  for (auto* job : jobs) job->at = pool_job::stage::running;
+}
+
 void file_pool::serve() {
+  std::vector<pool_job*> jobs;
   std::unique_lock lock(mutex_);
   for (;;) {
     ++idle_;
     arrived_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
     --idle_;
     if (stopping_) return;
-    pool_job* job = queue_.front();
-    queue_.pop_front();
-    job->at = pool_job::stage::running;
+    take(jobs);
     lock.unlock();
-    job->work();
+    for (auto* job : jobs) job->work();
     lock.lock();
-    job->at = pool_job::stage::over;
     // Under the lock: whoever waits in withdraw() frees the job. A context that shuts down refuses the post.
-    back_.post([job] { job->finish(*job); });
+    for (auto* job : jobs) {
+      job->at = pool_job::stage::over;
+      back_.post([job] { job->finish(*job); });
+    }
+    jobs.clear();
     ended_.notify_all();
   }
 }

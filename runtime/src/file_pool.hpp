@@ -1,5 +1,6 @@
 // Blocking file calls, off the loop: a few threads that make the calls and post their results back. An operation that
 // no thread has taken yet can be withdrawn; one that has been taken is waited for, so memory it touches stays valid.
+// Small transfers are taken and answered several at a time: waking a thread costs more than they do.
 #pragma once
 
 #include <condition_variable>
@@ -25,6 +26,7 @@ struct pool_job {
 
   file_pool* pool = nullptr;
   stage at = stage::idle;               // under the pool's lock
+  std::size_t bytes = 0;                // that it moves; what is no transfer may take long, and is taken alone
   unique_function<void()> work;         // on a thread of the pool
   void (*finish)(pool_job&) = nullptr;  // on the context's thread
 
@@ -49,9 +51,11 @@ class file_pool {
   }
   ~file_pool() { stop(); }
 
+  static constexpr std::size_t taken_bytes = std::size_t{256} << 10;  // at a time: less than a tenth of a millisecond
+
   // `work()` returns the completion's values as a tuple.
   template <class... T, class F>
-  void run(asio::any_completion_handler<void(error_code, T...)> done, F work) {
+  void run(asio::any_completion_handler<void(error_code, T...)> done, F work, std::size_t bytes = taken_bytes) {
     using signature = void(error_code, T...);
     struct job : pool_job {
       std::tuple<error_code, T...> values;
@@ -59,9 +63,10 @@ class file_pool {
       ~job() { leave(); }
     };
     initiate<signature, job>(std::move(done), back_.get_executor(),
-                             [this, work = std::move(work)](operation<signature, job>& op) mutable {
+                             [this, work = std::move(work), bytes](operation<signature, job>& op) mutable {
                                job& self = op.state();
                                self.op = &op;
+                               self.bytes = bytes;
                                self.work = [&self, work = std::move(work)]() mutable { self.values = work(); };
                                self.finish = [](pool_job& erased) {
                                  auto& self = static_cast<job&>(erased);
@@ -84,6 +89,7 @@ class file_pool {
  private:
   error_code submit(pool_job& job);
   void serve();
+  void take(std::vector<pool_job*>& jobs);
 
   mailbox back_;
   std::size_t limit_;
@@ -93,6 +99,7 @@ class file_pool {
   std::deque<pool_job*> queue_;
   std::vector<std::thread> threads_;
   std::size_t idle_ = 0;
+  bool woken_ = false;  // in this turn of the loop, at whose end the others are if there is work for them
   bool stopping_ = false;
 };
 

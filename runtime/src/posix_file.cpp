@@ -32,8 +32,8 @@ descriptor::~descriptor() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-std::tuple<error_code, int> open(const std::string& path, open_mode mode) {
-  int flags = O_CLOEXEC;
+std::tuple<error_code, int> open(const std::string& path, open_mode mode, bool direct) {
+  int flags = O_CLOEXEC | (direct ? O_DIRECT : 0);
   switch (mode) {
     case open_mode::read:
       flags |= O_RDONLY;
@@ -59,10 +59,26 @@ std::tuple<error_code, int> open(const std::string& path, open_mode mode) {
     ::close(fd);
     return {make_error_code(errc::in_use), -1};
   }
+  // Some take the flag and say only here that they can't keep to it.
+  if (direct && direct_alignment(fd).offset == 0) {
+    ::close(fd);
+    return {error_code(EINVAL, boost::system::system_category()), -1};
+  }
   return {error_code(), fd};
 }
 
-std::tuple<error_code, std::size_t> read_at(int fd, std::uint64_t offset, asio::mutable_buffer into) {
+file_alignment direct_alignment(int fd) {
+#if defined(STATX_DIOALIGN)
+  struct statx s;
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &s) == 0 && (s.stx_mask & STATX_DIOALIGN) != 0)
+    return {s.stx_dio_mem_align, s.stx_dio_offset_align};
+#endif
+  (void)fd;
+  return {4096, 4096};  // the largest that disks ask for
+}
+
+std::tuple<error_code, std::size_t> read_at(int fd, std::uint64_t offset, asio::mutable_buffer into,
+                                            std::size_t granule) {
   std::size_t done = 0;
   while (done < into.size()) {
     ssize_t n = retry([&] {
@@ -71,11 +87,13 @@ std::tuple<error_code, std::size_t> read_at(int fd, std::uint64_t offset, asio::
     if (n < 0) return {last_error(), done};
     if (n == 0) break;
     done += static_cast<std::size_t>(n);
+    if (done % granule != 0) break;  // the end of the file
   }
   return {error_code(), done};
 }
 
-std::tuple<error_code, std::size_t> write_at(int fd, std::uint64_t offset, asio::const_buffer from) {
+std::tuple<error_code, std::size_t> write_at(int fd, std::uint64_t offset, asio::const_buffer from,
+                                             std::size_t granule) {
   std::size_t done = 0;
   while (done < from.size()) {
     ssize_t n = retry([&] {
@@ -85,6 +103,7 @@ std::tuple<error_code, std::size_t> write_at(int fd, std::uint64_t offset, asio:
     if (n < 0) return {last_error(), done};
     if (n == 0) return {error_code(EIO, boost::system::system_category()), done};  // or it would go on for ever
     done += static_cast<std::size_t>(n);
+    if (done < from.size() && done % granule != 0) return {error_code(EIO, boost::system::system_category()), done};
   }
   return {error_code(), done};
 }

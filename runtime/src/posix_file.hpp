@@ -21,9 +21,15 @@ class descriptor {
   int fd_;
 };
 
-std::tuple<error_code, int> open(const std::string& path, open_mode mode);
-std::tuple<error_code, std::size_t> read_at(int fd, std::uint64_t offset, asio::mutable_buffer into);
-std::tuple<error_code, std::size_t> write_at(int fd, std::uint64_t offset, asio::const_buffer from);
+// Direct: past the system's cache, invalid_argument where that can't be.
+std::tuple<error_code, int> open(const std::string& path, open_mode mode, bool direct);
+// Of a file that was opened direct.
+file_alignment direct_alignment(int fd);
+// The whole buffer, in as many calls as it takes; `granule` is what offsets are multiples of.
+std::tuple<error_code, std::size_t> read_at(int fd, std::uint64_t offset, asio::mutable_buffer into,
+                                            std::size_t granule);
+std::tuple<error_code, std::size_t> write_at(int fd, std::uint64_t offset, asio::const_buffer from,
+                                             std::size_t granule);
 error_code sync(int fd);
 result<std::uint64_t> size(int fd);
 

@@ -26,7 +26,7 @@ block_file sample(std::size_t layers) {
 TEST_CASE("block file: the first bytes are golden, and what is written is read back") {
   auto bytes = encode_block_file(sample(2));
   CHECK(bytes.size() == 4096);
-  CHECK(to_hex(std::span(bytes).first(16)) == "636f6b762e626c6b0100000001000000");
+  CHECK(to_hex(std::span(bytes).first(16)) == "636f6b762e626c6b0200000001000000");
   CHECK(to_hex(std::span(bytes).subspan(80, 16)) == "0200000000100000c900000000000000");
   CHECK(to_hex(std::span(bytes).subspan(128, 32)) ==
         "640000000000000000000000000000006500000000000000"
@@ -41,9 +41,29 @@ TEST_CASE("block file: the first bytes are golden, and what is written is read b
     CHECK(back->id == b.id);
     CHECK(back->layout == b.layout);
     CHECK(back->digests == b.digests);
-    CHECK(b.file_bytes() == block_file_bytes(b.layout));
+    CHECK(b.file_bytes() == all.size() + b.layout.bytes());
     CHECK(b.segment_offset(0) == all.size());
+    CHECK(back->alignment == 1);
+    CHECK(back->digest == digest_algorithm::xxh3_64);
   }
+}
+
+TEST_CASE("block file: aligned, every segment begins and the file ends at a page") {
+  auto b = sample(3);
+  b.layout.segments[1] = 4097;
+  b.alignment = 4096;
+  b.digest = digest_algorithm::none;
+  auto back = decode_block_file(encode_block_file(b));
+  REQUIRE(back.has_value());
+  CHECK(back->alignment == 4096);
+  CHECK(back->digest == digest_algorithm::none);
+  CHECK(back->segment_offset(0) == 4096);
+  CHECK(back->segment_offset(1) == 8192);
+  CHECK(back->segment_offset(2) == 16384);
+  CHECK(back->file_bytes() == 20480);
+  CHECK(back->file_bytes() == block_file_bytes(b.layout, 4096));
+  b.alignment = 512;  // none that is written
+  CHECK(decode_block_file(encode_block_file(b)).error() == errc::protocol);
 }
 
 TEST_CASE("block file: every flipped bit before the data, and every cut, is found") {

@@ -18,7 +18,9 @@ namespace {
 
 const namespace_id ns = namespace_id::of("m", geometry::attention(3, 2, 4, dtype::f32));
 
-file_store_options options(std::uint64_t limit = 1 << 26) { return {.directory = "cache", .limit_bytes = limit}; }
+file_store_options options(std::uint64_t limit = 1 << 26, bool direct = false) {
+  return {.directory = "cache", .limit_bytes = limit, .direct = direct};
+}
 
 auto as_tuple() { return asio::as_tuple(asio::deferred); }
 
@@ -38,13 +40,17 @@ std::size_t files_in_tmp(const sim::disk& disk) {
 }  // namespace
 
 TEST_CASE("file store: the contract, on simulated disks, cancelled and destroyed at every step") {
+  bool direct = false;
+  SUBCASE("through the cache") {}
+  SUBCASE("direct") { direct = true; }
   contract_options contract;
   contract.run.real = false;
-  contract.run.seeds = 10;
+  contract.run.seeds = 5;
   contract.rounds = 25;
+  if (direct) contract.block_bytes = 36'864;
   store_contract(
-      [](asio::any_io_executor ex, std::uint64_t limit) -> awaitable<stored> {
-        auto o = options(limit);
+      [direct](asio::any_io_executor ex, std::uint64_t limit) -> awaitable<stored> {
+        auto o = options(limit, direct);
         // The tokens are tested on the real context, in a folder that goes with the store.
         std::shared_ptr<void> keep;
         if (!ex.target<sim_context::executor_type>()) {
@@ -64,10 +70,11 @@ TEST_CASE("file store: after a crash every block is whole or not there, and what
     INFO(replay_command(seed));
     sim_context context(seed);
     sim::node host(context, "host");
+    const auto how = options(1 << 26, seed % 2 != 0);
     std::set<std::uint32_t> committed;
     for (int life = 0; life < 3; ++life) {
       auto work = [&](asio::any_io_executor ex) -> awaitable<void> {
-        auto s = co_await file_store::async_open(ex, options());
+        auto s = co_await file_store::async_open(ex, how);
         for (auto key : committed) CHECK(co_await read_blocks(*s, ns, key, 1) == 1);
         kept += committed.size();
         CHECK(files_in_tmp(host.disk()) == 0);
@@ -92,7 +99,7 @@ TEST_CASE("file store: after a crash every block is whole or not there, and what
       host.start();
     }
     auto look = [&](asio::any_io_executor ex) -> awaitable<void> {
-      auto s = co_await file_store::async_open(ex, options());
+      auto s = co_await file_store::async_open(ex, how);
       std::size_t whole = 0;
       for (std::uint32_t key = 0; key < 64; ++key) {
         auto good = co_await read_blocks(*s, ns, key, 1);  // compares every byte
@@ -102,6 +109,8 @@ TEST_CASE("file store: after a crash every block is whole or not there, and what
       CHECK(s->info().blocks == whole);
       CHECK(s->info().digest_failures == 0);  // torn files never had a name
       CHECK(s->info().used_bytes == used_by_blocks(host.disk()));
+      CHECK(s->info().direct == how.direct);
+      CHECK(host.disk().counts.misaligned == 0);
     };
     bool finished = false;
     asio::co_spawn(host.get_executor(), look(host.get_executor()), [&](std::exception_ptr e) { finished = !e; });
@@ -119,7 +128,7 @@ TEST_CASE("file store: on a disk that fails, nothing is wrong and nothing is lef
     auto report = run_seed(seed, [&](asio::any_io_executor ex) -> awaitable<void> {
       auto& context = static_cast<sim_context&>(asio::query(ex, asio::execution::context));
       auto& disk = sim::disk::of(context);
-      auto s = co_await file_store::async_open(ex, options(1 << 20));
+      auto s = co_await file_store::async_open(ex, options(1 << 20, seed % 2 != 0));
       disk.faults.read_error = 0.02;
       disk.faults.write_error = 0.02;
       disk.faults.no_space = 0.02;
@@ -146,6 +155,7 @@ TEST_CASE("file store: on a disk that fails, nothing is wrong and nothing is lef
       }
       CHECK(files_in_tmp(disk) == 0);
       CHECK(s->info().used_bytes == used_by_blocks(disk));
+      CHECK(disk.counts.misaligned == 0);
       for (std::uint32_t key = 0; key < 64; ++key) co_await read_blocks(*s, ns, key, 1);
       if (flipped == 0) CHECK(s->info().digest_failures <= disk.counts.errors);
       errors += disk.counts.errors;
@@ -182,12 +192,12 @@ TEST_CASE("file store: a full disk is store_full, and leaves what was there") {
 
 TEST_CASE(
     "file store: a disk that fills up keeps the first blocks of a write, and gives up old ones for later writes") {
-  for (bool deferred : {false, true})
+  for (bool direct : {false, true})
     for (std::size_t room : {1, 2, 5})
       co_test(
-          [=](asio::any_io_executor ex) -> awaitable<void> {
+          [=, deferred = room != 2](asio::any_io_executor ex) -> awaitable<void> {
             auto& disk = sim::disk::of(static_cast<sim_context&>(asio::query(ex, asio::execution::context)));
-            auto s = co_await file_store::async_open(ex, options());
+            auto s = co_await file_store::async_open(ex, options(1 << 26, direct));
             CHECK(!co_await write_blocks(*s, ns, 0, 1));
             const auto one = s->info().used_bytes;
             disk.faults.capacity = (1 + room) * one + one / 2;
@@ -244,70 +254,4 @@ TEST_CASE("file store: a disk that has no room for the end of a write keeps as m
       },
       {.real = false, .seeds = 500});
   CHECK((some > 20 || one_seed()));
-}
-
-TEST_CASE("file store: what can't be read just now is an error, stays, and is not called damaged") {
-  co_test(
-      [](asio::any_io_executor ex) -> awaitable<void> {
-        auto& disk = sim::disk::of(static_cast<sim_context&>(asio::query(ex, asio::execution::context)));
-        auto s = co_await file_store::async_open(ex, options());
-        CHECK(!co_await write_blocks(*s, ns, 0, 3));
-        disk.faults.read_error = 1;
-        auto [open_ec, none] = co_await s->async_open_read(ns, contract_layout(), contract_keys(0, 3), as_tuple());
-        CHECK(open_ec == boost::system::errc::io_error);
-        disk.faults.read_error = 0;
-        auto reader = co_await s->async_open_read(ns, contract_layout(), contract_keys(0, 3));
-        disk.faults.read_error = 1;
-        auto into = contract_segments(0, 3, 0);
-        auto [ec, good] = co_await reader->async_read(0, into, as_tuple());
-        CHECK(ec == boost::system::errc::io_error);
-        disk.faults.read_error = 0;
-        CHECK(s->info().digest_failures == 0);
-        CHECK(co_await read_blocks(*s, ns, 0, 3) == 3);
-      },
-      {.real = false});
-}
-
-TEST_CASE("file store: settled, every deferred commit is visible and survives the end of the process") {
-  co_test(
-      [](asio::any_io_executor ex) -> awaitable<void> {
-        auto s = co_await file_store::async_open(ex, options());
-        for (std::uint32_t i = 0; i < 5; ++i) CHECK(!co_await write_blocks(*s, ns, 4 * i, 4, {.deferred = true}));
-        CHECK(s->info().blocks < 20);
-        co_await s->async_settle();
-        CHECK(s->info().blocks == 20);
-        s.reset();
-        s = co_await file_store::async_open(ex, options());
-        CHECK(s->info().blocks == 20);
-      },
-      {.real = false});
-}
-
-TEST_CASE("file store: a node that is killed frees its folder") {
-  sim_context context(3);
-  sim::node host(context, "host");
-  std::vector<std::unique_ptr<file_store>> stores;
-  static constexpr auto open_twice = [](asio::any_io_executor ex,
-                                        std::vector<std::unique_ptr<file_store>>& opened) -> awaitable<void> {
-    opened.push_back(co_await file_store::async_open(ex, options()));
-    auto [ec, other] = co_await file_store::async_open(ex, options(), as_tuple());
-    CHECK(ec == errc::in_use);
-  };
-  for (int life = 0; life < 2; ++life) {
-    asio::co_spawn(host.get_executor(), open_twice(host.get_executor(), stores), asio::detached);
-    context.run();
-    CHECK(stores.size() == static_cast<std::size_t>(life + 1));
-    host.kill();
-    host.start();
-  }
-}
-
-TEST_CASE("file store: the same seed gives the same run") {
-  auto body = [](asio::any_io_executor ex) -> awaitable<void> {
-    auto s = co_await file_store::async_open(ex, options());
-    CHECK(!co_await write_blocks(*s, ns, 0, 6));
-    CHECK(co_await read_blocks(*s, ns, 0, 6) == 6);
-  };
-  CHECK(run_seed(5, body).hash == run_seed(5, body).hash);
-  CHECK(run_seed(5, body).hash != run_seed(6, body).hash);
 }

@@ -18,8 +18,6 @@ auto as_tuple() { return asio::as_tuple(asio::deferred); }
 const namespace_id ns_a = namespace_id::of("model a", geometry::attention(3, 2, 4, dtype::f32));
 const namespace_id ns_b = namespace_id::of("model b", geometry::attention(3, 2, 4, dtype::f32));
 
-std::uint64_t room_for(std::uint32_t blocks) { return blocks * (contract_layout().bytes() + 4200); }
-
 awaitable<std::size_t> match(cokv::store& s, namespace_id ns, std::uint32_t first, std::uint32_t count) {
   auto [ec, n] = co_await s.async_match(ns, contract_keys(first, count), as_tuple());
   CHECK(!ec);
@@ -315,7 +313,9 @@ std::byte contract_byte(std::uint32_t key, std::uint32_t layer, std::size_t at) 
 std::vector<buffer> contract_segments(std::uint32_t first, std::uint32_t count, std::uint32_t layer) {
   std::vector<buffer> out;
   for (std::uint32_t i = 0; i < count; ++i) {
-    out.push_back(buffer::host(contract_layout().segments[layer]));
+    const auto n = contract_layout().segments[layer];
+    const std::size_t odd = (first + i) % 2;
+    out.push_back(buffer::host(n + odd).slice(odd, n));
     for (std::size_t at = 0; at < out.back().size(); ++at) out.back().data()[at] = contract_byte(first + i, layer, at);
   }
   return out;
@@ -388,10 +388,10 @@ void store_contract(const store_maker& make, const contract_options& options) {
   }
   if (options.has_limit) {
     SUBCASE("the limit holds, and what is old makes room") {
-      auto limit = room_for(12);
+      auto limit = 12 * options.block_bytes;
       promise([limit](cokv::store& s) { return the_limit_holds(s, limit); }, limit);
     }
-    SUBCASE("what is being read is not given up") { promise(what_is_read_is_kept, room_for(9)); }
+    SUBCASE("what is being read is not given up") { promise(what_is_read_is_kept, 9 * options.block_bytes); }
   }
   if (options.every_step) {
     SUBCASE("cancelled at every step") { cancel_at_every_step(with_store(one_of_everything, 1 << 26), options.run); }

@@ -22,17 +22,20 @@ struct stored {
 };
 using store_maker = std::function<awaitable<stored>(asio::any_io_executor, std::uint64_t limit_bytes)>;
 
+// The layout of the blocks that the tests write.
+block_layout contract_layout();
+
 struct contract_options {
   co_options run;
   bool has_limit = true;    // holds used_bytes under the limit and says too_large, store_full when it opens a writer
   bool every_step = true;   // cancelled and destroyed after each number of steps
   std::size_t rounds = 40;  // of the random operations, a seed
+  std::uint64_t block_bytes = contract_layout().bytes() + 4200;  // what a block takes of the limit, at most
 };
 
 void store_contract(const store_maker& make, const contract_options& options = {});
 
-// The blocks that the tests write: content is a function of key, layer and version.
-block_layout contract_layout();
+// Their content is a function of key, layer and version; every other one lies at an odd address.
 std::vector<block_key> contract_keys(std::uint32_t first, std::uint32_t count);
 std::byte contract_byte(std::uint32_t key, std::uint32_t layer, std::size_t at);
 std::vector<buffer> contract_segments(std::uint32_t first, std::uint32_t count, std::uint32_t layer);

@@ -3,18 +3,24 @@
 #include <algorithm>
 #include <charconv>
 
-#include "cokv/kvstream/digest.hpp"
 #include "detail/bytes.hpp"
 
 namespace cokv::detail {
 namespace {
 
 constexpr std::string_view magic = "cokv.blk";
-constexpr std::uint32_t version = 1;
+constexpr std::uint32_t version = 2;
 constexpr std::string_view suffix = ".kv";
 
 std::uint64_t data_offset_of(std::uint64_t layers) {
   return (block_file_head + 16 * layers + block_file_page - 1) / block_file_page * block_file_page;
+}
+
+// Where the first `layers` segments end.
+std::uint64_t end_of(const block_layout& layout, std::size_t layers, std::uint64_t alignment) {
+  auto at = data_offset_of(layout.segments.size());
+  for (std::size_t i = 0; i < layers; ++i) at += (layout.segments[i] + alignment - 1) & ~(alignment - 1);
+  return at;
 }
 
 }  // namespace
@@ -22,13 +28,13 @@ std::uint64_t data_offset_of(std::uint64_t layers) {
 std::uint64_t block_file::data_offset() const noexcept { return data_offset_of(layout.segments.size()); }
 
 std::uint64_t block_file::segment_offset(std::uint32_t layer) const noexcept {
-  auto at = data_offset();
-  for (std::uint32_t i = 0; i < layer; ++i) at += layout.segments[i];
-  return at;
+  return end_of(layout, layer, alignment);
 }
 
-std::uint64_t block_file_bytes(const block_layout& layout) noexcept {
-  return data_offset_of(layout.segments.size()) + layout.bytes();
+std::uint64_t block_file::file_bytes() const noexcept { return block_file_bytes(layout, alignment); }
+
+std::uint64_t block_file_bytes(const block_layout& layout, std::uint32_t alignment) noexcept {
+  return end_of(layout, layout.segments.size(), alignment);
 }
 
 std::vector<std::byte> encode_block_file(const block_file& b) {
@@ -36,12 +42,13 @@ std::vector<std::byte> encode_block_file(const block_file& b) {
   auto* at = out.data();
   std::copy_n(reinterpret_cast<const std::byte*>(magic.data()), magic.size(), at);
   put(at + 8, version);
-  put(at + 12, static_cast<std::uint32_t>(digest_algorithm::xxh3_64));
+  put(at + 12, static_cast<std::uint32_t>(b.digest));
   std::copy(b.id.ns.bytes.begin(), b.id.ns.bytes.end(), at + 16);
   std::copy(b.id.key.bytes.begin(), b.id.key.bytes.end(), at + 48);
   put(at + 80, b.layout.layers());
   put(at + 84, static_cast<std::uint32_t>(out.size()));
   put(at + 88, b.layout.bytes());
+  put(at + 104, b.alignment);
   for (std::size_t i = 0; i < b.digests.size(); ++i) {
     put(at + block_file_head + 16 * i, b.layout.segments[i]);
     put(at + block_file_head + 16 * i + 8, b.digests[i]);
@@ -60,7 +67,9 @@ result<std::uint64_t> block_file_data_offset(std::span<const std::byte> head) {
     return errc::protocol;
   }
   if (!ours) return errc::protocol;
-  if (get<std::uint32_t>(at + 8) != version || get<std::uint32_t>(at + 12) != 1) return errc::unsupported;
+  if (get<std::uint32_t>(at + 8) != version || get<std::uint32_t>(at + 12) > 1) return errc::unsupported;
+  const auto alignment = get<std::uint32_t>(at + 104);
+  if (alignment != 1 && alignment != block_file_page) return errc::protocol;
   auto layers = get<std::uint32_t>(at + 80);
   auto offset = get<std::uint32_t>(at + 84);
   if (layers == 0 || layers > geometry::max_layers || offset != data_offset_of(layers)) return errc::protocol;
@@ -76,6 +85,8 @@ result<block_file> decode_block_file(std::span<const std::byte> bytes) {
   block_file b;
   std::copy_n(at + 16, 32, b.id.ns.bytes.begin());
   std::copy_n(at + 48, 32, b.id.key.bytes.begin());
+  b.digest = static_cast<digest_algorithm>(get<std::uint32_t>(at + 12));
+  b.alignment = get<std::uint32_t>(at + 104);
   auto layers = get<std::uint32_t>(at + 80);
   for (std::uint32_t i = 0; i < layers; ++i) {
     b.layout.segments.push_back(get<std::uint64_t>(at + block_file_head + 16 * i));

@@ -12,7 +12,7 @@ namespace {
 struct read_job {
   struct slot {
     std::shared_ptr<file_entry> entry;
-    std::vector<std::uint64_t> digests;
+    block_file about;
     file open;
     permit stays_open;
   };
@@ -31,8 +31,7 @@ struct read_job {
   error_code failed;
 
   awaitable<error_code> open_slot(slot& s) {
-    if (s.open.is_open()) co_return error_code();
-    auto [ec, f] = co_await store->files.async_open(s.entry->path, open_mode::read, as_tuple());
+    auto [ec, f] = co_await store->open_block(s.entry->path, open_mode::read);
     s.open = std::move(f);
     if (!ec && s.stays_open.count() == 0)
       if (auto p = store->open_files.try_acquire()) s.stays_open = std::move(*p);
@@ -59,33 +58,33 @@ struct read_job {
   }
 
   awaitable<error_code> read_head(std::size_t index) {
-    auto [wait_ec, admitted] = co_await store->operations.async_acquire(1, as_tuple());
+    auto [wait_ec, admitted] = co_await store->admit();
     if (wait_ec) co_return wait_ec;
     auto& s = slots[index];
-    if (auto ec = co_await open_slot(s)) co_return not_opened(index, ec);
+    if (!s.open.is_open())
+      if (auto ec = co_await open_slot(s)) co_return not_opened(index, ec);
     auto head = co_await store->read_head(s.open);
     rest(s);
     if (!head && head.error().category() != cokv_category()) co_return head.error();
     if (!head || head->id != s.entry->id || head->layout != layout)
       end_before(index, true);  // no block, or another one in this one's place
     else
-      s.digests = std::move(head->digests);
+      s.about = std::move(*head);
     co_return error_code();
   }
 
   awaitable<error_code> read_segment(std::uint32_t layer, std::size_t index, buffer into) {
     if (index >= good) co_return error_code();
-    auto [wait_ec, admitted] = co_await store->operations.async_acquire(1, as_tuple());
+    auto [wait_ec, admitted] = co_await store->admit();
     if (wait_ec) co_return wait_ec;
     auto& s = slots[index];
-    if (auto ec = co_await open_slot(s)) co_return not_opened(index, ec);
-    block_file about;
-    about.layout = layout;
-    auto [ec, n] =
-        co_await s.open.async_read_at(about.segment_offset(layer), asio::buffer(into.data(), into.size()), as_tuple());
+    if (!s.open.is_open())
+      if (auto ec = co_await open_slot(s)) co_return not_opened(index, ec);
+    auto [ec, n] = co_await read_whole(s.open, store->staging, s.about.segment_offset(layer), into.bytes());
     rest(s);
     if (ec) co_return ec;
-    if (n < into.size() || digest_of(into.bytes()) != s.digests[layer]) {
+    const bool sealed = s.about.digest != digest_algorithm::none;
+    if (n < into.size() || (sealed && digest_of(into.bytes()) != s.about.digests[layer])) {
       end_before(index, true);
     } else {
       store->counters.read_segments += 1;

@@ -7,7 +7,7 @@ using detail::block_file;
 
 awaitable<result<block_file>> file_store::state::read_head(file& f) {
   std::vector<std::byte> bytes(detail::block_file_page);
-  auto [ec, n] = co_await f.async_read_at(0, asio::buffer(bytes), as_tuple());
+  auto [ec, n] = co_await detail::read_whole(f, staging, 0, bytes);
   if (ec) co_return ec;
   bytes.resize(n);
   auto offset = detail::block_file_data_offset(bytes);
@@ -15,7 +15,7 @@ awaitable<result<block_file>> file_store::state::read_head(file& f) {
   if (bytes.size() < *offset) {  // at most 68 KiB: as many layers as a geometry may have
     auto first = bytes.size();
     bytes.resize(*offset);
-    auto [more_ec, more] = co_await f.async_read_at(first, asio::buffer(bytes) + first, as_tuple());
+    auto [more_ec, more] = co_await detail::read_whole(f, staging, first, std::span(bytes).subspan(first));
     if (more_ec) co_return more_ec;
     bytes.resize(first + more);
   }
@@ -42,6 +42,12 @@ awaitable<error_code> file_store::state::recover() {
   for (auto& e : left) {
     auto [ec] = co_await files.async_remove(temporary_directory() + "/" + e.name, as_tuple());
     if (ec) co_return ec;
+  }
+
+  if (direct) {  // known before the first block comes
+    const auto path = temporary_directory() + "/direct";
+    co_await open_block(path, open_mode::create);
+    co_await files.async_remove(path, as_tuple());
   }
 
   auto [ec, namespaces] = co_await files.async_list(blocks_directory(), as_tuple());

@@ -18,7 +18,24 @@ file_store::state::state(asio::any_io_executor e, file_store_options o)
       files(file_system::of(ex)),
       operations(ex, std::max<std::size_t>(options.max_operations, 1)),
       open_files(ex, options.max_open_files),
-      deferred(ex, std::max<std::size_t>(options.max_deferred, 1)) {}
+      deferred(ex, std::max<std::size_t>(options.max_deferred, 1)),
+      staging(std::max<std::size_t>(options.max_operations, 1)),
+      direct(options.direct) {}
+
+awaitable<std::tuple<error_code, permit>> file_store::state::admit() {
+  if (auto free = operations.try_acquire()) co_return std::tuple(error_code(), std::move(*free));
+  co_return co_await operations.async_acquire(1, as_tuple());
+}
+
+awaitable<std::tuple<error_code, file>> file_store::state::open_block(std::string path, open_mode mode) {
+  if (direct) {
+    auto [ec, f] = co_await files.async_open_direct(path, mode, as_tuple());
+    if (!ec && f.alignment().offset <= detail::block_file_page) co_return std::tuple(ec, std::move(f));
+    if (ec && ec != boost::system::errc::invalid_argument) co_return std::tuple(ec, file());
+    direct = false;
+  }
+  co_return co_await files.async_open(std::move(path), mode, as_tuple());
+}
 
 std::shared_ptr<file_entry> file_store::state::find(const stored_id& id) const {
   auto e = index.find(id);
@@ -33,7 +50,7 @@ std::shared_ptr<const block_layout> file_store::state::share(const namespace_id&
 }
 
 void file_store::state::insert(std::shared_ptr<file_entry> e) {
-  order.insert(e->id, detail::block_file_bytes(*e->layout));
+  order.insert(e->id, e->room.bytes());
   index.emplace(e->id, std::move(e));
 }
 
@@ -123,6 +140,7 @@ void file_store::open(asio::any_io_executor ex, file_store_options options, open
 store_info file_store::info() const {
   auto out = state_->counters;
   out.kind = "file";
+  out.direct = state_->direct;
   out.limit_bytes = state_->options.limit_bytes;
   out.used_bytes = *state_->used;
   out.blocks = state_->index.size();

@@ -11,6 +11,7 @@
 #include "cokv/runtime/semaphore.hpp"
 #include "cokv/runtime/with.hpp"
 #include "store/block_file.hpp"
+#include "store/file_pieces.hpp"
 #include "store/s3_fifo.hpp"
 
 namespace cokv {
@@ -38,6 +39,7 @@ class reservation {
     *used_ -= bytes;
     bytes_ -= bytes;
   }
+  std::uint64_t bytes() const noexcept { return bytes_; }
   void release() noexcept {
     if (used_) *used_ -= bytes_;
     used_.reset();
@@ -97,6 +99,12 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   std::string temporary_directory() const { return options.directory + "/tmp"; }
   std::string lock_path() const { return options.directory + "/lock"; }
 
+  // One of the operations on files that may go on at a time; without a turn of the loop where nobody waits.
+  awaitable<std::tuple<error_code, permit>> admit();
+  // A block's file: past the system's cache where that was asked for and can be.
+  awaitable<std::tuple<error_code, file>> open_block(std::string path, open_mode mode);
+  // Of the segments that are written from now on.
+  std::uint32_t alignment() const { return direct ? detail::block_file_page : 1; }
   // Reads all that stands before the data of an open file.
   awaitable<result<detail::block_file>> read_head(file& f);
   // Builds the index from what is in the folder.
@@ -109,6 +117,8 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   semaphore operations;
   semaphore open_files;
   semaphore deferred;
+  detail::staging_pieces staging;
+  bool direct;  // until the file system says no
   std::shared_ptr<std::uint64_t> used = std::make_shared<std::uint64_t>(0);
   std::unordered_map<detail::stored_id, std::shared_ptr<detail::file_entry>, detail::stored_id_hash> index;
   detail::s3_fifo order;

@@ -32,6 +32,7 @@ struct write_job : std::enable_shared_from_this<write_job> {
   std::vector<block_key> keys;
   std::size_t kept;  // of them, those before the first that was given up for want of room
   std::shared_ptr<const block_layout> layout;
+  std::uint32_t alignment = 1;
   std::vector<std::size_t> slot_of;  // none where the key is there already
   std::vector<slot> slots;
   std::vector<bool> written;
@@ -90,7 +91,7 @@ struct write_job : std::enable_shared_from_this<write_job> {
     leave_out_from(n);
     store->counters.failed_writes += gone;
     store->counters.no_room_blocks += gone;
-    room.give_back(gone * block_file_bytes(*layout));
+    room.give_back(gone * block_file_bytes(*layout, alignment));
     store->disk_is_full();
     auto [ec, all] = co_await removed->async_acquire(files, as_tuple());  // then there is room for the others
     co_return ec;
@@ -106,10 +107,9 @@ struct write_job : std::enable_shared_from_this<write_job> {
   }
 
   awaitable<error_code> open_slot(slot& s) {
-    if (s.open.is_open()) co_return error_code();
     auto mode = s.made ? open_mode::write : open_mode::create;
     s.made = true;  // from here on there may be a file
-    auto [ec, f] = co_await store->files.async_open(s.path, mode, as_tuple());
+    auto [ec, f] = co_await store->open_block(s.path, mode);
     s.open = std::move(f);
     if (!ec && s.stays_open.count() == 0)
       if (auto p = store->open_files.try_acquire()) s.stays_open = std::move(*p);
@@ -121,13 +121,14 @@ struct write_job : std::enable_shared_from_this<write_job> {
   }
 
   awaitable<error_code> write_segment(std::uint32_t layer, std::size_t index, buffer from) {
-    auto [wait_ec, admitted] = co_await store->operations.async_acquire(1, as_tuple());
+    auto [wait_ec, admitted] = co_await store->admit();
     if (wait_ec) co_return wait_ec;
     auto& s = slots[index];
-    if (auto ec = co_await open_slot(s)) co_return ec;
-    s.about.digests[layer] = digest_of(from.bytes());
-    auto [ec, n] = co_await s.open.async_write_at(s.about.segment_offset(layer), asio::buffer(from.data(), from.size()),
-                                                  as_tuple());
+    if (!s.open.is_open())
+      if (auto ec = co_await open_slot(s)) co_return ec;
+    if (s.about.digest != digest_algorithm::none) s.about.digests[layer] = digest_of(from.bytes());
+    auto ec =
+        co_await write_whole(s.open, store->staging, s.about.segment_offset(layer), from.bytes(), s.about.alignment);
     rest(s);
     co_return ec;
   }
@@ -161,12 +162,12 @@ struct write_job : std::enable_shared_from_this<write_job> {
   }
 
   awaitable<error_code> settle(slot& s) {
-    auto [wait_ec, admitted] = co_await store->operations.async_acquire(1, as_tuple());
+    auto [wait_ec, admitted] = co_await store->admit();
     if (wait_ec) co_return wait_ec;
-    if (auto ec = co_await open_slot(s)) co_return ec;
+    if (!s.open.is_open())
+      if (auto ec = co_await open_slot(s)) co_return ec;
     auto head = encode_block_file(s.about);
-    auto [write_ec, n] = co_await s.open.async_write_at(0, asio::buffer(head), as_tuple());
-    if (write_ec) co_return write_ec;
+    if (auto ec = co_await write_whole(s.open, store->staging, 0, head, block_file_page)) co_return ec;
     auto [sync_ec] = co_await s.open.async_sync(as_tuple());
     s.open.close();
     s.stays_open.release();

@@ -57,8 +57,9 @@ awaitable<std::tuple<error_code, std::unique_ptr<block_writer>>> open_file_write
   auto fail = [](error_code ec) { return std::tuple(ec, std::unique_ptr<block_writer>()); };
   if (auto ec = check_request(layout, keys)) co_return fail(ec);
   if (auto ec = check_distinct(keys)) co_return fail(ec);
-  auto bytes = block_file_bytes(layout);
   auto job = std::make_shared<write_job>(s, ns, std::move(keys));
+  job->alignment = s->alignment();
+  auto bytes = block_file_bytes(layout, job->alignment);
   job->layout = s->share(ns, layout);
   job->written.resize(layout.layers());
   std::size_t fresh = 0;
@@ -95,6 +96,8 @@ awaitable<std::tuple<error_code, std::unique_ptr<block_writer>>> open_file_write
     slot.about.id = {ns, job->keys[i]};
     slot.about.layout = layout;
     slot.about.digests.resize(layout.layers());
+    slot.about.digest = s->options.digest;
+    slot.about.alignment = job->alignment;
   }
   std::unique_ptr<block_writer> writer = std::make_unique<file_writer>(std::move(job), options.deferred);
   co_return std::tuple(error_code(), std::move(writer));

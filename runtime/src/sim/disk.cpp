@@ -24,6 +24,15 @@ void disk::commit(change c) {
   journal_.push_back(std::move(c));
 }
 
+bool disk::aligned(file_alignment to, std::uint64_t offset, asio::const_buffer memory) {
+  if (to.offset == 1) return true;
+  ++counts.direct;
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  const bool good = offset % to.offset == 0 && memory.size() % to.offset == 0 && address % to.memory == 0;
+  counts.misaligned += !good;
+  return good;
+}
+
 bool disk::exists(const std::string& path) const { return live_.contains(path); }
 
 std::vector<std::byte> disk::contents(const std::string& path) const {

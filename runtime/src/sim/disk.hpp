@@ -1,4 +1,5 @@
-// What a simulated file is: what readers see, what is on the platter, and the writes between the two.
+// What a simulated file is: what readers see, what is on the platter, and the writes between the two; and what an
+// operation on it waits for.
 #pragma once
 
 #include <span>
@@ -16,6 +17,19 @@ struct disk::inode {
   std::vector<pending> unsynced;
 
   static void write(std::size_t offset, std::span<const std::byte> bytes, std::vector<std::byte>& to);
+};
+
+// An operation under way waits for one timer.
+struct disk_wait {
+  sim_context* core = nullptr;
+  sim_context::timer_id timer;
+
+  disk_wait() = default;
+  disk_wait(const disk_wait&) = delete;
+  disk_wait& operator=(const disk_wait&) = delete;
+  ~disk_wait() {
+    if (core) core->cancel(timer);
+  }
 };
 
 }  // namespace cokv::sim

@@ -29,19 +29,6 @@ std::string parent(const std::string& path) {
   return slash == path.npos ? std::string() : path.substr(0, slash);
 }
 
-// An operation under way waits for one timer.
-struct disk_wait {
-  sim_context* core = nullptr;
-  sim_context::timer_id timer;
-
-  disk_wait() = default;
-  disk_wait(const disk_wait&) = delete;
-  disk_wait& operator=(const disk_wait&) = delete;
-  ~disk_wait() {
-    if (core) core->cancel(timer);
-  }
-};
-
 }  // namespace
 
 // A host's view of its disk.
@@ -50,7 +37,7 @@ class disk::files_of final : public file_system::impl {
   explicit files_of(detail::sim_domain& domain)
       : domain_(domain), disk_(*domain.disk), recorder_(trace::of(domain.core.get_executor())) {}
 
-  void open(std::string path, open_mode mode, file_system::open_handler done) override;
+  void open(std::string path, open_mode mode, bool direct, file_system::open_handler done) override;
   void remove(std::string path, file_system::handler done) override;
   void rename(std::string from, std::string to, file_system::handler done) override;
   void list(std::string directory, file_system::list_handler done) override;
@@ -107,35 +94,39 @@ class disk::files_of final : public file_system::impl {
 
 class disk::files_of::handle final : public file::impl {
  public:
-  handle(files_of& files, std::shared_ptr<inode> file, bool writable, std::shared_ptr<void> lock)
-      : files_(files), file_(std::move(file)), writable_(writable), lock_(std::move(lock)) {}
+  handle(files_of& files, std::shared_ptr<inode> file, bool writable, std::shared_ptr<void> lock,
+         file_alignment alignment)
+      : files_(files), file_(std::move(file)), writable_(writable), lock_(std::move(lock)), alignment_(alignment) {}
 
   asio::any_io_executor get_executor() const noexcept override { return sim_context::executor_type(files_.domain_); }
 
   void read_at(std::uint64_t offset, asio::mutable_buffer into, file::transfer_handler done) override {
     if (into.size() != 0) std::memset(into.data(), 0xdb, into.size());  // the buffer is the operation's from now on
-    files_.run(std::move(done), "read", into.size(), [&files = files_, f = file_, offset, into] {
-      disk& d = files.disk_;
-      ++d.counts.reads;
-      if (files.chance(d.faults.read_error)) return std::tuple(files.failed(sys::io_error), std::size_t(0));
-      std::size_t n =
-          offset < f->live.size() ? std::min(into.size(), f->live.size() - static_cast<std::size_t>(offset)) : 0;
-      if (n != 0) std::memcpy(into.data(), f->live.data() + offset, n);
-      if (n != 0 && files.chance(d.faults.flip_read)) {
-        ++d.counts.flips;
-        auto& core = files.domain_.core;
-        static_cast<std::byte*>(into.data())[core.below(n)] ^= std::byte(1 << core.below(8));
-      }
-      return std::tuple(error_code(), n);
-    });
+    files_.run(
+        std::move(done), "read", into.size(), [&files = files_, f = file_, offset, into, no = refused(offset, into)] {
+          disk& d = files.disk_;
+          ++d.counts.reads;
+          if (no) return std::tuple(no, std::size_t(0));
+          if (files.chance(d.faults.read_error)) return std::tuple(files.failed(sys::io_error), std::size_t(0));
+          std::size_t n =
+              offset < f->live.size() ? std::min(into.size(), f->live.size() - static_cast<std::size_t>(offset)) : 0;
+          if (n != 0) std::memcpy(into.data(), f->live.data() + offset, n);
+          if (n != 0 && files.chance(d.faults.flip_read)) {
+            ++d.counts.flips;
+            auto& core = files.domain_.core;
+            static_cast<std::byte*>(into.data())[core.below(n)] ^= std::byte(1 << core.below(8));
+          }
+          return std::tuple(error_code(), n);
+        });
   }
 
   void write_at(std::uint64_t offset, asio::const_buffer from, file::transfer_handler done) override {
-    files_.run(std::move(done), "write", from.size(), [&files = files_, f = file_, offset, from, writable = writable_] {
+    const auto no = writable_ ? refused(offset, from) : system_error(sys::bad_file_descriptor);
+    files_.run(std::move(done), "write", from.size(), [&files = files_, f = file_, offset, from, no] {
       disk& d = files.disk_;
       sim_context& core = files.domain_.core;
       ++d.counts.writes;
-      if (!writable) return std::tuple(system_error(sys::bad_file_descriptor), std::size_t(0));
+      if (no) return std::tuple(no, std::size_t(0));
       std::size_t n = from.size();
       error_code ec;
       std::uint64_t grows = offset + n > f->live.size() ? offset + n - f->live.size() : 0;
@@ -172,16 +163,22 @@ class disk::files_of::handle final : public file::impl {
   }
 
   result<std::uint64_t> size() const override { return file_->live.size(); }
+  file_alignment alignment() const override { return alignment_; }
 
  private:
+  error_code refused(std::uint64_t offset, asio::const_buffer memory) {
+    return files_.disk_.aligned(alignment_, offset, memory) ? error_code() : system_error(sys::invalid_argument);
+  }
+
   files_of& files_;
   std::shared_ptr<inode> file_;
   bool writable_;
   std::shared_ptr<void> lock_;
+  file_alignment alignment_;
 };
 
-void disk::files_of::open(std::string path, open_mode mode, file_system::open_handler done) {
-  run(std::move(done), "open", 0, [this, path = normal(path), mode]() -> std::tuple<error_code, file> {
+void disk::files_of::open(std::string path, open_mode mode, bool direct, file_system::open_handler done) {
+  run(std::move(done), "open", 0, [this, path = normal(path), mode, direct]() -> std::tuple<error_code, file> {
     if (chance(disk_.faults.open_error)) return {failed(sys::too_many_files_open), file()};
     auto found = disk_.live_.find(path);
     bool there = found != disk_.live_.end();
@@ -197,8 +194,11 @@ void disk::files_of::open(std::string path, open_mode mode, file_system::open_ha
     }
     std::shared_ptr<inode> node = make ? std::make_shared<inode>() : found->second.file;
     if (make) disk_.commit({{path, entry{node}}});
+    // As Linux has it: the file is made, and then there is no such way to it.
+    if (direct && disk_.faults.direct.offset == 0) return {system_error(sys::invalid_argument), file()};
     return {error_code(),
-            file(std::make_unique<handle>(*this, std::move(node), mode != open_mode::read, std::move(lock)))};
+            file(std::make_unique<handle>(*this, std::move(node), mode != open_mode::read, std::move(lock),
+                                          direct ? disk_.faults.direct : file_alignment()))};
   });
 }
 

@@ -6,6 +6,7 @@
 //     30}); auto n = co_await store->async_match(ns, keys);
 #pragma once
 
+#include "cokv/kvstream/digest.hpp"
 #include "cokv/kvstream/store.hpp"
 #include "cokv/runtime/detail/initiate_erased.hpp"
 
@@ -17,7 +18,17 @@ struct file_store_options {
   std::size_t max_operations = 16;                      // file operations at a time
   std::size_t max_open_files = 256;                     // kept open between operations
   std::size_t max_deferred = 8;                         // deferred commits under way; one more waits
+  bool direct = false;                                  // past the system's cache: see below
+  // None: what stands before the data is verified all the same, the data is not. For disks that do it themselves.
+  digest_algorithm digest = digest_algorithm::xxh3_64;
 };
+
+// Direct, blocks go between memory and disk without the system's cache: no memory but the caller's is taken, and no time
+// to copy. What was written is not read back from memory then, and a write waits for the disk: for blocks that come back
+// late, on a disk that is fast, under a cache of our own. Segments begin at multiples of 4096 bytes in such files, so
+// small ones take more room; memory that is not aligned, and the end of a segment that is not, goes through staging, at
+// most 1 MiB for each operation. Where the file system has no such way, or asks for a larger alignment, the store does
+// without, and info().direct is false. Blocks are read whichever way they were written.
 
 // async_open_write reserves room for all its blocks: errc::too_large when they could never fit, errc::store_full when
 // what is there may not be given up. When the disk fills up below the limit, a writer gives up its last blocks, so that

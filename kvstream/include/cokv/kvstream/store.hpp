@@ -62,6 +62,7 @@ struct store_info {
   std::uint64_t refused = 0;          // foreign, old or misnamed things found in the store's place
   std::uint64_t failed_writes = 0;    // blocks that did not become visible, deferred ones included
   std::uint64_t no_room_blocks = 0;   // of those, the ones for which the disk had no room below the limit
+  bool direct = false;                // blocks go past the system's cache
 };
 
 struct write_options {

@@ -7,6 +7,10 @@
 //     auto [ec, f] = co_await fs.async_open("block.kv", cokv::open_mode::create, asio::as_tuple(asio::deferred));
 //     auto n = co_await f.async_write_at(0, asio::buffer(data), asio::deferred);
 //     co_await f.async_sync(asio::deferred);
+//
+// Who reads or writes what is not read again soon opens with async_open_direct: bytes go between memory and disk without
+// the system's cache, which keeps its room for others and its copy to itself. There every offset, size and address is a
+// multiple of what alignment() says, else the operation is invalid_argument.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +29,11 @@ enum class open_mode {
   create,      // made or emptied; read and write
   create_new,  // must not exist: already there is file_exists; read and write
   lock         // made if need be, held by one handle at a time, of all processes: else errc::in_use
+};
+
+// What addresses of buffers, and offsets and sizes, must be multiples of. Past the end of a file a direct read is short.
+struct file_alignment {
+  std::size_t memory = 1, offset = 1;
 };
 
 // An open file. Reads and writes move the whole buffer: fewer bytes read means end of file (n is what there was,
@@ -46,6 +55,7 @@ class file {
     virtual void write_at(std::uint64_t offset, asio::const_buffer from, transfer_handler done) = 0;
     virtual void sync(handler done) = 0;
     virtual result<std::uint64_t> size() const = 0;
+    virtual file_alignment alignment() const = 0;
   };
 
   file() = default;
@@ -71,6 +81,7 @@ class file {
   }
 
   result<std::uint64_t> size() const { return impl_->size(); }
+  file_alignment alignment() const { return impl_->alignment(); }
   void close() { impl_.reset(); }
 
  private:
@@ -111,7 +122,7 @@ class file_system : public asio::execution_context::service {
   class impl {
    public:
     virtual ~impl() = default;
-    virtual void open(std::string path, open_mode mode, open_handler done) = 0;
+    virtual void open(std::string path, open_mode mode, bool direct, open_handler done) = 0;
     virtual void remove(std::string path, handler done) = 0;
     virtual void rename(std::string from, std::string to, handler done) = 0;
     virtual void list(std::string directory, list_handler done) = 0;
@@ -132,7 +143,14 @@ class file_system : public asio::execution_context::service {
   // void(error_code, file)
   template <class Token = asio::deferred_t>
   auto async_open(std::string path, open_mode mode, Token&& token = Token()) {
-    return asio::async_initiate<Token, void(error_code, file)>(initiate_open{this}, token, std::move(path), mode);
+    return asio::async_initiate<Token, void(error_code, file)>(initiate_open{this}, token, std::move(path), mode,
+                                                               false);
+  }
+
+  // void(error_code, file): past the system's cache; invalid_argument where a file system has no such way.
+  template <class Token = asio::deferred_t>
+  auto async_open_direct(std::string path, open_mode mode, Token&& token = Token()) {
+    return asio::async_initiate<Token, void(error_code, file)>(initiate_open{this}, token, std::move(path), mode, true);
   }
 
   // void(error_code): a file, or an empty directory.
@@ -177,8 +195,8 @@ class file_system : public asio::execution_context::service {
   };
   struct initiate_open : initiate_base {
     template <class Handler>
-    void operator()(Handler&& done, std::string path, open_mode mode) const {
-      self->impl_->open(std::move(path), mode, std::forward<Handler>(done));
+    void operator()(Handler&& done, std::string path, open_mode mode, bool direct) const {
+      self->impl_->open(std::move(path), mode, direct, std::forward<Handler>(done));
     }
   };
   struct initiate_remove : initiate_base {

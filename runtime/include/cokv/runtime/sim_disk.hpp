@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "cokv/runtime/file.hpp"
 #include "cokv/runtime/sim_context.hpp"
 
 namespace cokv::sim {
@@ -23,6 +24,8 @@ struct disk_faults {
   duration latency_max = std::chrono::microseconds(200);
   double bytes_per_second = 2e9;
   std::uint64_t capacity = std::uint64_t{1} << 40;
+  // What direct operations are held to: invalid_argument where they keep not to it. 0 as offset: no direct files.
+  file_alignment direct{.memory = 512, .offset = 4096};
 
   // Probabilities, an operation.
   double read_error = 0;   // io_error
@@ -40,6 +43,7 @@ struct disk_faults {
 
 struct disk_counts {
   std::uint64_t reads = 0, writes = 0, syncs = 0, errors = 0, flips = 0, lost = 0, torn = 0;
+  std::uint64_t direct = 0, misaligned = 0;  // of reads and writes
 };
 
 class disk {
@@ -68,6 +72,7 @@ class disk {
   using change = std::vector<std::pair<std::string, std::optional<entry>>>;  // all or nothing
 
   void apply(const change& c, names& to) const;
+  bool aligned(file_alignment to, std::uint64_t offset, asio::const_buffer memory);  // counts too
   void commit(change c);
 
   names live_, durable_;

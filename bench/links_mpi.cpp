@@ -4,42 +4,24 @@
 //
 //     mpirun -n 2 bench_links_mpi [--bytes 256MiB] [--set 64MiB] [--repeat 7] [--from 4KiB] [--to 16MiB]
 //         [--json FILE]
-#include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cstdio>
 #include <cstring>
-#include <fstream>
 #include <optional>
 
-#include "cokv/kvstream/peer_link.hpp"
-#include "cokv/kvstream/transfer_group.hpp"
 #include "cokv/runtime/progress.hpp"
 #include "cokv/runtime/result.hpp"
-#include "cokv/runtime/size.hpp"
 #include "link/mpi/mpi_api.hpp"
-#include "throughput.hpp"
+#include "link_table.hpp"
 
 namespace {
 
 using namespace cokv;
 using namespace cokv::bench;
 
-struct settings {
-  std::size_t bytes = 256 << 20, set = 64 << 20, least = 4 << 10, most = 16 << 20;
-  int repeat = 7;
-};
-
-void must(bool ok, const char* what) {
-  if (ok) return;
-  std::fprintf(stderr, "bench_links_mpi: %s failed\n", what);
-  std::exit(1);
-}
-
 detail::mpi_api mpi;
 int rank = 0;
 
 // The loop by hand: a message a chunk, 8 MiB of them under way, 16 at least and 128 at most.
-void raw_loop(const settings& s, const buffer& memory, std::size_t chunk) {
+void raw_loop(const link_settings& s, const buffer& memory, std::size_t chunk) {
   std::vector<MPI_Request> under_way(std::clamp<std::size_t>((8 << 20) / chunk, 16, 128), mpi.no_request);
   const int n = static_cast<int>(chunk);
   std::size_t next = 0;
@@ -100,22 +82,11 @@ awaitable<void> meet() {
   }
 }
 
-awaitable<void> put(peer_link& link, window_ref to, const buffer& from, std::size_t bytes, std::size_t chunk) {
-  auto v = co_await with(transfer_group{link.to(to), {.in_flight = 128}}, [&](transfer_group& out) -> awaitable<void> {
-    for (std::size_t sent = 0; sent < bytes; sent += chunk) {
-      const auto at = sent % from.size();
-      co_await out.flush(from.slice(at, chunk), at);
-    }
-  });
-  if (v.error()) std::fprintf(stderr, "put: %s\n", v.error().message().c_str());
-  must(!v.error(), "put");
-}
-
-awaitable<void> compare(settings s, std::string json) {
+awaitable<void> compare(link_settings s) {
   auto ex = co_await asio::this_coro::executor;
   window_table windows(ex);
   auto memory = buffer::host(s.set);
-  for (std::size_t i = 0; i < s.set; ++i) memory.data()[i] = static_cast<std::byte>(rank ? 0 : i * 2654435761u >> 24);
+  if (rank == 0) fill(memory);
   // Doors one after the other: a rank has one.
   std::optional<peer_link> off, on;
   for (auto [digest, link] : {std::pair(digest_algorithm::none, &off), std::pair(digest_algorithm::xxh3_64, &on)}) {
@@ -129,19 +100,17 @@ awaitable<void> compare(settings s, std::string json) {
   }
   window landing;
   window_ref to;
+  // Processor seconds are those of the sender.
+  link_table table("mpi", "chunk", {{"raw", "Isend and Irecv", true}, {"link", "link"}, {"digest", "with digests"}});
   if (rank == 1) {
     landing = windows.expose({memory}, window_access::put).value();
     co_await say(*off, landing.ref());
   } else {
     to = co_await hear(*off);
     std::printf("mpi between two processes, %s a run, medians of %d\n\n", format_size(s.bytes).c_str(), s.repeat);
-    std::printf(
-        "| chunk | Isend and Irecv | link | of it | with digests | of it | CPU s a GB of the sender: bare, link, with "
-        "digests |\n|---|---|---|---|---|---|---|\n");
+    table.heading();
   }
-  std::string rows;
-  for (auto chunk = s.least; chunk <= s.most; chunk *= 4) {
-    std::vector<throughput> a, b, c;
+  for (auto chunk : s.chunks()) {
     for (int r = 0; r < s.repeat; ++r) {
       co_await meet();
       if (rank == 1) {
@@ -149,51 +118,31 @@ awaitable<void> compare(settings s, std::string json) {
         co_await meet();
         continue;
       }
-      a.push_back(timed(s.bytes, [&] { raw_loop(s, memory, chunk); }));
-      for (auto [link, times] : {std::pair(&off, &b), std::pair(&on, &c)}) {
+      std::vector<throughput> round{timed(s.bytes, [&] { raw_loop(s, memory, chunk); })};
+      for (auto* link : {&off, &on}) {
         stopwatch watch;
-        co_await put(**link, to, memory, s.bytes, chunk);
-        times->push_back(watch.over(s.bytes));
+        co_await put_all((*link)->to(to), memory, s.bytes, chunk);
+        round.push_back(watch.over(s.bytes));
       }
+      table.add(std::move(round));
       co_await meet();
     }
-    if (rank == 1) continue;
-    const auto raw = median(a), mine = median(b), digested = median(c);
-    std::printf("| %s | %.2f GB/s | %.2f GB/s | %.2f | %.2f GB/s | %.2f | %.2f, %.2f, %.2f |\n",
-                format_size(chunk).c_str(), raw.gb_s, mine.gb_s, mine.gb_s / raw.gb_s, digested.gb_s,
-                digested.gb_s / raw.gb_s, raw.cpu_s_gb, mine.cpu_s_gb, digested.cpu_s_gb);
-    std::fflush(stdout);
-    char row[300];
-    std::snprintf(row, sizeof row,
-                  "%s\n  {\"link\": \"mpi\", \"chunk\": %zu, \"raw_gb_s\": %.3f, \"link_gb_s\": %.3f, "
-                  "\"digest_gb_s\": %.3f, \"link_cpu_s_gb\": %.3f, \"digest_cpu_s_gb\": %.3f}",
-                  rows.empty() ? "" : ",", chunk, raw.gb_s, mine.gb_s, digested.gb_s, mine.cpu_s_gb, digested.cpu_s_gb);
-    rows += row;
+    if (rank == 0) table.row(chunk);
   }
   off->close();
   on->close();
   co_await off->async_closed();
   co_await on->async_closed();
-  if (rank == 0 && !json.empty()) std::ofstream(json) << "[" << rows << "\n]\n";
+  if (rank == 0) table.write(s.json);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{"How close does a link over MPI come to a hand-written loop of MPI_Isend and MPI_Irecv?"};
-  settings s;
-  std::string bytes = "256MiB", set = "64MiB", least = "4KiB", most = "16MiB", json;
-  app.add_option("--bytes", bytes, "bytes a run");
-  app.add_option("--set", set, "bytes of each side's memory");
-  app.add_option("--repeat", s.repeat, "runs of each way, in turn")->check(CLI::PositiveNumber);
-  app.add_option("--from", least, "smallest chunk");
-  app.add_option("--to", most, "largest chunk");
-  app.add_option("--json", json, "also write the figures there");
+  link_settings s;
+  s.add_to(app);
   CLI11_PARSE(app, argc, argv);
-  s.bytes = parse_size(bytes).value();
-  s.set = parse_size(set).value();
-  s.least = parse_size(least).value();
-  s.most = parse_size(most).value();
 
   auto loaded = detail::mpi_api::load("libmpi.so.40");
   must(loaded.has_value(), "loading OpenMPI");
@@ -205,7 +154,7 @@ int main(int argc, char** argv) {
   must(ranks == 2, "two ranks: mpirun -n 2; that");
   {
     asio::io_context context(1);
-    asio::co_spawn(context, compare(s, json), [](std::exception_ptr e) {
+    asio::co_spawn(context, compare(s), [](std::exception_ptr e) {
       if (e) std::rethrow_exception(e);
     });
     cokv::run(context);

@@ -4,21 +4,11 @@
 // an extent, whichever is more; then each by itself.
 //
 //     bench_links_shm [--bytes 512MiB] [--set 128MiB] [--repeat 7] [--from 4KiB] [--to 16MiB] [--json FILE]
-#include <unistd.h>
-
-#include <CLI/CLI.hpp>
-#include <algorithm>
-#include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <random>
 
-#include "cokv/kvstream/transfer_group.hpp"
 #include "cokv/runtime/memory_handle.hpp"
-#include "cokv/runtime/size.hpp"
-#include "throughput.hpp"
-#include "two_workers.hpp"
+#include "link_table.hpp"
 
 namespace {
 
@@ -41,78 +31,43 @@ void copy_each(const buffer& from, const std::vector<buffer>& into, std::size_t 
   }
 }
 
-void put(worker& by, const linked& over, const buffer& from, std::size_t bytes, std::size_t chunk) {
-  by.get([](sink to, buffer from, std::size_t bytes, std::size_t chunk) -> awaitable<void> {
-    auto v = co_await with(transfer_group{to, {.in_flight = 128}}, [&](transfer_group& out) -> awaitable<void> {
-      for (std::size_t sent = 0; sent < bytes; sent += chunk) {
-        const auto at = sent % from.size();
-        co_await out.flush(from.slice(at, chunk), at);
-      }
-    });
-    must(!v.error(), "put");
-  }(over.to(), from, bytes, chunk));
-}
-
-std::string fresh_url() {
-  static int n = 0;
-  const auto name = "cokv-bench-" + std::to_string(::getpid()) + "-" + std::to_string(n++);
-  return "shm://" + (std::filesystem::temp_directory_path() / name).string();
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{"How fast does KV get into a neighbour process's memory?"};
-  std::string bytes_text = "512MiB", set_text = "128MiB", least = "4KiB", most = "16MiB", json;
-  int repeat = 7;
-  app.add_option("--bytes", bytes_text, "bytes a run");
-  app.add_option("--set", set_text, "bytes of each side's memory");
-  app.add_option("--repeat", repeat, "runs of each way, in turn")->check(CLI::PositiveNumber);
-  app.add_option("--from", least, "smallest extent");
-  app.add_option("--to", most, "largest extent");
-  app.add_option("--json", json, "also write the figures there");
+  link_settings s;
+  s.bytes = 512 << 20;
+  s.set = 128 << 20;
+  s.add_to(app);
   CLI11_PARSE(app, argc, argv);
-  const auto bytes = parse_size(bytes_text).value(), set = parse_size(set_text).value();
 
-  auto from = buffer::host(set), into = allocate_shared(set).value();
-  for (std::size_t i = 0; i < set; ++i) from.data()[i] = static_cast<std::byte>(i * 2654435761u >> 24);
-  std::printf("into shared memory, %s a run, medians of %d\n\n", format_size(bytes).c_str(), repeat);
-  std::printf(
-      "| extent | memcpy each | link | ratio | with digests | ratio | an extent a put | ratio | with digests | ratio | "
-      "CPU s a GB: memcpy, link, with digests |\n|---|---|---|---|---|---|---|---|---|---|---|\n");
-  std::string rows;
-  for (auto extent = parse_size(least).value(); extent <= parse_size(most).value(); extent *= 4) {
+  auto from = buffer::host(s.set), into = allocate_shared(s.set).value();
+  fill(from);
+  std::printf("into shared memory, %s a run, medians of %d\n\n", format_size(s.bytes).c_str(), s.repeat);
+  link_table table("shm", "extent",
+                   {{"raw", "memcpy each", true},
+                    {"link", "link"},
+                    {"digest", "with digests"},
+                    {"put", "an extent a put"},
+                    {"put_digest", "that with digests"}});
+  table.heading();
+  for (auto extent : s.chunks()) {
     const auto pieces = scattered(into, extent);
     const auto chunk = std::max<std::size_t>(extent, 1 << 20);
     worker near;
-    linked off(near, fresh_url(), pieces, {.digest = digest_algorithm::none});
-    linked on(near, fresh_url(), pieces, {.digest = digest_algorithm::xxh3_64});
-    std::vector<throughput> bare, a, b, c, d;
-    copy_each(from, pieces, set);
-    for (int r = 0; r < repeat; ++r) {
-      bare.push_back(timed(bytes, [&] { copy_each(from, pieces, bytes); }));
-      a.push_back(timed(bytes, [&] { put(near, off, from, bytes, chunk); }));
-      b.push_back(timed(bytes, [&] { put(near, on, from, bytes, chunk); }));
-      c.push_back(timed(bytes, [&] { put(near, off, from, bytes, extent); }));
-      d.push_back(timed(bytes, [&] { put(near, on, from, bytes, extent); }));
+    linked off(near, listening_at("shm"), pieces, {.digest = digest_algorithm::none});
+    linked on(near, listening_at("shm"), pieces, {.digest = digest_algorithm::xxh3_64});
+    copy_each(from, pieces, s.set);
+    for (int r = 0; r < s.repeat; ++r) {
+      std::vector<throughput> round{timed(s.bytes, [&] { copy_each(from, pieces, s.bytes); })};
+      for (auto each : {chunk, extent})
+        for (auto* over : {&off, &on})
+          round.push_back(timed(s.bytes, [&] { near.get(put_all(over->to(), from, s.bytes, each)); }));
+      table.add(std::move(round));
     }
     for (std::size_t i = 0; i < pieces.size(); ++i)
       must(std::memcmp(from.data() + i * extent, pieces[i].data(), extent) == 0, "comparing what arrived");
-    const auto base = median(bare), link = median(a), sealed = median(b), one = median(c), one_sealed = median(d);
-    std::printf(
-        "| %s | %.2f GB/s | %.2f GB/s | %.2f | %.2f GB/s | %.2f | %.2f GB/s | %.2f | %.2f GB/s | %.2f | %.2f, %.2f, "
-        "%.2f |\n",
-        format_size(extent).c_str(), base.gb_s, link.gb_s, link.gb_s / base.gb_s, sealed.gb_s, sealed.gb_s / base.gb_s,
-        one.gb_s, one.gb_s / base.gb_s, one_sealed.gb_s, one_sealed.gb_s / base.gb_s, base.cpu_s_gb, link.cpu_s_gb,
-        sealed.cpu_s_gb);
-    char row[400];
-    std::snprintf(row, sizeof row,
-                  "%s\n  {\"link\": \"shm\", \"chunk\": %zu, \"raw_gb_s\": %.3f, \"link_gb_s\": %.3f, "
-                  "\"digest_gb_s\": %.3f, \"put_gb_s\": %.3f, \"put_digest_gb_s\": %.3f, \"link_cpu_s_gb\": %.3f, "
-                  "\"digest_cpu_s_gb\": %.3f}",
-                  rows.empty() ? "" : ",", static_cast<std::size_t>(extent), base.gb_s, link.gb_s, sealed.gb_s,
-                  one.gb_s, one_sealed.gb_s, link.cpu_s_gb, sealed.cpu_s_gb);
-    rows += row;
+    table.row(extent);
   }
-  if (!json.empty()) std::ofstream(json) << "[" << rows << "\n]\n";
+  table.write(s.json);
 }

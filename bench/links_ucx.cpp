@@ -7,40 +7,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <csignal>
-#include <cstdio>
 #include <cstring>
 #include <deque>
-#include <fstream>
-#include <optional>
 
-#include "cokv/kvstream/peer_link.hpp"
-#include "cokv/kvstream/transfer_group.hpp"
 #include "cokv/runtime/progress.hpp"
 #include "cokv/runtime/result.hpp"
-#include "cokv/runtime/size.hpp"
-#include "cokv/runtime/with.hpp"
 #include "link/ucx/ucx_api.hpp"
-#include "throughput.hpp"
+#include "link_table.hpp"
 
 namespace {
 
 using namespace cokv;
 using namespace cokv::bench;
 
-struct settings {
-  std::size_t bytes = 256 << 20, set = 64 << 20, least = 4 << 10, most = 16 << 20;
-  int repeat = 7;
-  std::size_t outstanding = 16;
-};
-
-void must(bool ok, const char* what) {
-  if (ok) return;
-  std::fprintf(stderr, "bench_links_ucx: %s failed\n", what);
-  std::_Exit(1);
-}
+constexpr std::size_t outstanding = 16;  // messages of the loop by hand
 
 // UCX by hand: a worker that is polled, and one endpoint.
 class by_hand {
@@ -104,17 +86,17 @@ class by_hand {
     while (came_ == 0) ucx_.worker_progress(worker_);  // it is accepted
   }
 
-  void send(const settings& s, std::size_t chunk) {
+  void send(const link_settings& s, std::size_t chunk) {
     came_ = 0;
     std::deque<ucs_status_ptr_t> under_way;
     for (std::size_t moved = 0; moved < s.bytes; moved += chunk) {
-      if (under_way.size() == s.outstanding) finish(under_way);
+      if (under_way.size() == outstanding) finish(under_way);
       under_way.push_back(begin(memory_.data() + moved % memory_.size(), chunk));
     }
     while (!under_way.empty()) finish(under_way);
     while (came_ == 0) ucx_.worker_progress(worker_);  // the receiver has all of it
   }
-  void receive(const settings& s, std::size_t chunk) {
+  void receive(const link_settings& s, std::size_t chunk) {
     while (came_ < s.bytes / chunk) ucx_.worker_progress(worker_);
     came_ = at_ = 0;
     std::deque<ucs_status_ptr_t> answer{begin(memory_.data(), 1)};
@@ -191,7 +173,7 @@ std::uint16_t port_of(const link_listener& door) {
 }
 link_options options(digest_algorithm digest) { return {.digest = digest, .silence = std::chrono::minutes(5)}; }
 
-[[noreturn]] void receiver(const settings& s, int to) {
+[[noreturn]] void receiver(const link_settings& s, int to) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   auto memory = buffer::host(s.set);
   std::memset(memory.data(), 0, memory.size());
@@ -219,75 +201,42 @@ link_options options(digest_algorithm digest) { return {.digest = digest, .silen
   std::_Exit(0);
 }
 
-awaitable<void> put(peer_link& link, window_ref to, const buffer& from, std::size_t bytes, std::size_t chunk) {
-  auto v = co_await with(transfer_group{link.to(to), {.in_flight = 128}}, [&](transfer_group& out) -> awaitable<void> {
-    for (std::size_t sent = 0; sent < bytes; sent += chunk) {
-      const auto at = sent % from.size();
-      co_await out.flush(from.slice(at, chunk), at);
-    }
-  });
-  must(!v.error(), "put");
-}
-
-awaitable<void> compare(settings s, told peer, by_hand& raw, buffer memory, std::string json) {
+awaitable<void> compare(link_settings s, told peer, by_hand& raw, buffer memory) {
   window_table windows(co_await asio::this_coro::executor);
   const auto url = [](std::uint16_t port) { return "ucx://localhost:" + std::to_string(port); };
   auto off = co_await async_connect(windows, url(peer.off), options(digest_algorithm::none));
   auto on = co_await async_connect(windows, url(peer.on), options(digest_algorithm::xxh3_64));
   std::printf("ucx between two processes, %s a run, medians of %d\n\n", format_size(s.bytes).c_str(), s.repeat);
-  std::printf(
-      "| chunk | active messages | link | of it | with digests | of it | CPU s a GB of the sender: bare, link, with "
-      "digests "
-      "|\n|---|---|---|---|---|---|---|\n");
-  std::string rows;
-  for (auto chunk = s.least; chunk <= s.most; chunk *= 4) {
-    std::vector<throughput> a, b, c;
+  // Processor seconds are those of the sender.
+  link_table table("ucx", "chunk", {{"raw", "active messages", true}, {"link", "link"}, {"digest", "with digests"}});
+  table.heading();
+  for (auto chunk : s.chunks()) {
     for (int r = 0; r < s.repeat; ++r) {
       link_message m(sizeof chunk);
       std::memcpy(m.data(), &chunk, sizeof chunk);
       co_await off.async_send(std::move(m));
       // It is on its way when the loop has had its turn.
       co_await clock::of(co_await asio::this_coro::executor).async_wait_for(std::chrono::milliseconds(1));
-      a.push_back(timed(s.bytes, [&] { raw.send(s, chunk); }));
-      for (auto [link, times] : {std::pair(&off, &b), std::pair(&on, &c)}) {
+      std::vector<throughput> round{timed(s.bytes, [&] { raw.send(s, chunk); })};
+      for (auto* link : {&off, &on}) {
         stopwatch watch;
-        co_await put(*link, peer.landing, memory, s.bytes, chunk);
-        times->push_back(watch.over(s.bytes));
+        co_await put_all(link->to(peer.landing), memory, s.bytes, chunk);
+        round.push_back(watch.over(s.bytes));
       }
+      table.add(std::move(round));
     }
-    const auto bare = median(a), mine = median(b), digested = median(c);
-    std::printf("| %s | %.2f GB/s | %.2f GB/s | %.2f | %.2f GB/s | %.2f | %.2f, %.2f, %.2f |\n",
-                format_size(chunk).c_str(), bare.gb_s, mine.gb_s, mine.gb_s / bare.gb_s, digested.gb_s,
-                digested.gb_s / bare.gb_s, bare.cpu_s_gb, mine.cpu_s_gb, digested.cpu_s_gb);
-    std::fflush(stdout);
-    char row[300];
-    std::snprintf(row, sizeof row,
-                  "%s\n  {\"link\": \"ucx\", \"chunk\": %zu, \"raw_gb_s\": %.3f, \"link_gb_s\": %.3f, "
-                  "\"digest_gb_s\": %.3f, \"link_cpu_s_gb\": %.3f, \"digest_cpu_s_gb\": %.3f}",
-                  rows.empty() ? "" : ",", chunk, bare.gb_s, mine.gb_s, digested.gb_s, mine.cpu_s_gb,
-                  digested.cpu_s_gb);
-    rows += row;
+    table.row(chunk);
   }
-  if (!json.empty()) std::ofstream(json) << "[" << rows << "\n]\n";
+  table.write(s.json);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{"How close does a link over UCX come to a hand-written loop of active messages?"};
-  settings s;
-  std::string bytes = "256MiB", set = "64MiB", least = "4KiB", most = "16MiB", json;
-  app.add_option("--bytes", bytes, "bytes a run");
-  app.add_option("--set", set, "bytes of each side's memory");
-  app.add_option("--repeat", s.repeat, "runs of each way, in turn")->check(CLI::PositiveNumber);
-  app.add_option("--from", least, "smallest chunk");
-  app.add_option("--to", most, "largest chunk");
-  app.add_option("--json", json, "also write the figures there");
+  link_settings s;
+  s.add_to(app);
   CLI11_PARSE(app, argc, argv);
-  s.bytes = parse_size(bytes).value();
-  s.set = parse_size(set).value();
-  s.least = parse_size(least).value();
-  s.most = parse_size(most).value();
 
   int ends[2];
   must(::pipe(ends) == 0, "pipe");
@@ -297,11 +246,11 @@ int main(int argc, char** argv) {
   told peer;
   must(::read(ends[0], &peer, sizeof peer) == sizeof peer, "starting the receiver");
   auto memory = buffer::host(s.set);
-  for (std::size_t i = 0; i < s.set; ++i) memory.data()[i] = static_cast<std::byte>(i * 2654435761u >> 24);
+  fill(memory);
   by_hand raw(memory);
   raw.connect(peer.by_hand);
   asio::io_context context(1);
-  asio::co_spawn(context, compare(s, peer, raw, memory, json), [&](std::exception_ptr e) {
+  asio::co_spawn(context, compare(s, peer, raw, memory), [&](std::exception_ptr e) {
     if (e) std::rethrow_exception(e);
     context.stop();
   });

@@ -113,8 +113,8 @@ def links(rows):
             if key in mine[0]:
                 ratio.plot(chunks, [r[key] / r["raw_gb_s"] for r in mine], marker="o", markersize=4, label=text,
                            color=COLOURS[index + 1])
-                if LINK_TARGETS.get(name, (None, None))[index]:
-                    at = LINK_TARGETS[name][index]
+                at = LINK_TARGETS.get(name.split()[0], (None, None))[index]  # "file cached write" is a file
+                if at:
                     ratio.axhline(at, color=COLOURS[index + 1], linestyle="--", linewidth=1, label=f"its target, {at:g}")
         speed.set_title(name)
         speed.set_ylabel("GB/s")

@@ -102,11 +102,14 @@ void compare(const link_settings& s, const std::string& folder, bool direct, std
       for (int r = 0; r < s.repeat + !writing; ++r) {
         std::vector<throughput> round;
         if (writing) {
+          // Each removes what it wrote: the next then finds the same memory in the system's hands.
           round.push_back(timed(of.bytes(), [&] { bare.write(from); }));
-          for (auto* to : {&off, &on}) round.push_back(timed(of.bytes(), [&] { here.get(write(**to, of, from)); }));
-          table->add(std::move(round));
           bare.remove();
-          for (auto* to : {&off, &on}) here.get(clear(**to, of));
+          for (auto* to : {&off, &on}) {
+            round.push_back(timed(of.bytes(), [&] { here.get(write(**to, of, from)); }));
+            here.get(clear(**to, of));
+          }
+          table->add(std::move(round));
         } else if (r == 0) {
           bare.write(from);
           for (auto* to : {&off, &on}) here.get(write(**to, of, from));

@@ -57,6 +57,7 @@ TEST_CASE("a bad command line is one line that names what is wrong, and exit cod
       {{"serve", "--model", ""}, "--model: its value is empty"},
       {{"serve", "--model", "m", "--name", ""}, "--name: its value is empty"},
       {{"serve", "--model", "m", "--kv-dir", ""}, "--kv-dir: its value is empty"},
+      {{"serve", "--model", "m", "--kv-direct"}, "--kv-direct"},
       {{"serve", "--model", "m", "--kv-remote", ""}, "--kv-remote: its value is empty"},
       {{"serve", "--model", "m", "--trace", ""}, "--trace: its value is empty"},
       {{"serve", "--model", "m", "--kv-host", "100000TiB"}, "--kv-host: 100000TiB is more than twice"},

@@ -68,10 +68,10 @@ def from_the_host(binary, folder):
         at_least("host hits", metric(server.port, "cokv_kv_hits_total", tier="host"), 1)
 
 
-def from_the_disk_after_a_restart(binary, folder):
+def from_the_disk_after_a_restart(binary, folder, *how):
     wanted = reference(binary)
     disk = ("--kv-dir", os.path.join(folder, "kv"), "--kv-disk", "256MiB")
-    with serve(binary, *disk) as server:
+    with serve(binary, *disk, *how) as server:
         complete(server.port, PROMPT, 32)
         same("exit code", server.stop(), 0)
     with serve(binary, *disk) as server:
@@ -79,6 +79,10 @@ def from_the_disk_after_a_restart(binary, folder):
         same("text", again["text"], wanted["text"])
         at_least("cached tokens", cached(again), wanted["usage"]["prompt_tokens"] - 16)
         at_least("disk hits", metric(server.port, "cokv_kv_hits_total", tier="disk"), 1)
+
+
+def from_the_disk_past_its_cache(binary, folder):
+    from_the_disk_after_a_restart(binary, folder, "--kv-direct")  # and read back the other way
 
 
 def from_the_remote_cache_after_a_restart(binary, folder):
@@ -117,5 +121,5 @@ def sampled_answers_too(binary, folder):
                 server.stop()
 
 
-run(any_split_of_the_prompt, from_the_device, from_the_host, from_the_disk_after_a_restart, from_the_remote_cache_after_a_restart,
-    kv_of_another_dtype_or_block_size_is_not_used, sampled_answers_too)
+run(any_split_of_the_prompt, from_the_device, from_the_host, from_the_disk_after_a_restart, from_the_disk_past_its_cache,
+    from_the_remote_cache_after_a_restart, kv_of_another_dtype_or_block_size_is_not_used, sampled_answers_too)

@@ -30,6 +30,7 @@ void add_serve(CLI::App& app, action& chosen) {
   add_size(*c, "--kv-host", o->kv_host, "Host memory for KV that left the device; 0: none");
   auto* dir = c->add_option("--kv-dir", o->kv_dir, "Folder for KV that outlives the process")->type_name("DIR");
   add_size(*c, "--kv-disk", o->kv_disk, "How much --kv-dir may hold")->needs(dir);
+  c->add_flag("--kv-direct", o->kv_direct, "Past the system's cache, where the disk can")->needs(dir);
   auto* remote =
       c->add_option("--kv-remote", o->kv_remote, "A cache server (cokv cache)")->type_name("http://HOST:PORT");
   c->add_option("--kv-remote-key-file", o->kv_remote_key_file, "File whose first line is the key for --kv-remote")

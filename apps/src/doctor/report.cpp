@@ -36,9 +36,10 @@ finding judge_cpu(const facts& f) {
 
 finding judge_io_uring(const facts& f) {
   if (f.io_uring_errno == 0)
-    return {"io_uring", state::good, "available", "the file tier reads and writes through io_uring"};
+    return {"io_uring", state::good, "available",
+            "the file tier uses it for small reads, and for all that goes past the system's cache"};
   return {"io_uring", state::limited, fmt::format("not available: {}", std::strerror(f.io_uring_errno)),
-          "the file tier uses a pool of pread and pwrite threads: same results, more CPU a byte"};
+          "the file tier uses a pool of pread and pwrite threads: same results, more CPU for small reads"};
 }
 
 finding judge_locked(const facts& f) {
@@ -91,8 +92,8 @@ std::vector<finding> judge(const facts& f) {
   out.push_back(judge_io_uring(f));
   judge_cuda(f, out);
   for (const auto& lib : f.libraries)
-    out.push_back({lib.name, lib.found ? state::good : state::absent, lib.detail,
-                   fmt::format("for {}", use_of(lib.name))});
+    out.push_back(
+        {lib.name, lib.found ? state::good : state::absent, lib.detail, fmt::format("for {}", use_of(lib.name))});
   return out;
 }
 

@@ -25,6 +25,7 @@ struct options {
   std::uint64_t kv_host = 0;       // bytes; 0: no such tier
   std::string kv_dir;              // empty: no such tier
   std::uint64_t kv_disk = std::uint64_t{10} << 30;
+  bool kv_direct = false;  // past the system's cache
   std::string kv_remote;  // a cache's URL; empty: no such tier
   std::string kv_remote_key_file;
   std::string trace;         // a file; empty: none is written

@@ -67,7 +67,7 @@ engine_options engine_options_of(const options& o, std::vector<kv_tier> tiers) {
 // Before the weights are read: a model's blocks are known by its config.
 void check_tiers(const options& o, const model_config& config) {
   const auto block = kv_block_bytes(config, *parse_dtype(o.dtype), o.block_tokens);
-  constexpr std::uint64_t file_head = 4096, of_a_layer = 16;
+  const std::uint64_t file_head = 4096, of_a_layer = 16 + (o.kv_direct ? file_head : 0);
   if (o.kv_host != 0) check_holds_a_block("--kv-host", o.kv_host, block);
   if (!o.kv_dir.empty()) check_holds_a_block("--kv-disk", o.kv_disk, block, 2 * file_head + of_a_layer * config.layers);
 }

@@ -1,5 +1,7 @@
 #include "serve/tiers.hpp"
 
+#include <spdlog/spdlog.h>
+
 #include <fstream>
 #include <limits>
 
@@ -45,8 +47,11 @@ awaitable<std::vector<kv_tier>> open_tiers(const options& o) {
     file_store_options in;
     in.directory = o.kv_dir;
     in.limit_bytes = o.kv_disk;
+    in.direct = o.kv_direct;
     auto made = co_await file_store::async_open(ex, std::move(in), as_result);
     if (!made) throw config_error("--kv-dir " + o.kv_dir + ": " + made.error().message());
+    if (o.kv_direct && !(*made)->info().direct)
+      spdlog::warn("--kv-direct: the disk of {} knows no such files; KV goes through the system's cache", o.kv_dir);
     // Not deferred: the drain at the end waits until the last block is on the disk.
     out.push_back({.name = "disk", .blocks = std::shared_ptr<store>(std::move(*made)), .deferred = false});
   }

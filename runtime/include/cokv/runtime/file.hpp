@@ -1,7 +1,7 @@
 // The seam to files: random-access files and the few directory operations that stores need, real or simulated.
-// file_system::of(executor) is the machine's files on a real context (io_uring where it works, else a small pool of
-// threads with pread and pwrite; COKV_IO_URING=0 in the environment asks for the pool) and a simulated disk on a
-// sim_context, which loses what was not synced in a crash.
+// file_system::of(executor) is the machine's files on a real context (a small pool of threads with pread and pwrite, and
+// io_uring, where it works, for what that does better; COKV_IO_URING=0 in the environment asks for the pool alone) and a
+// simulated disk on a sim_context, which loses what was not synced in a crash.
 //
 //     auto& fs = cokv::file_system::of(co_await asio::this_coro::executor);
 //     auto [ec, f] = co_await fs.async_open("block.kv", cokv::open_mode::create, asio::as_tuple(asio::deferred));

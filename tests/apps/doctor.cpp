@@ -65,10 +65,10 @@ TEST_CASE("doctor: probes this machine and prints one JSON object") {
   CHECK(f.cores >= 1);
   CHECK(f.memory_total > 0);
   CHECK(f.memory_available <= f.memory_total);
-  for (std::string name : {"MPI", "UCX"}) {
-    const auto found = std::ranges::find(f.libraries, name, &doctor::library::name);
+  for (auto [name, scheme] : {std::pair{"NCCL", "nccl"}, {"MPI", "mpi"}, {"UCX", "ucx"}}) {
+    const auto found = std::ranges::find(f.libraries, std::string(name), &doctor::library::name);
     REQUIRE(found != f.libraries.end());
-    const auto version = link_library(name == "MPI" ? "mpi" : "ucx");
+    const auto version = link_library(scheme);
     CHECK(found->found == version.has_value());
     if (version) CHECK(found->detail == *version);
   }

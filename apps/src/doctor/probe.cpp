@@ -142,7 +142,7 @@ facts probe() {
   f.cuda_built = true;
 #endif
   probe_cuda(f);
-  f.libraries.push_back(probe_library("NCCL", {"libnccl.so.2"}));
+  f.libraries.push_back(probe_link("NCCL", "nccl", "libnccl.so.2"));
   f.libraries.push_back(probe_link("MPI", "mpi", "libmpi.so.40"));
   f.libraries.push_back(probe_link("UCX", "ucx", "libucp.so.0"));
   f.libraries.push_back(probe_library("hiredis", {"libhiredis.so.0.14", "libhiredis.so.1.1.0", "libhiredis.so"}));

@@ -1,0 +1,67 @@
+#include "link/nccl/nccl_api.hpp"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstdlib>
+
+#include "cokv/runtime/error.hpp"
+#include "link/nccl/nccl_version.hpp"
+
+namespace cokv::detail {
+namespace {
+
+std::atomic<decltype(&::ncclGetErrorString)> text_of = nullptr;
+
+class category final : public boost::system::error_category {
+ public:
+  const char* name() const noexcept override { return "nccl"; }
+  std::string message(int value) const override {
+    const auto text = text_of.load();
+    return text ? text(static_cast<ncclResult_t>(value)) : "error " + std::to_string(value) + " of NCCL";
+  }
+};
+
+}  // namespace
+
+void use_texts_of(const nccl_api& api) { text_of = api.GetErrorString; }
+
+error_code nccl_error(ncclResult_t status) {
+  static const category instance;
+  return status == ncclSuccess || status == ncclInProgress ? error_code() : error_code(status, instance);
+}
+
+result<nccl_api> nccl_api::load(const char* name) {
+  void* library = ::dlopen(name, RTLD_NOW);
+  if (!library) return errc::unsupported;
+  nccl_api api;
+  bool whole = true;
+  const auto find = [&](const char* symbol, auto& to) {
+    to = reinterpret_cast<std::decay_t<decltype(to)>>(::dlsym(library, symbol));
+    whole = whole && to;
+  };
+#define COKV_NCCL_FIND(name) find("nccl" #name, api.name);
+  COKV_NCCL_FUNCTIONS(COKV_NCCL_FIND)
+#undef COKV_NCCL_FIND
+  if (!whole) return errc::unsupported;
+  int version = 0;
+  // An older one doesn't know the configuration that this one's header describes.
+  if (api.GetVersion(&version) != ncclSuccess || version < NCCL_VERSION_CODE) return errc::unsupported;
+  use_texts_of(api);
+  return api;
+}
+
+result<nccl_api> nccl_api::load() {
+  const char* name = std::getenv("COKV_NCCL_LIBRARY");
+  return load(name && *name ? name : "libnccl.so.2");
+}
+
+result<std::string> nccl_version() {
+  auto api = nccl_api::load();
+  if (!api) return api.error();
+  int v = 0;
+  if (api->GetVersion(&v) != ncclSuccess) return errc::unsupported;
+  return "NCCL " + std::to_string(v / 10000) + "." + std::to_string(v % 10000 / 100) + "." + std::to_string(v % 100);
+}
+
+}  // namespace cokv::detail

@@ -240,7 +240,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
   if (!m.valid(s, "cudaStreamDestroy")) return cudaErrorInvalidResourceHandle;
   // CUDA lets what is left come to its end. But nothing that uses memory, or calls the host, may be left.
   for (auto& op : s->queue)
-    if (!op.copies.empty() || op.run || op.after || op.waits_for_word) {
+    if (!op.copies.empty() || op.kernel || op.run || op.after || op.waits_for_word) {
       m.violate("cudaStreamDestroy with work on the stream");
       break;
     }

@@ -37,6 +37,7 @@ cudaError_t model::enter(const char* name) {
 void model::enqueue(CUstream_st& s, operation op) {
   if (how.seed && how.max_delay) op.delay = static_cast<int>(below(static_cast<std::uint64_t>(how.max_delay) + 1));
   s.queue.push_back(std::move(op));
+  ++s.accepted;
   changed_.notify_all();
 }
 
@@ -44,6 +45,7 @@ bool model::runnable(CUstream_st& s) const {
   if (lost != cudaSuccess || s.queue.empty() || s.busy) return false;
   auto& head = s.queue.front();
   if (head.after && !head.after->done) return false;
+  if (head.kernel && head.delay == 0) return head.kernel->ready();
   return !head.waits_for_word || __atomic_load_n(head.word, __ATOMIC_ACQUIRE) >= head.value;
 }
 
@@ -58,6 +60,8 @@ void model::advance(std::unique_lock<std::mutex>& lock, CUstream_st& s) {
     op.begun = true;
   } else if (op.delay > 0) {
     --op.delay;
+  } else if (op.kernel && !op.kernel->done()) {
+    op.kernel->step();
   } else {
     auto done = op;  // a copy: until it is done it counts as using its memory
     lock.unlock();
@@ -186,6 +190,7 @@ bool model::used(const void* p, std::size_t n) {
     for (auto& op : s->queue) {
       for (auto& c : op.copies)
         if (overlaps(c.dst, c.n) || overlaps(c.src, c.n)) return true;
+      if (op.kernel && op.kernel->uses(first, n)) return true;
       if (op.word && overlaps(reinterpret_cast<std::byte*>(op.word), 8)) return true;
     }
   return false;

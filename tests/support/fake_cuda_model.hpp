@@ -30,6 +30,16 @@ struct copy_part {
   std::size_t n;
 };
 
+// What a library's kernel does on a stream, a step at a time; with the lock held.
+class kernel {
+ public:
+  virtual ~kernel() = default;
+  virtual bool ready() const = 0;  // a step would do something
+  virtual void step() = 0;
+  virtual bool done() const = 0;
+  virtual bool uses(const std::byte* p, std::size_t n) const = 0;
+};
+
 struct operation {
   std::vector<copy_part> copies;
   std::function<void()> run;      // a host function
@@ -39,6 +49,7 @@ struct operation {
   std::uint64_t value = 0;
   bool waits_for_word = false;
   void* frees = nullptr;
+  std::shared_ptr<cokv::test::fake_cuda::kernel> kernel;
   bool begun = false;
   int delay = 0;
 };
@@ -57,6 +68,7 @@ struct CUstream_st {
   std::deque<cokv::test::fake_cuda::operation> queue;
   bool busy = false, ending = false, capturing = false;
   int device = 0;
+  std::uint64_t accepted = 0;  // operations, ever
   std::thread thread;
 };
 
@@ -86,6 +98,8 @@ class model {
   void reset(options o);
   void forget_handles(std::unique_lock<std::mutex>& lock);
   bool used(const void* p, std::size_t n);  // by an operation that is not done
+  std::uint64_t below(std::uint64_t bound);  // of the seed
+  void changed() { changed_.notify_all(); }  // by whom no operation tells of
 
   struct allocation {
     std::size_t bytes;
@@ -117,7 +131,6 @@ class model {
   bool runnable(CUstream_st& s) const;
   void advance(std::unique_lock<std::mutex>& lock, CUstream_st& s);
   void serve(CUstream_st* s);
-  std::uint64_t below(std::uint64_t bound);
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,0 +1,69 @@
+#include "link/nccl/nccl_lane.hpp"
+
+#include <algorithm>
+
+#include "cokv/runtime/error.hpp"
+
+namespace cokv::detail {
+
+nccl_lane::nccl_lane(const nccl_api& api, const ncclUniqueId& id, stream on, bool sends)
+    : api_(api),
+      id_(id),
+      on_(std::move(on)),
+      sends_(sends),
+      line_(std::make_shared<timeline_core>(on_.get_executor())) {}
+
+ncclResult_t nccl_lane::state() const {
+  auto state = ncclSuccess;
+  const auto asked = api_.CommGetAsyncError(comm_, &state);
+  return asked == ncclSuccess ? state : asked;
+}
+
+std::uint64_t nccl_lane::begin(std::vector<buffer> pieces) {
+  waiting_.push_back(std::move(pieces));
+  return ++begun_;
+}
+
+// Not inside launch_native(): what that writes behind the call could come before what NCCL is still putting there.
+error_code nccl_lane::issue(const std::vector<buffer>& pieces) {
+  auto* native = static_cast<cudaStream_t>(on_.native_handle());
+  if (!native) return on_.status() ? on_.status() : error_code(errc::closed);
+  if (auto ec = nccl_error(api_.GroupStart())) return ec;
+  issuing_ = true;  // whatever is said from here on, some of it may be on the stream
+  error_code failed;
+  for (const auto& p : pieces) {
+    failed = nccl_error(sends_ ? api_.Send(p.data(), p.size(), ncclInt8, 1, comm_, native)
+                               : api_.Recv(p.data(), p.size(), ncclInt8, 0, comm_, native));
+    if (failed) break;
+  }
+  const auto ended = nccl_error(api_.GroupEnd());  // also after a failure: groups are the thread's
+  return failed ? failed : ended;
+}
+
+result<std::optional<nccl_lane::mark>> nccl_lane::pump() {
+  if (waiting_.empty()) return std::optional<mark>();
+  auto& front = waiting_.front();
+  if (!issuing_)
+    if (auto ec = issue(front)) return ec;
+  const auto now = state();
+  if (now == ncclInProgress) return std::optional<mark>();
+  if (auto ec = nccl_error(now)) return ec;
+  if (auto ec = on_.launch_native(sends_ ? "nccl send" : "nccl receive", front, [](void*) {})) return ec;
+  issuing_ = false;
+  waiting_.pop_front();
+  return std::optional(mark{begun_ - waiting_.size(), on_.record()});
+}
+
+void nccl_lane::refuse(error_code why) {
+  const std::size_t kept = issuing_ ? 1 : 0;
+  const auto first = begun_ - waiting_.size() + kept + 1;
+  waiting_.resize(std::min(waiting_.size(), kept));
+  line_->fail(first, why);
+}
+
+void nccl_lane::end(error_code why) {
+  waiting_.clear();
+  line_->fail(line_->value() + 1, why);
+}
+
+}  // namespace cokv::detail

@@ -9,6 +9,15 @@ namespace {
 // A poll of the sources is a few loads, one of the context a system call: sockets can wait this long.
 constexpr int source_polls_a_round = 8;
 
+// Nor does who posts more and more keep the sources from being polled.
+constexpr std::size_t most_handlers_a_round = 256;
+
+std::size_t poll_some(asio::io_context& ctx) {
+  std::size_t n = 0;
+  while (n < most_handlers_a_round && ctx.poll_one()) ++n;
+  return n;
+}
+
 }  // namespace
 
 progress& progress::of(const asio::any_io_executor& ex) {
@@ -50,7 +59,7 @@ std::size_t run(asio::io_context& ctx, run_options options) {
   std::size_t handlers = 0;
   std::optional<time_point> idle_since;
   while (!ctx.stopped()) {
-    const std::size_t ran = ctx.poll();
+    const std::size_t ran = poll_some(ctx);
     std::size_t found = sources.poll();
     handlers += ran;
     if (ctx.stopped()) break;

@@ -151,6 +151,32 @@ TEST_CASE("run: while nobody waits for a source it sleeps at once, without anoth
   CHECK(source.polls <= 2 * 102);  // when the handlers have run, and before it sleeps
 }
 
+TEST_CASE("run: handlers that never run out do not keep a source from being polled") {
+  asio::io_context ctx(1);
+  word_source source(ctx);
+  bool done = false;
+  asio::co_spawn(
+      ctx,
+      [](word_source& s, bool& done) -> awaitable<void> {
+        co_await s.wait(1);
+        done = true;
+      }(source, done),
+      asio::detached);
+  asio::co_spawn(
+      ctx,
+      [](asio::io_context& ctx, word_source& s, bool& done) -> awaitable<void> {
+        for (int i = 0; i < 100'000 && !done; ++i) {
+          if (i == 10) s.set(1);
+          co_await asio::post(ctx, asio::deferred);
+        }
+        CHECK(done);
+      }(ctx, source, done),
+      asio::detached);
+  run(ctx);
+  CHECK(done);
+  CHECK(source.wakes == 0);
+}
+
 TEST_CASE("run: ends when there is no work, also when nothing was ever to be polled") {
   asio::io_context ctx(1);
   CHECK(run(ctx) == 0);

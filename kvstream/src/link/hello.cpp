@@ -65,7 +65,7 @@ result<link_hello> decode_hello(std::span<const std::byte> bytes) {
   if (bytes.size() != std::size_t{8} * count) return errc::protocol;
   for (; !bytes.empty(); bytes = bytes.subspan(8)) h.sessions.push_back(get<std::uint64_t>(bytes.data()));
   const auto between = [](std::uint64_t n, std::uint64_t least, std::uint64_t most) { return n >= least && n <= most; };
-  if (h.lane >= h.lanes || !between(h.lanes, 1, 65536) || !between(h.credits, 1, 65536) ||
+  if (h.lane >= most_lane_numbers || !between(h.lanes, 1, 65536) || !between(h.credits, 1, 65536) ||
       !between(h.messages, 1, 65536) || !between(h.chunk, 4096, std::uint64_t{64} << 20))
     return errc::protocol;
   return h;

@@ -9,6 +9,9 @@
 
 namespace cokv::detail {
 
+// A connection that replaces a broken one has a number of its own.
+constexpr std::uint32_t most_lane_numbers = 4096;
+
 struct link_hello {
   std::uint64_t session = 0;   // chosen by who connects; of all connections of a link
   std::uint32_t lane = 0;      // which of its connections this is: 0 is the first

@@ -65,6 +65,26 @@ awaitable<result<greeted>> dial(const link_url& url, const link_options& options
   co_return greeted{std::move(lane), std::move(*theirs)};
 }
 
+// Connections that break are replaced, under new numbers: what a broken one still carries must not pass for theirs. A peer
+// that refuses, because it has not noticed, or is not reached is asked again, ever later.
+awaitable<void> redial(std::shared_ptr<link_session> session, link_url url, link_options options, link_hello mine) {
+  constexpr duration first_pause = std::chrono::milliseconds(50), last_pause = std::chrono::seconds(5);
+  auto& time = clock::of(session->executor().get());
+  while (co_await session->lane_lost()) {
+    for (duration pause = first_pause;; pause = std::min(2 * pause, last_pause)) {
+      mine.lane = std::max(mine.lane, session->next_number());
+      if (mine.lane >= most_lane_numbers) co_return;
+      auto next = co_await with_deadline(dial(url, options, mine), options.greeting);
+      const auto number = mine.lane++;  // the peer may have taken it
+      if (next && session->add(next->first, number)) {
+        next->first->run(session);
+        break;
+      }
+      if (!co_await time.async_wait_for(pause, as_result)) co_return;
+    }
+  }
+}
+
 awaitable<result<peer_link>> connect(window_table windows, std::string text, link_options options) {
   auto url = parse_link_url(text);
   if (!url) co_return url.error();
@@ -92,6 +112,7 @@ awaitable<result<peer_link>> connect(window_table windows, std::string text, lin
     if (!session->add(next->first, mine.lane)) co_return session->error() ? session->error() : errc::unavailable;
     next->first->run(session);
   }
+  if (mine.lane > 1) session->attend(redial(session, *url, options, mine));
   co_return link;
 }
 
@@ -165,8 +186,9 @@ error_code link_acceptor::admit(const link_hello& theirs) {
   if (theirs.lanes > most_lanes) return errc::invalid_argument;
   if (theirs.lane == 0)
     return accepted_.size() == accepted_.capacity() ? make_error_code(errc::unavailable) : error_code();
-  if (!windows_.registry()->links.accepted(theirs.session, theirs.worker)) return errc::not_found;
-  return theirs.lane < options_.connections ? error_code() : make_error_code(errc::invalid_argument);
+  const auto link = windows_.registry()->links.accepted(theirs.session, theirs.worker);
+  if (!link) return errc::not_found;
+  return link->lanes() < options_.connections ? error_code() : make_error_code(errc::unavailable);
 }
 
 awaitable<error_code> link_acceptor::answer(std::shared_ptr<link_lane> lane) {

@@ -195,7 +195,7 @@ error_code link_session::take_done(link_lane_base& lane, const link_header& h) {
 
 error_code link_session::serve_fence(link_lane_base& lane, const link_header& h) {
   const auto number = static_cast<std::uint32_t>(h.window);
-  if (lane.number != 0 || number == 0 || h.window >= 64) return errc::protocol;
+  if (lane.number != 0 || number == 0 || h.window >= most_lane_numbers) return errc::protocol;
   make_room(number);
   had_[number] = true;  // one that is still being greeted comes too late
   if (!lanes_[number]) return answer(lane, h.request, {}), error_code();

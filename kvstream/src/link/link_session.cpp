@@ -15,7 +15,13 @@ link_session::link_session(std::shared_ptr<window_registry> windows, link_option
       chunk_(std::min(theirs.chunk, options_.chunk)),
       credits_(executor().get(), theirs.credits),
       message_credits_(executor().get(), theirs.messages),
-      inbox_(executor().get(), options_.messages) {}
+      inbox_(executor().get(), options_.messages),
+      lost_(executor().get(), 0),
+      tasks_(executor().get()) {}
+
+void link_session::attend(awaitable<void> task) {
+  if (!error_) tasks_.spawn(std::move(task));
+}
 
 void link_session::make_room(std::uint32_t number) {
   if (lanes_.size() > number) return;
@@ -47,7 +53,10 @@ void link_session::ended(link_lane_base& lane, error_code why) {
   for (auto& p : pending_)
     if (p.lane == &lane) p.lane = nullptr;
   if (number == 0) fail(why);
-  if (!error_) fence(number);
+  if (!error_) {
+    fence(number);
+    lost_.release();
+  }
   if (const auto asked_for = fences_.find(number); asked_for != fences_.end()) {
     if (first()) answer(*first(), asked_for->second, {});
     fences_.erase(asked_for);
@@ -77,6 +86,7 @@ void link_session::abort(error_code why) { end_with(why, true); }
 void link_session::end_with(error_code why, bool silent) {
   if (!error_) error_ = why;
   const auto self = shared_from_this();
+  tasks_.cancel();
   borrowed_.clear();  // our goodbye, or the end of what we send, says that we touch nothing any more
   for (const auto& lane : std::vector(lanes_))
     if (lane) silent ? lane->abort(error_) : lane->stop(error_);

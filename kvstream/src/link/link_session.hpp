@@ -10,6 +10,8 @@
 
 #include "cokv/kvstream/peer_link.hpp"
 #include "cokv/runtime/channel.hpp"
+#include "cokv/runtime/detail/background.hpp"
+#include "cokv/runtime/result.hpp"
 #include "cokv/runtime/semaphore.hpp"
 #include "link/borrowed_windows.hpp"
 #include "link/hello.hpp"
@@ -64,6 +66,12 @@ class link_session : public std::enable_shared_from_this<link_session> {
 
   // Lane 0 first. False when the link is down already, or has had this one.
   bool add(std::shared_ptr<link_lane_base> lane, std::uint32_t number);
+  std::size_t lanes() const noexcept { return lanes_up_; }
+  std::uint32_t next_number() const noexcept { return static_cast<std::uint32_t>(lanes_.size()); }
+  // Runs while the link is up, and is cancelled with it.
+  void attend(awaitable<void> task);
+  // When another connection than the first has ended, one a turn. False: cancelled.
+  awaitable<bool> lane_lost() { co_return (co_await lost_.async_acquire(1, as_result)).has_value(); }
   void ended(link_lane_base& lane, error_code why);
   void fail(error_code why);
   void abort(error_code why);
@@ -183,6 +191,8 @@ class link_session : public std::enable_shared_from_this<link_session> {
   lent_windows lent_;
   borrowed_windows borrowed_;
   operation_list<operation<void(error_code)>> closed_;
+  semaphore lost_;
+  background tasks_;
 };
 
 }  // namespace cokv::detail

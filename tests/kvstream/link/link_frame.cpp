@@ -316,7 +316,7 @@ TEST_CASE("hello: reads back as it was, and nothing else reads as one") {
     return decode_hello(encode(other)).error() == errc::protocol;
   };
   CHECK(wrong([](auto& o) { o.lanes = 0; }));
-  CHECK(wrong([](auto& o) { o.lane = 4; }));
+  CHECK(wrong([](auto& o) { o.lane = most_lane_numbers; }));
   CHECK(wrong([](auto& o) { o.credits = 0; }));
   CHECK(wrong([](auto& o) { o.messages = 0; }));
   CHECK(wrong([](auto& o) { o.chunk = 4095; }));

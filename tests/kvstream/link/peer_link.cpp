@@ -11,6 +11,7 @@
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
 #include "kvstream/transfers.hpp"
+#include "support/relay.hpp"
 
 using namespace cokv;
 using namespace cokv::test;
@@ -368,4 +369,33 @@ TEST_CASE("peer_link: who verifies takes nothing unverified") {
         CHECK(!l->near.error());
       },
       few(5));
+}
+
+TEST_CASE("peer_link: a connection that broke is replaced, and the link goes on with as many as before") {
+  std::size_t replaced = 0;
+  co_test(
+      [&](asio::any_io_executor ex) -> awaitable<void> {
+        window_table here(ex), there(ex);
+        auto door = link_listener::listen(there, "tcp://localhost:0", {.connections = 3, .chunk = 4096}).value();
+        auto port = static_cast<std::uint16_t>(std::stoul(door.url().substr(door.url().rfind(':') + 1)));
+        relay wire(ex, {"localhost", port});
+        wire.arm({.cut_at = 100'000});
+        auto near = co_await async_connect(here, "tcp://" + wire.at().to_string(), {.connections = 3, .chunk = 4096});
+        auto far = co_await door.async_accept();
+        auto memory = landing(400'000), data = patterned(400'000);
+        auto w = there.expose({memory}, window_access::put).value();
+        auto put = co_await async_flush(data, near.to(w.ref()), 0, {}, completion_level::visible, as_result);
+        CHECK(!put);
+        CHECK(wire.fired());
+        if (near.error()) co_return;  // it was the first
+        for (int i = 0; i < 100 && wire.connections() < 4; ++i)
+          co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(20));
+        CHECK(wire.connections() >= 4);
+        CHECK((co_await async_flush(data, near.to(w.ref()), 0, {}, completion_level::visible, as_result)).has_value());
+        CHECK(same(memory, data));
+        CHECK(!far.error());
+        ++replaced;
+      },
+      few(30));
+  CHECK(replaced > 10);
 }

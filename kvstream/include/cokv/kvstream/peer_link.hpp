@@ -29,7 +29,8 @@
 // range covers is undefined; wrong_device: pieces that the host can't
 // reach, without window_table::stage().
 //
-// A connection that breaks fails the transfers on it, no others; the first one takes the whole link down. What a failed
+// A connection that breaks fails the transfers on it, no others, and is replaced by who connected; the first one takes the
+// whole link down. What a failed
 // put wrote is undefined, but it writes nothing any more once a later one over this link, or over the next link between
 // the two workers, has begun. A message that async_send took is delivered once and in order, unless the link goes down.
 //

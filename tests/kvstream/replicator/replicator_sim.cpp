@@ -114,7 +114,7 @@ awaitable<void> compute_all(ring& r, member& me, std::uint64_t m) {
     const auto n = me.copies->steps(m);
     if (me.alive &&
         (n > r.least(m) || !r.log->may_compute(me.self, m))) {  // nobody begins a step before all have the one before
-      co_await time.async_wait_for(5ms);
+      co_await time.async_wait_for(20ms);
       continue;
     }
     co_await time.async_wait_for(duration(100'000 + r.context.below(2'000'000)));
@@ -138,7 +138,7 @@ awaitable<void> work(ring& r, member& me) {
   while (!me.over) {
     if (me.halted) {
       me.quiet = true;
-      co_await clock::of(me.windows->get_executor()).async_wait_for(1ms);
+      co_await clock::of(me.windows->get_executor()).async_wait_for(10ms);
       continue;
     }
     me.quiet = false;
@@ -189,7 +189,7 @@ awaitable<void> new_epoch(ring& r, const std::map<std::uint64_t, std::uint32_t>&
     if (me.epoch_scope) me.epoch_scope->cancel();
   }
   for (auto w : r.living())
-    while (r.members.at(w)->alive && !r.members.at(w)->quiet) co_await time.async_wait_for(1ms);
+    while (r.members.at(w)->alive && !r.members.at(w)->quiet) co_await time.async_wait_for(5ms);
   for (auto w : r.living()) {
     auto& me = *r.members.at(w);
     if (!r.part_of_ring(w)) continue;

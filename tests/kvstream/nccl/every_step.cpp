@@ -46,7 +46,7 @@ TEST_CASE("fake_nccl: destroyed at every step, nothing leaks and no memory goes 
 TEST_CASE("fake_nccl: a failure of every k-th call ends both sides with an error or not at all") {
   for (const char* name : {"ncclGetUniqueId", "ncclCommInitRankConfig", "ncclCommGetAsyncError", "ncclGroupStart",
                            "ncclGroupEnd", "ncclSend", "ncclRecv", "ncclCommFinalize", "ncclCommDestroy"}) {
-    CAPTURE(name);
+    CAPTURE(std::string(name));
     for (std::size_t k = 1;; ++k) {
       CAPTURE(k);
       start_machine(k, {.max_polls = 1});

@@ -182,6 +182,28 @@ TEST_CASE("fake_nccl: closing waits for what is under way, takes nothing new, an
   check_clean();
 }
 
+TEST_CASE("fake_nccl: a failure ends the calls of NCCL, and a context that goes then waits for what is on the device") {
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    CAPTURE(seed);
+    const std::uint64_t kth = 1 + seed % 5;
+    start_machine(seed, {.max_polls = static_cast<int>(seed % 3)});
+    {
+      two_devices m;
+      auto pairs = m.pairs();
+      auto from = m.filled(0, 50, 4), into = m.filled(0, 50, 0);
+      ending sent, received;
+      const auto asked = fake_cuda::calls("ncclCommGetAsyncError");
+      pairs[0].async_receive({into}, received.token());
+      pairs[0].async_send({from}, {}, {}, sent.token());
+      fake_cuda::fail_call("ncclCommGetAsyncError", kth, ncclSystemError);
+      for (int i = 0; i < 1000 && !pairs[0].status(); ++i) m.round();
+      CHECK(pairs[0].status().message() == "the system failed");
+      CHECK(fake_cuda::calls("ncclCommGetAsyncError") - asked == kth);
+    }
+    check_clean();
+  }
+}
+
 TEST_CASE("fake_nccl: a device that is lost ends its pairs") {
   start_machine();
   {
@@ -199,6 +221,9 @@ TEST_CASE("fake_nccl: a device that is lost ends its pairs") {
   }
   const auto wrong = fake_cuda::violations();
   CHECK_MESSAGE(wrong.empty(), (wrong.empty() ? "" : wrong.front()));
+  // Who opens a lost device resets it, and the stand-in then resets them all: here, not under the next test.
+  start_machine();
+  { two_devices again; }
   fake_cuda::reset();
   fake_nccl::reset();
 }

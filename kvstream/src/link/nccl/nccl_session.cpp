@@ -188,6 +188,7 @@ std::size_t nccl_session::finalize() {
 }
 
 std::size_t nccl_session::pump(nccl_lane& lane) {
+  if (failure_) return 0;  // the other lane's, this moment: NCCL is being told to stop
   for (std::size_t n = 0;; ++n) {
     auto marked = lane.pump();
     if (!marked) return fail(marked.error()), n + 1;
@@ -256,6 +257,8 @@ void nccl_session::drained() {
 void nccl_session::shut_down() {
   if (busy_) call_.wait();
   abort_both();
+  for (const auto& l : lanes_)
+    if (l) (void)l->last();  // which the device waits for: memory outlives what NCCL left on the streams
   failure_ = errc::closed;  // for handles that go with the context's coroutines
 }
 

@@ -87,7 +87,7 @@ TEST_CASE("a slice gathered is its bytes in order, and scattered it is where it 
                 auto sent = co_await async_gather(view, what, window.to(), 10, {.through = through});
                 CHECK(sent.bytes == at.size());
                 if (packed) CHECK(sent.digest == digest_of(expected));
-                CHECK(std::ranges::equal(window.memory().slice(10, at.size()).bytes(), expected));
+                CHECK(same(window.memory().slice(10, at.size()).bytes(), expected));
                 CHECK(window.memory().bytes()[9] == std::byte{0xdd});
                 CHECK(window.memory().bytes()[10 + at.size()] == std::byte{0xdd});
 
@@ -104,7 +104,7 @@ TEST_CASE("a slice gathered is its bytes in order, and scattered it is where it 
                 CHECK(got.bytes == at.size());
                 auto model = blank(memory.size());
                 for (auto offset : at) model.bytes()[offset] = memory.bytes()[offset];
-                CHECK(std::ranges::equal(other.bytes(), model.bytes()));
+                CHECK(same(other.bytes(), model.bytes()));
                 cases += table != tables[3];
               }
         CHECK(cases == 10 * 3 * 6);
@@ -154,7 +154,7 @@ TEST_CASE(
         std::vector<std::byte> expected;
         for (const auto& piece : view.pieces(slice(g, {l, 1}, {0, 1, 2})).value())
           expected.insert(expected.end(), piece.bytes().begin(), piece.bytes().end());
-        CHECK(std::ranges::equal(window.memory().slice(l * n, n).bytes(), expected));
+        CHECK(same(window.memory().slice(l * n, n).bytes(), expected));
       }
     });
     CHECK(v);
@@ -281,7 +281,7 @@ TEST_CASE("a gather and a scatter can be cancelled and destroyed at every step: 
       auto got = co_await async_scatter(window.from(), 0, into, what, {.through = through}, as_result);
       if (!got) co_return;
       for (auto e : what.extents(view.layout()))
-        CHECK(std::ranges::equal(other.slice(e.offset, e.size).bytes(), memory.slice(e.offset, e.size).bytes()));
+        CHECK(same(other.slice(e.offset, e.size).bytes(), memory.slice(e.offset, e.size).bytes()));
     };
     cancel_at_every_step(body, {.real = false, .seeds = 1});
     destroy_at_every_step(body, {.real = false, .seeds = 1});

@@ -88,8 +88,8 @@ TEST_CASE("run copy: what is packed is the runs' bytes in order with their diges
     CHECK(packing.value() == digest_of(bytes));
     CHECK(unpacking.value() == digest_of(bytes));
     for (int b = 0; b < 2; ++b) {
-      CHECK(std::ranges::equal(to[b].bytes(), model[b].bytes()));
-      CHECK(std::ranges::equal(plainly[b].bytes(), model[b].bytes()));
+      CHECK(same(to[b].bytes(), model[b].bytes()));
+      CHECK(same(plainly[b].bytes(), model[b].bytes()));
     }
   }
 }

@@ -40,13 +40,13 @@ TEST_CASE("a chunk is flushed to where it belongs and fetched back") {
     local_window window(blank(4096), copies);
     auto sent = co_await async_flush(patterned(100), window.to(), 1000);
     CHECK(sent.bytes == 100);
-    CHECK(std::ranges::equal(window.memory().slice(1000, 100).bytes(), patterned(100).bytes()));
+    CHECK(same(window.memory().slice(1000, 100).bytes(), patterned(100).bytes()));
     CHECK(window.memory().bytes()[999] == std::byte{0xdd});
     CHECK(window.memory().bytes()[1100] == std::byte{0xdd});
     auto back = blank(100);
     auto got = co_await async_fetch(window.from(), 1000, back);
     CHECK(got.bytes == 100);
-    CHECK(std::ranges::equal(back.bytes(), patterned(100).bytes()));
+    CHECK(same(back.bytes(), patterned(100).bytes()));
     CHECK((co_await async_flush(buffer(), window.to(), 4096)).bytes == 0);
   });
 }
@@ -63,7 +63,7 @@ TEST_CASE("what does not fit, or is more than the sink can promise, is refused a
     }
     auto durable = co_await async_flush(patterned(8), window.to(), 0, {}, completion_level::durable, as_result);
     CHECK(durable.error() == errc::unsupported);
-    CHECK(std::ranges::equal(window.memory().bytes(), blank(64).bytes()));
+    CHECK(same(window.memory().bytes(), blank(64).bytes()));
   });
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("a flush begins after its event, and fails with it") {
       computed.open();
     });
     CHECK(v);
-    CHECK(std::ranges::equal(window.memory().bytes(), patterned(64).bytes()));
+    CHECK(same(window.memory().bytes(), patterned(64).bytes()));
 
     gate failed(ex);
     failed.fail(errc::device_failed);
@@ -102,7 +102,7 @@ TEST_CASE("transfers wait for room on a stream and all arrive") {
       co_return;
     });
     CHECK(v);
-    CHECK(std::ranges::equal(window.memory().bytes(), all.bytes()));
+    CHECK(same(window.memory().bytes(), all.bytes()));
   });
 }
 
@@ -150,7 +150,7 @@ TEST_CASE("a transfer under way drains when asked to, and terminal leaves its bu
       for (int i = 0; i < 10; ++i) co_await asio::post(asio::deferred);
       REQUIRE(done);
       if (kind != asio::cancellation_type::terminal) CHECK(!*done);
-      CHECK(std::ranges::equal(window.memory().bytes(), patterned(64).bytes()));
+      CHECK(same(window.memory().bytes(), patterned(64).bytes()));
       CHECK(chunk.use_count() == 1);
     });
   }
@@ -189,7 +189,7 @@ TEST_CASE("blocks of a store are a sink and a source, layer by layer, visible by
     for (std::uint32_t l = 0; l < 3; ++l) {
       auto back = blank(layer_bytes);
       co_await async_fetch(from, l * layer_bytes, back);
-      CHECK(std::ranges::equal(back.bytes(), patterned(layer_bytes, l).bytes()));
+      CHECK(same(back.bytes(), patterned(layer_bytes, l).bytes()));
     }
     store.stored_segment({}, keys[1], 1).bytes()[3] ^= std::byte{1};
     source damaged = blocks_from(co_await store.async_open_read({}, layout, keys), layout, 2);
@@ -210,7 +210,7 @@ TEST_CASE("a flush and a fetch can be cancelled and destroyed at every step") {
           co_await async_flush(patterned(64, i), window.to(), i * 64);
           auto back = blank(64);
           co_await async_fetch(window.from(), i * 64, back);
-          CHECK(std::ranges::equal(back.bytes(), patterned(64, i).bytes()));
+          CHECK(same(back.bytes(), patterned(64, i).bytes()));
         });
       co_return;
     });

@@ -43,7 +43,7 @@ TEST_CASE("a prefill loop flushes each layer while the next ones are computed, a
     });
     CHECK(verdict);
     CHECK(bytes == 4 * g.block_bytes());
-    CHECK(std::ranges::equal(window.memory().bytes(), memory.bytes()));
+    CHECK(same(window.memory().bytes(), memory.bytes()));
     CHECK(window.memory().bytes()[segment_offset(g, 4, 2, 0)] == byte_at(0, 2));
   });
 }
@@ -76,8 +76,8 @@ TEST_CASE("a failed layer fails the scope: nothing of it becomes visible") {
     for (std::uint32_t layer = 0; layer < g.layers(); ++layer) {
       auto memory = patterned(pool_bytes(g, 2));
       const auto n = g.segment_bytes(layer);
-      CHECK(std::ranges::equal(store.stored_segment({}, keys[0], layer).bytes(),
-                               memory.slice(segment_offset(g, 2, layer, 1), n).bytes()));
+      CHECK(same(store.stored_segment({}, keys[0], layer).bytes(),
+                 memory.slice(segment_offset(g, 2, layer, 1), n).bytes()));
     }
   });
 }
@@ -102,8 +102,7 @@ TEST_CASE("the bound holds the body back") {
     });
     CHECK(verdict);
     CHECK(begun == 10);
-    for (int i = 0; i < 10; ++i)
-      CHECK(std::ranges::equal(window.memory().slice(i * 64, 64).bytes(), patterned(64, i).bytes()));
+    for (int i = 0; i < 10; ++i) CHECK(same(window.memory().slice(i * 64, 64).bytes(), patterned(64, i).bytes()));
   });
 }
 
@@ -118,7 +117,7 @@ TEST_CASE("a scope of transfers can be cancelled and destroyed at every step") {
       co_await out.commit();
     });
     CHECK(copies.in_flight() == 0);  // a scope that has ended leaves no transfer behind
-    if (verdict) CHECK(std::ranges::equal(window.memory().bytes(), source.bytes()));
+    if (verdict) CHECK(same(window.memory().bytes(), source.bytes()));
   };
   cancel_at_every_step(body, {.real = false, .seeds = 1});
   destroy_at_every_step(body, {.real = false, .seeds = 1});

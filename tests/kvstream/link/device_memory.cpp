@@ -38,8 +38,6 @@ struct workers {
   }
 };
 
-bool same(const buffer& a, const buffer& b) { return std::ranges::equal(a.bytes(), b.bytes()); }
-
 void simulated(const co_body& body, std::size_t seeds = 20) {
   co_test(body, {.real = false, .seeds = seeds, .setup = {}});
 }

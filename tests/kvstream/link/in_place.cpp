@@ -105,12 +105,12 @@ TEST_CASE("in place: puts and gets of any cut, into scattered memory, with and w
       CHECK(w.bytes_put() == size);
       std::uint64_t at = 0;
       for (auto& p : pieces) {
-        CHECK(std::ranges::equal(p.bytes(), data.slice(at, p.size()).bytes()));
+        CHECK(same(p.bytes(), data.slice(at, p.size()).bytes()));
         at += p.size();
       }
       CHECK(all(first.slice(3, 4997), std::byte{0xdd}));
       CHECK((co_await async_fetch(near.from(w.ref()), 0, back, {}, as_result)).has_value());
-      CHECK(std::ranges::equal(back.bytes(), data.bytes()));
+      CHECK(same(back.bytes(), data.bytes()));
       CHECK(w.bytes_got() == size);
       CHECK((co_await put(data.slice(0, 10), near, w.ref(), size - 9)).error() == errc::out_of_range);
       auto lying = w.ref();
@@ -299,7 +299,7 @@ TEST_CASE("in place: memory that is gone is unmapped at the peer with the next g
       auto memory = shared_blank(window_bytes);
       auto w = there.expose({memory}, window_access::put).value();
       CHECK((co_await put(data, near, w.ref())).has_value());
-      CHECK(std::ranges::equal(data.bytes(), memory.bytes()));
+      CHECK(same(data.bytes(), memory.bytes()));
       (void)co_await w.async_revoke();
     }
     CHECK(maps() <= before + 2);

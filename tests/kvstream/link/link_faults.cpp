@@ -125,12 +125,12 @@ awaitable<void> client(sim_context& context, server& s, tally& t, std::uint32_t 
             co_return;
           }
           ++t.put;
-          CHECK(std::ranges::equal(data.bytes(), s.memory.slice(at, n).bytes()));
+          CHECK(same(data.bytes(), s.memory.slice(at, n).bytes()));
           auto back = s.over.on_device ? s.over.memory(n, ex) : blank(n);
           auto got = co_await async_fetch(link.from(s.offered.ref()), at, back, {}, as_result);
           t.got += got.has_value();
           if (!got) ++t.failed, t.errors.insert(got.error().message());
-          if (got) CHECK(std::ranges::equal(data.bytes(), back.bytes()));
+          if (got) CHECK(same(data.bytes(), back.bytes()));
           link_message said(i + 1, static_cast<std::byte>(round));
           if (co_await link.async_send(said, as_result))
             if (auto heard = co_await link.async_receive(as_result)) t.echoed += heard->front() == said.front();
@@ -369,7 +369,7 @@ awaitable<void> whole_exchange(asio::any_io_executor ex, const transport& over, 
   auto data = patterned(memory.size());
   auto w = there.expose({memory}, window_access::both).value();
   co_await async_flush(data, near.to(w.ref()), 0);
-  CHECK(std::ranges::equal(memory.bytes(), data.bytes()));
+  CHECK(same(memory.bytes(), data.bytes()));
   co_await async_fetch(near.from(w.ref()), 0, memory.slice(0, 100));
   co_await near.async_send(link_message(10));
   co_await far.async_receive();

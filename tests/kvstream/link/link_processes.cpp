@@ -93,7 +93,7 @@ awaitable<std::pair<int, error_code>> exchange(peer_link& link, window_ref windo
     if (!put) co_return std::pair(round, put.error());
     auto got = co_await async_fetch(link.from(window), 0, back, {}, as_result);
     if (!got) co_return std::pair(round, got.error());
-    CHECK(std::ranges::equal(data.bytes(), back.bytes()));
+    CHECK(same(data.bytes(), back.bytes()));
   }
 }
 

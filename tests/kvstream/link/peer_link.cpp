@@ -111,8 +111,6 @@ std::vector<buffer> cut(const buffer& b, std::initializer_list<std::size_t> size
   return out;
 }
 
-bool same(const buffer& a, const buffer& b) { return std::ranges::equal(a.bytes(), b.bytes()); }
-
 link_message text(std::string_view s) {
   link_message m(s.size());
   std::ranges::transform(s, m.begin(), [](char c) { return static_cast<std::byte>(c); });
@@ -174,7 +172,7 @@ TEST_CASE("peer_link: what is put lies in the window, and what is got is what li
                 const auto n = std::min<std::size_t>(100'000, bytes - at);
                 group.spawn([&, at, n]() -> awaitable<error_code> {
                   auto put = co_await async_flush(data.slice(at, n), to, at, {}, completion_level::visible, as_result);
-                  if (put) CHECK(std::ranges::equal(memory.slice(at, n).bytes(), data.slice(at, n).bytes()));
+                  if (put) CHECK(same(memory.slice(at, n).bytes(), data.slice(at, n).bytes()));
                   co_return put ? error_code() : put.error();
                 });
               }

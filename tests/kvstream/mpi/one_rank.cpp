@@ -23,9 +23,9 @@ awaitable<void> whole_exchange(bool& ended) {
   auto memory = blank(400'000), data = patterned(400'000), back = blank(400'000);
   auto w = there.expose({memory.slice(0, 100'001), memory.slice(100'001, 299'999)}, window_access::both).value();
   co_await async_flush(data, near.to(w.ref()), 0);
-  CHECK(std::ranges::equal(memory.bytes(), data.bytes()));
+  CHECK(same(memory.bytes(), data.bytes()));
   co_await async_fetch(near.from(w.ref()), 0, back);
-  CHECK(std::ranges::equal(back.bytes(), data.bytes()));
+  CHECK(same(back.bytes(), data.bytes()));
   co_await near.async_send(link_message(10));
   co_await far.async_receive();
   co_await near.to(w.ref()).async_commit();

@@ -23,8 +23,6 @@ auto get(peer_link& link, window_ref from, buffer into, std::uint64_t at = 0) {
   return async_fetch(link.from(from), at, std::move(into), {}, as_result);
 }
 
-bool same(const buffer& a, const buffer& b) { return std::ranges::equal(a.bytes(), b.bytes()); }
-
 std::vector<buffer> pieces_of(const buffer& b, std::size_t size) {
   std::vector<buffer> out;
   for (std::size_t at = 0; at < b.size(); at += size) out.push_back(b.slice(at, std::min(size, b.size() - at)));

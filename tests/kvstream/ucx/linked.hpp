@@ -51,6 +51,4 @@ inline std::vector<buffer> pieces_of(const buffer& b, std::size_t size) {
   return out;
 }
 
-inline bool same(const buffer& a, const buffer& b) { return std::ranges::equal(a.bytes(), b.bytes()); }
-
 }  // namespace cokv::test

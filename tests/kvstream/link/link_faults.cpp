@@ -91,6 +91,12 @@ awaitable<void> serve(server& s, std::uint32_t connections) {
 struct tally {
   std::size_t put = 0, got = 0, echoed = 0, failed = 0;
   std::set<std::string> errors;
+
+  tally& operator+=(const tally& o) {
+    put += o.put, got += o.got, echoed += o.echoed, failed += o.failed;
+    errors.insert(o.errors.begin(), o.errors.end());
+    return *this;
+  }
 };
 
 // Puts a range, gets it back, over and over; another range each, so that success can be compared with bytes.
@@ -194,7 +200,7 @@ TEST_CASE(
   tally all;
   for (auto seed : seeds(500)) {
     INFO(replay_command(seed));
-    const auto t = run(
+    all += run(
         seed, 1, 4,
         [&](sim_context& context, sim::net&) {
           const auto when = duration(context.below(20'000'000));
@@ -208,8 +214,6 @@ TEST_CASE(
           });
         },
         shm);
-    all.put += t.put;
-    all.failed += t.failed;
   }
   CHECK(all.put > 1000);
   CHECK(all.failed > 100);
@@ -229,7 +233,7 @@ TEST_CASE("link faults: memory of a device is right or an error, whatever networ
   tally all;
   for (auto seed : seeds(500)) {
     INFO(replay_command(seed));
-    const auto t = run(
+    all += run(
         seed, 1 + seed % 3, 4,
         [&](sim_context& context, sim::net& net) {
           if (context.chance(0.5)) net.faults.flip = 0.02;
@@ -244,10 +248,6 @@ TEST_CASE("link faults: memory of a device is right or an error, whatever networ
           }
         },
         gpu);
-    all.put += t.put;
-    all.got += t.got;
-    all.failed += t.failed;
-    all.errors.insert(t.errors.begin(), t.errors.end());
   }
   CHECK(all.put > 500);
   CHECK(all.got > 500);
@@ -259,16 +259,12 @@ TEST_CASE("link faults: wrong bits, broken connections and delays give the right
   tally all;
   for (auto seed : seeds(500)) {
     INFO(replay_command(seed));
-    const auto t = run(seed, 1 + seed % 3, 5, [&](sim_context& context, sim::net& net) {
+    all += run(seed, 1 + seed % 3, 5, [&](sim_context& context, sim::net& net) {
       if (context.chance(0.5)) net.faults.flip = 0.02;
       if (context.chance(0.5)) net.faults.reset = 0.01;
       if (context.chance(0.3)) net.faults.clog = 0.02;
       if (context.chance(0.3)) net.faults.refuse = 0.3;
     });
-    all.put += t.put;
-    all.got += t.got;
-    all.failed += t.failed;
-    all.errors.insert(t.errors.begin(), t.errors.end());
   }
   CHECK(all.put > 500);
   CHECK(all.got > 500);
@@ -280,7 +276,7 @@ TEST_CASE("link faults: partitions, one-way too, and a host that stands still en
   tally all;
   for (auto seed : seeds(500)) {
     INFO(replay_command(seed));
-    const auto t = run(seed, 1 + seed % 2, 4, [&](sim_context& context, sim::net& net) {
+    all += run(seed, 1 + seed % 2, 4, [&](sim_context& context, sim::net& net) {
       const auto when = duration(context.below(200'000'000));
       const auto how = context.below(4);
       clock::of(context.get_executor()).async_wait_for(when, [&, how](error_code) {
@@ -293,8 +289,6 @@ TEST_CASE("link faults: partitions, one-way too, and a host that stands still en
         how == 3 ? sim::node::find(context, "server")->resume() : net.heal();
       });
     });
-    all.put += t.put;
-    all.failed += t.failed;
   }
   CHECK(all.put > 1000);
   CHECK(all.failed > 100);

@@ -2,8 +2,9 @@
 // synced, and renamed when it is whole, so a crash leaves no torn block in sight; every read is verified against the
 // digests in the file's header, and what is damaged is removed and counted, never given.
 //
-//     auto store = co_await cokv::file_store::async_open(ex, {.directory = "/var/cache/cokv", .limit_bytes = 50ull <<
-//     30}); auto n = co_await store->async_match(ns, keys);
+//     auto store = co_await cokv::file_store::async_open(ex, {.directory = "/var/cache/cokv",
+//                                                             .limit_bytes = 50ull << 30});
+//     auto n = co_await store->async_match(ns, keys);
 #pragma once
 
 #include "cokv/kvstream/digest.hpp"
@@ -29,7 +30,7 @@ struct file_store_options {
 // small ones take more room; memory that is not aligned, and the end of a segment that is not, goes through staging, at
 // most 1 MiB for each operation. Where the file system has no such way, or asks for a larger alignment, the store does
 // without, and info().direct is false. Blocks are read whichever way they were written.
-
+//
 // async_open_write reserves room for all its blocks: errc::too_large when they could never fit, errc::store_full when
 // what is there may not be given up. When the disk fills up below the limit, a writer gives up its last blocks, so that
 // the first ones keep a prefix: its commit is errc::store_full, kept() says how many are there, and from then on the

@@ -25,14 +25,14 @@
 // another version); [2] namespace_mismatch: KV of another model, dtype, layout or shard; [3] closed: one of the two
 // said goodbye; unavailable: the connection broke, nothing was heard for `silence`, or what was asked is unanswered
 // for so long; protocol, too_large, digest_mismatch: a peer that sent what it may not, or damaged; [4] stale_reference,
-// closed (committed), permission_denied, out_of_range (the window); digest_mismatch: the bytes were damaged on their way, and what the
-// range covers is undefined; wrong_device: pieces that the host can't
-// reach, without window_table::stage().
+// closed (committed), permission_denied, out_of_range (the window); digest_mismatch: the bytes were damaged on their
+// way, and what the range covers is undefined; wrong_device: pieces that the host can't reach, without
+// window_table::stage().
 //
-// A connection that breaks fails the transfers on it, no others, and is replaced by who connected; the first one takes the
-// whole link down. What a failed
-// put wrote is undefined, but it writes nothing any more once a later one over this link, or over the next link between
-// the two workers, has begun. A message that async_send took is delivered once and in order, unless the link goes down.
+// A connection that breaks fails the transfers on it, no others, and is replaced by who connected; the first one takes
+// the whole link down. What a failed put wrote is undefined, but it writes nothing any more once a later one over this
+// link, or over the next link between the two workers, has begun. A message that async_send took is delivered once and
+// in order, unless the link goes down.
 //
 // Over MPI the ranks of one job are each other's peers. OpenMPI is loaded by the first mpi:// of a process
 // (COKV_MPI_LIBRARY names another than libmpi.so.40) and initialised unless the program has done so, with

@@ -1,39 +1,27 @@
 #include "link/mpi/mpi_api.hpp"
 
-#include <dlfcn.h>
-
-#include <cstdlib>
-
 #include "cokv/runtime/error.hpp"
 #include "link/mpi/mpi_network.hpp"
+#include "link/shared_library.hpp"
 
 namespace cokv::detail {
 
 result<mpi_api> mpi_api::load(const char* name) {
   // Global: components that OpenMPI itself loads look for its symbols there.
-  void* library = ::dlopen(name, RTLD_NOW | RTLD_GLOBAL);
-  if (!library) return errc::unsupported;
+  shared_library library(name, RTLD_NOW | RTLD_GLOBAL);
   mpi_api api;
-  bool whole = true;
-  const auto find = [&](const char* symbol, auto& to) {
-    to = reinterpret_cast<std::decay_t<decltype(to)>>(::dlsym(library, symbol));
-    whole = whole && to;
-  };
-#define COKV_MPI_FIND(name) find("MPI_" #name, api.name);
+#define COKV_MPI_FIND(name) library.find("MPI_" #name, api.name);
   COKV_MPI_FUNCTIONS(COKV_MPI_FIND)
 #undef COKV_MPI_FIND
-  find("ompi_mpi_comm_world", api.world);
-  find("ompi_mpi_byte", api.byte);
-  find("ompi_mpi_errors_return", api.errors_return);
-  find("ompi_request_null", api.no_request);
-  if (!whole) return errc::unsupported;  // it stays loaded: a library that was there before may be in use
+  library.find("ompi_mpi_comm_world", api.world);
+  library.find("ompi_mpi_byte", api.byte);
+  library.find("ompi_mpi_errors_return", api.errors_return);
+  library.find("ompi_request_null", api.no_request);
+  if (!library.whole()) return errc::unsupported;
   return api;
 }
 
-result<mpi_api> mpi_api::load() {
-  const char* name = std::getenv("COKV_MPI_LIBRARY");
-  return load(name && *name ? name : "libmpi.so.40");
-}
+result<mpi_api> mpi_api::load() { return load(library_name("COKV_MPI_LIBRARY", "libmpi.so.40")); }
 
 result<std::string> mpi_version() {
   auto api = mpi_api::load();

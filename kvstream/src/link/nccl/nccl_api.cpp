@@ -1,12 +1,10 @@
 #include "link/nccl/nccl_api.hpp"
 
-#include <dlfcn.h>
-
 #include <atomic>
-#include <cstdlib>
 
 #include "cokv/runtime/error.hpp"
 #include "link/nccl/nccl_version.hpp"
+#include "link/shared_library.hpp"
 
 namespace cokv::detail {
 namespace {
@@ -32,18 +30,12 @@ error_code nccl_error(ncclResult_t status) {
 }
 
 result<nccl_api> nccl_api::load(const char* name) {
-  void* library = ::dlopen(name, RTLD_NOW);
-  if (!library) return errc::unsupported;
+  shared_library library(name);
   nccl_api api;
-  bool whole = true;
-  const auto find = [&](const char* symbol, auto& to) {
-    to = reinterpret_cast<std::decay_t<decltype(to)>>(::dlsym(library, symbol));
-    whole = whole && to;
-  };
-#define COKV_NCCL_FIND(name) find("nccl" #name, api.name);
+#define COKV_NCCL_FIND(name) library.find("nccl" #name, api.name);
   COKV_NCCL_FUNCTIONS(COKV_NCCL_FIND)
 #undef COKV_NCCL_FIND
-  if (!whole) return errc::unsupported;
+  if (!library.whole()) return errc::unsupported;
   int version = 0;
   // An older one doesn't know the configuration that this one's header describes.
   if (api.GetVersion(&version) != ncclSuccess || version < NCCL_VERSION_CODE) return errc::unsupported;
@@ -51,10 +43,7 @@ result<nccl_api> nccl_api::load(const char* name) {
   return api;
 }
 
-result<nccl_api> nccl_api::load() {
-  const char* name = std::getenv("COKV_NCCL_LIBRARY");
-  return load(name && *name ? name : "libnccl.so.2");
-}
+result<nccl_api> nccl_api::load() { return load(library_name("COKV_NCCL_LIBRARY", "libnccl.so.2")); }
 
 result<std::string> nccl_version() {
   auto api = nccl_api::load();

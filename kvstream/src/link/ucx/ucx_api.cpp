@@ -1,11 +1,10 @@
 #include "link/ucx/ucx_api.hpp"
 
-#include <dlfcn.h>
-
 #include <atomic>
 #include <cstdlib>
 
 #include "cokv/runtime/error.hpp"
+#include "link/shared_library.hpp"
 #include "link/ucx/ucx_network.hpp"
 
 namespace cokv::detail {
@@ -54,20 +53,14 @@ result<ucx_api> ucx_api::load(const char* name) {
   ::setenv("UCX_MEM_EVENTS", "n", 0);
 #endif
 #endif
-  void* library = ::dlopen(name, RTLD_NOW);
-  if (!library) return errc::unsupported;
+  shared_library library(name);
   ucx_api api;
-  bool whole = true;
-  const auto find = [&](const char* symbol, auto& to) {
-    to = reinterpret_cast<std::decay_t<decltype(to)>>(::dlsym(library, symbol));
-    whole = whole && to;
-  };
-#define COKV_UCX_FIND(name) find("ucp_" #name, api.name);
+#define COKV_UCX_FIND(name) library.find("ucp_" #name, api.name);
   COKV_UCX_FUNCTIONS(COKV_UCX_FIND)
 #undef COKV_UCX_FIND
   decltype(&::ucs_status_string) text = nullptr;
-  find("ucs_status_string", text);  // of a library that comes with it
-  if (!whole) return errc::unsupported;
+  library.find("ucs_status_string", text);  // of a library that comes with it
+  if (!library.whole()) return errc::unsupported;
   unsigned major = 0, minor = 0, patch = 0;
   api.get_version(&major, &minor, &patch);
   if (major != UCP_API_MAJOR || minor < UCP_API_MINOR) return errc::unsupported;
@@ -75,10 +68,7 @@ result<ucx_api> ucx_api::load(const char* name) {
   return api;
 }
 
-result<ucx_api> ucx_api::load() {
-  const char* name = std::getenv("COKV_UCX_LIBRARY");
-  return load(name && *name ? name : "libucp.so.0");
-}
+result<ucx_api> ucx_api::load() { return load(library_name("COKV_UCX_LIBRARY", "libucp.so.0")); }
 
 result<std::string> ucx_version() {
   auto api = ucx_api::load();

@@ -125,3 +125,19 @@ TEST_CASE("ucx streams: closing aborts what is pending here, and is the end or a
     CHECK(failed == asio::error::connection_reset);
   }());
 }
+
+TEST_CASE("ucx streams: closed when the peer's end has been read, nothing lingers") {
+  asio::io_context context(1);
+  bool ended = false;
+  auto body = []() -> awaitable<void> {
+    auto t = co_await streams();
+    t->near.shutdown_send();
+    char more;
+    CHECK((co_await t->far.async_read_some(asio::buffer(&more, 1), as_result)).error() == asio::error::eof);
+  };
+  asio::co_spawn(context, body(), [&](std::exception_ptr) { ended = true; });
+  for (int i = 0; i < 1'000'000 && !ended; ++i) context.poll(), context.restart();
+  REQUIRE(ended);
+  context.run_for(1900ms);  // what waits for the peer waits for 2 s
+  CHECK(context.stopped());
+}

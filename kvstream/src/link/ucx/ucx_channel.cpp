@@ -262,8 +262,9 @@ void ucx_channel::close() {
   if (!writing_) writer_.complete_all(asio::error::operation_aborted);
   if (!ep_) return;
   if (!greeted_ || receiving_ || writing_) return fail(asio::error::operation_aborted);
-  say_end();
   const auto self = shared_from_this();
+  say_end();
+  if (!ep_) return;  // the peer had closed before: over
   port_.time().async_wait_for(linger, asio::bind_cancellation_slot(lingering_.slot(), [self](error_code ec) {
                                 if (!ec) self->fail(asio::error::operation_aborted);
                               }));

@@ -14,9 +14,9 @@ buffer patterned(std::size_t n, std::uint64_t seed) {
   return b;
 }
 
-buffer blank(std::size_t n) {
+buffer blank(std::size_t n, int value) {
   buffer b = buffer::host(n);
-  std::memset(b.data(), 0xdd, n);
+  std::memset(b.data(), value, n);
   return b;
 }
 

@@ -11,7 +11,7 @@ namespace cokv::test {
 
 std::byte byte_at(std::uint64_t i, std::uint64_t seed = 0);
 buffer patterned(std::size_t n, std::uint64_t seed = 0);  // byte_at() every place
-buffer blank(std::size_t n);
+buffer blank(std::size_t n, int value = 0xdd);
 
 bool same(std::span<const std::byte> a, std::span<const std::byte> b);
 bool same(const buffer& a, const buffer& b);

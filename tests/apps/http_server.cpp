@@ -39,6 +39,12 @@ void plain_routes(http::server& s) {
     co_return;
   });
   s.route(verb::get, "/silent", [](exchange&) -> awaitable<void> { co_return; });
+  s.route(verb::get, "/breaks-early", [](exchange& x) -> awaitable<void> {
+    x.set(bh::field::cache_control, "max-age=3600");
+    x.start(status::ok, "text/plain", 4);
+    throw std::runtime_error("on purpose");
+    co_return;
+  });
   s.route(verb::get, "/breaks", [](exchange& x) -> awaitable<void> {
     x.start(status::ok, "text/plain");
     co_await x.write("half");
@@ -239,6 +245,10 @@ TEST_CASE("http server: a handler that fails is a 500, or a cut stream, and the 
       CHECK(code_of(co_await s.ask(get("/throws"))) == 500);
       CHECK(code_of(co_await s.ask(get("/silent"))) == 500);
       CHECK(code_of(co_await s.ask(get("/gives-up"))) == 500);
+      const auto early = co_await s.ask(get("/breaks-early"));
+      CHECK(code_of(early) == 500);
+      CHECK(early[bh::field::cache_control].empty());
+      CHECK(early[bh::field::content_type] == "application/json");
       CHECK(code_of(co_await s.ask(get("/breaks"))) == 599);
       CHECK(code_of(co_await s.ask(get("/hello/x"))) == 200);
     });

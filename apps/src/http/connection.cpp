@@ -247,6 +247,7 @@ awaitable<void> connection::handle(exchange& x, const target& to, const task_gro
     failure = e.what();
   }
   if (!failure.empty()) spdlog::error("{} {}: {}", x.peer(), to.pattern, failure);
+  if (!failure.empty()) x.withdraw();
   if (x.started()) co_return;
   const auto limit = to.options.body_bytes.value_or(server_->options.limit.body_bytes);
   if (x.body_error()) {

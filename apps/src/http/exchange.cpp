@@ -272,6 +272,16 @@ void exchange::start(status code, std::string_view type, std::optional<std::uint
   head_out_ = head_text(code, type, length);
 }
 
+void exchange::withdraw() {
+  if (response_ != phase::body || head_out_.empty()) return;
+  response_ = phase::none;
+  head_out_.clear();
+  fields_.clear();
+  promised_.reset();
+  chunked_ = false;
+  sent_ = 0;
+}
+
 awaitable<error_code> exchange::write(std::string_view bytes) {
   const std::array buffers{as_buffer(bytes)};
   co_return co_await write(buffers);

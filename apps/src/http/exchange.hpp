@@ -77,6 +77,7 @@ class exchange {
   bool reusable() const { return keep_alive_ && finished() && body_done_; }
   awaitable<void> skip_body();  // what little is left, so that the connection can be used again
   awaitable<void> say_last_words();
+  void withdraw();  // start(), if nothing of the answer was sent: another may be given
 
  private:
   enum class phase { none, body, done };

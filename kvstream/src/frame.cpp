@@ -23,7 +23,7 @@ constexpr std::pair<std::uint32_t, errc> codes[] = {
     {1, errc::not_found},         {2, errc::digest_mismatch},  {3, errc::namespace_mismatch}, {4, errc::store_full},
     {5, errc::too_large},         {6, errc::invalid_argument}, {7, errc::protocol},           {8, errc::unavailable},
     {9, errc::permission_denied}, {10, errc::unsupported},     {11, errc::out_of_range},       {12, errc::stale_reference},
-    {13, errc::closed},           {14, errc::already_exists},  {15, errc::deadline},
+    {13, errc::closed},           {14, errc::already_exists},  {15, errc::deadline},         {16, errc::wrong_device},
 };
 constexpr std::uint32_t internal = 255;
 

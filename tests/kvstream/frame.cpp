@@ -174,7 +174,8 @@ TEST_CASE("frame: sealing while copying is sealing") {
 TEST_CASE("frame: errors keep their meaning on the wire") {
   for (auto code :
        {errc::not_found, errc::digest_mismatch, errc::namespace_mismatch, errc::store_full, errc::too_large,
-        errc::invalid_argument, errc::protocol, errc::unavailable, errc::permission_denied, errc::unsupported})
+        errc::invalid_argument, errc::protocol, errc::unavailable, errc::permission_denied, errc::unsupported,
+        errc::wrong_device})
     CHECK(from_wire(to_wire(code)) == code);
   CHECK(to_wire({}) == 0);
   CHECK(!from_wire(0));

@@ -31,7 +31,8 @@ result<event> copy(stream& on, const std::vector<buffer>& pieces, const buffer& 
 
 bool on_host(const std::vector<buffer>& pieces) { return std::ranges::all_of(pieces, &buffer::host_accessible); }
 
-result<std::unique_ptr<device_reach>> device_reach::make(device& d, const device_staging& how) {
+result<std::unique_ptr<device_reach>> device_reach::make(device& d, const device_staging& how,
+                                                         memory_kind chunks) {
   if (how.chunk < 4096 || how.count == 0) return errc::invalid_argument;
   const auto in_flight =
       2 * how.count;  // a copy has a chunk, which may be back before the stream has counted it as done
@@ -39,12 +40,12 @@ result<std::unique_ptr<device_reach>> device_reach::make(device& d, const device
   if (!bring) return bring.error();
   auto fetch = d.make_stream({.name = "links out", .max_in_flight = in_flight});
   if (!fetch) return fetch.error();
-  auto in = staging_pool::make(d, how.chunk, how.count);
+  auto in = staging_pool::make(d, how.chunk, how.count, chunks);
   if (!in) return in.error();
-  auto out = staging_pool::make(d, how.chunk, how.count);
+  auto out = staging_pool::make(d, how.chunk, how.count, chunks);
   if (!out) return out.error();
   return std::unique_ptr<device_reach>(
-      new device_reach(std::move(*bring), std::move(*fetch), std::move(*in), std::move(*out)));
+      new device_reach(d, std::move(*bring), std::move(*fetch), std::move(*in), std::move(*out)));
 }
 
 result<event> device_reach::bring(const buffer& chunk, const std::vector<buffer>& to) {

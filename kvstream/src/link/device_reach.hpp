@@ -1,5 +1,5 @@
-// How links get at memory that the host can't reach: through chunks of pinned memory, by copies of the device. Each way
-// has chunks of its own: what comes in never waits for what goes out, which may have to wait for the peer.
+// How links get at memory that the host can't reach: through chunks of pinned memory, or of the device's where NCCL
+// carries them, by copies of the device. Each way has chunks of its own: what comes in never waits for what goes out, which may have to wait for the peer.
 #pragma once
 
 #include <vector>
@@ -15,8 +15,11 @@ bool on_host(const std::vector<buffer>& pieces);
 
 class device_reach {
  public:
-  static result<std::unique_ptr<device_reach>> make(device& d, const device_staging& how);
+  static result<std::unique_ptr<device_reach>> make(device& d, const device_staging& how,
+                                                    memory_kind chunks = memory_kind::pinned);
 
+  const device& on() const noexcept { return on_; }
+  std::size_t count() const noexcept { return in_.count(); }
   std::uint64_t chunk() const noexcept { return in_.buffer_bytes(); }
   staging_pool& in() noexcept { return in_; }
   staging_pool& out() noexcept { return out_; }
@@ -26,9 +29,14 @@ class device_reach {
   result<event> fetch(const std::vector<buffer>& from, const buffer& chunk);
 
  private:
-  device_reach(stream bring, stream fetch, staging_pool in, staging_pool out)
-      : bring_(std::move(bring)), fetch_(std::move(fetch)), in_(std::move(in)), out_(std::move(out)) {}
+  device_reach(device on, stream bring, stream fetch, staging_pool in, staging_pool out)
+      : on_(std::move(on)),
+        bring_(std::move(bring)),
+        fetch_(std::move(fetch)),
+        in_(std::move(in)),
+        out_(std::move(out)) {}
 
+  device on_;
   stream bring_, fetch_;
   staging_pool in_, out_;
 };

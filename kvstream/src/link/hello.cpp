@@ -9,6 +9,7 @@ namespace cokv::detail {
 namespace {
 
 constexpr std::size_t fixed = 64 + 16;  // up to the first text
+constexpr std::size_t meeting_bytes = 256;
 
 void append_text(std::vector<std::byte>& out, std::string_view text) {
   text = text.substr(0, 255);
@@ -42,6 +43,7 @@ std::vector<std::byte> encode(const link_hello& h) {
   append_text(out, h.topology);
   append(out, static_cast<std::uint32_t>(h.sessions.size()));
   for (auto s : h.sessions) append(out, s);
+  append(out, std::span(h.meeting));
   return out;
 }
 
@@ -62,6 +64,11 @@ result<link_hello> decode_hello(std::span<const std::byte> bytes) {
   if (!take_text(bytes, h.name) || !take_text(bytes, h.topology) || bytes.size() < 4) return errc::protocol;
   const auto count = get<std::uint32_t>(bytes.data());
   bytes = bytes.subspan(4);
+  if (bytes.size() == std::size_t{8} * count + meeting_bytes) {
+    const auto meeting = bytes.last(meeting_bytes);
+    h.meeting.assign(meeting.begin(), meeting.end());
+    bytes = bytes.first(bytes.size() - meeting_bytes);
+  }
   if (bytes.size() != std::size_t{8} * count) return errc::protocol;
   for (; !bytes.empty(); bytes = bytes.subspan(8)) h.sessions.push_back(get<std::uint64_t>(bytes.data()));
   const auto between = [](std::uint64_t n, std::uint64_t least, std::uint64_t most) { return n >= least && n <= most; };

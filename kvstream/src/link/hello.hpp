@@ -27,6 +27,8 @@ struct link_hello {
   // Links that the speaker holds for alive or is about to make, with anybody: older ones with the listener that are not
   // among them are dead.
   std::vector<std::uint64_t> sessions;
+  // Of who connects over NCCL: what the two ranks meet by, 256 bytes; else none.
+  std::vector<std::byte> meeting;
   friend bool operator==(const link_hello&, const link_hello&) = default;
 };
 

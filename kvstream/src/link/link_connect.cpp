@@ -8,6 +8,7 @@
 #include "cokv/runtime/error.hpp"
 #include "link/link_lane.hpp"
 #include "link/link_url.hpp"
+#include "link/nccl/nccl_network.hpp"
 
 namespace cokv {
 namespace detail {
@@ -17,7 +18,9 @@ constexpr std::size_t most_greetings = 64;  // under way at a listener
 constexpr std::size_t most_unaccepted = 16;
 constexpr std::uint32_t most_lanes = 64;
 
-error_code check(const link_options& o) {
+error_code check(const link_options& o, const link_url& url) {
+  // Between two devices nobody looks at the bytes.
+  if (url.scheme == link_scheme::nccl && o.digest != digest_algorithm::none) return errc::invalid_argument;
   if (o.name.size() > 255 || o.topology.size() > 255) return errc::too_large;
   const bool sound = o.connections >= 1 && o.connections <= most_lanes && o.credits >= 1 && o.credits <= 65536 &&
                      o.messages >= 1 && o.messages <= 65536 && o.chunk >= 4096 &&
@@ -27,10 +30,10 @@ error_code check(const link_options& o) {
 }
 
 // Memory is copied by who calls: more connections of a kind that passes it are of no use.
-// Nor are larger chunks than a device's memory passes through.
+// Nor are larger chunks than a device's memory passes through. What is carried comes in the order of one connection.
 link_options fitting(link_options o, const link_url& url, const window_registry& windows) {
   if (windows.reach) o.chunk = std::min(o.chunk, windows.reach->chunk());
-  if (url.scheme == link_scheme::shm) o.connections = 1;
+  if (url.scheme == link_scheme::shm || url.scheme == link_scheme::nccl) o.connections = 1;
   return o;
 }
 
@@ -88,11 +91,16 @@ awaitable<void> redial(std::shared_ptr<link_session> session, link_url url, link
 awaitable<result<peer_link>> connect(window_table windows, std::string text, link_options options) {
   auto url = parse_link_url(text);
   if (!url) co_return url.error();
-  if (auto ec = check(options)) co_return ec;
+  if (auto ec = check(options, *url)) co_return ec;
   options = fitting(std::move(options), *url, *windows.registry());
   auto& links = windows.registry()->links;
   auto mine = hello_of(options);
   mine.session = seed_source::of(windows.get_executor()).next();
+  if (url->scheme == link_scheme::nccl) {
+    auto meeting = co_await make_nccl_meeting(windows.registry());
+    if (!meeting) co_return meeting.error();
+    mine.meeting = std::move(*meeting);
+  }
   constexpr auto made = link_roster::end::made;
   links.introduce(mine, made);
   const std::shared_ptr<void> greeting(&links, [&, windows, id = mine.session](void*) { links.forget(id, made); });
@@ -101,10 +109,17 @@ awaitable<result<peer_link>> connect(window_table windows, std::string text, lin
   auto& [lane, theirs] = *first;
   if (auto ec = co_await end_all(links.dead(theirs))) co_return ec;
   auto session = std::make_shared<link_session>(windows.registry(), options, theirs, lane->address());
+  if (!mine.meeting.empty()) {
+    auto carrier = make_nccl_carrier(*windows.registry(), mine.meeting, 0, options);
+    if (!carrier) co_return carrier.error();
+    session->carry_by(std::move(*carrier));
+  }
   session->add(lane, 0);
   lane->run(session);
   links.established(made, session, theirs);
   peer_link link(session);
+  if (!mine.meeting.empty())
+    if (auto ec = co_await session->meet()) co_return ec;
   mine.sessions.clear();
   for (mine.lane = 1; mine.lane < std::min({mine.lanes, theirs.lanes, most_lanes}); ++mine.lane) {
     auto next = co_await with_deadline(dial(*url, options, mine), options.greeting);
@@ -147,6 +162,8 @@ class link_acceptor : public std::enable_shared_from_this<link_acceptor> {
   static awaitable<void> accept(std::weak_ptr<link_acceptor> weak);
   static awaitable<void> greet(std::shared_ptr<link_acceptor> self, std::shared_ptr<link_lane> lane);
   awaitable<error_code> answer(std::shared_ptr<link_lane> lane);
+  static awaitable<void> meet(std::shared_ptr<link_acceptor> self, std::shared_ptr<link_session> session,
+                              peer_link link);
   error_code admit(const link_hello& theirs);
 
   window_table windows_;
@@ -181,8 +198,16 @@ awaitable<void> link_acceptor::greet(std::shared_ptr<link_acceptor> self, std::s
   lane->close();
 }
 
+// Longer than a greeting may take. Nobody has the link yet; the peer's end, or the listener's, ends this.
+awaitable<void> link_acceptor::meet(std::shared_ptr<link_acceptor> self, std::shared_ptr<link_session> session,
+                                    peer_link link) {
+  if (co_await session->meet()) co_return;
+  (void)self->accepted_.try_send(std::move(link));
+}
+
 error_code link_acceptor::admit(const link_hello& theirs) {
   if (auto ec = compare(options_, theirs)) return ec;
+  if ((url_.scheme == link_scheme::nccl) == theirs.meeting.empty()) return errc::unsupported;
   if (theirs.lanes > most_lanes) return errc::invalid_argument;
   if (theirs.lane == 0)
     return accepted_.size() == accepted_.capacity() ? make_error_code(errc::unavailable) : error_code();
@@ -212,12 +237,23 @@ awaitable<error_code> link_acceptor::answer(std::shared_ptr<link_lane> lane) {
   links.introduce(mine, accepted);
   const std::shared_ptr<void> greeting(&links,
                                        [&, w = windows_, id = mine.session](void*) { links.forget(id, accepted); });
+  std::unique_ptr<link_carrier> carrier;
+  if (!theirs->meeting.empty()) {
+    auto made = make_nccl_carrier(*windows_.registry(), theirs->meeting, 1, options_);
+    if (!made) co_return made.error();
+    carrier = std::move(*made);
+  }
   if (auto ec = co_await lane->greet(mine)) co_return ec;
   auto session = std::make_shared<link_session>(windows_.registry(), options_, *theirs, lane->address());
+  const bool carries = carrier != nullptr;
+  session->carry_by(std::move(carrier));
   session->add(lane, 0);
   lane->run(session);
   links.established(accepted, session, *theirs);
-  if (!accepted_.try_send(peer_link(session))) co_return errc::unavailable;
+  peer_link link(session);
+  const auto self = shared_from_this();
+  const bool taken = carries ? tasks_.spawn(meet(self, session, std::move(link))) : accepted_.try_send(std::move(link));
+  if (!taken) co_return errc::unavailable;
   co_return error_code();
 }
 
@@ -245,10 +281,12 @@ link_listener& link_listener::operator=(link_listener&& other) noexcept {
 result<link_listener> link_listener::listen(window_table windows, std::string_view text, link_options options) {
   auto url = detail::parse_link_url(text);
   if (!url) return url.error();
-  if (auto ec = detail::check(options)) return ec;
+  if (auto ec = detail::check(options, *url)) return ec;
+  if (url->scheme == detail::link_scheme::nccl)
+    if (auto ec = detail::check_nccl(*windows.registry())) return ec;
   auto door = detail::listen_streams(windows.get_executor(), *url);
   if (!door) return door.error();
-  if (url->scheme == detail::link_scheme::tcp || url->scheme == detail::link_scheme::ucx)
+  if (url->scheme != detail::link_scheme::shm && url->scheme != detail::link_scheme::mpi)
     url->at.port = door->local_endpoint().port;
   options = detail::fitting(std::move(options), *url, *windows.registry());
   auto acceptor = std::make_shared<detail::link_acceptor>(std::move(windows), std::move(*door), std::move(*url),

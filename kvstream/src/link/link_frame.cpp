@@ -18,7 +18,7 @@ link_head encode(const link_header& h) noexcept {
   at[4] = std::byte{link_version};
   at[5] = static_cast<std::byte>(h.type);
   at[6] = static_cast<std::byte>(h.algorithm);
-  at[7] = static_cast<std::byte>(h.in_place);
+  at[7] = h.carried ? std::byte{2} : static_cast<std::byte>(h.in_place);
   put(at + 8, h.code);
   put(at + 16, h.request);
   put(at + 24, h.window);
@@ -35,7 +35,7 @@ result<link_header> decode_link(std::span<const std::byte, link_header_bytes> by
   if (get<std::uint64_t>(at + digest_at) != digest_of({at, digest_at})) return errc::digest_mismatch;
   if (at[4] != std::byte{link_version}) return errc::unsupported;
   const auto type = std::to_integer<std::uint8_t>(at[5]), algorithm = std::to_integer<std::uint8_t>(at[6]);
-  if (type < 1 || type > 13 || at[7] > std::byte{1} || get<std::uint32_t>(at + 12) != 0) return errc::protocol;
+  if (type < 1 || type > 13 || at[7] > std::byte{2} || get<std::uint32_t>(at + 12) != 0) return errc::protocol;
   if (algorithm > static_cast<std::uint8_t>(digest_algorithm::xxh3_64)) return errc::unsupported;
   link_header h;
   h.type = static_cast<link_type>(type);
@@ -51,7 +51,9 @@ result<link_header> decode_link(std::span<const std::byte, link_header_bytes> by
   if (bare && h.length != 0) return errc::protocol;
   h.in_place = at[7] == std::byte{1};
   const bool may = h.type == link_type::put || h.type == link_type::get || h.type == link_type::data;
-  if (h.in_place && !may) return errc::protocol;
+  h.carried = at[7] == std::byte{2};
+  if ((h.in_place || h.carried) && !may) return errc::protocol;
+  if (h.carried && (h.length == 0 || h.algorithm != digest_algorithm::none)) return errc::protocol;
   return h;
 }
 

@@ -36,9 +36,10 @@ struct link_header {
   std::uint64_t window = 0, generation = 0, offset = 0;
   std::uint64_t length = 0;  // bytes of payload; of a get: bytes asked for
   bool in_place = false;     // of put, get and data: who puts or gets copies by itself, no payload is sent
+  bool carried = false;      // of put and data: the bytes come beside the connection; of a get: they may
   friend bool operator==(const link_header&, const link_header&) = default;
 
-  bool has_payload() const noexcept { return type != link_type::get && length > 0 && !in_place; }
+  bool has_payload() const noexcept { return type != link_type::get && length > 0 && !in_place && !carried; }
   // Of a payload, or of the bytes in their place.
   bool has_trailer() const noexcept {
     return type != link_type::get && length > 0 && algorithm != digest_algorithm::none;

@@ -70,6 +70,7 @@ error_code link_session::arrived(link_lane_base& lane, link_parser& parser) {
   // fences come without credit, and what was lent may be called back all at once.
   const auto lent = lane.memory_carrier() ? 2 * lent_windows::most : 0;
   if (serving_ > 2 * (options_.credits + options_.messages) + 128 + lent) return errc::protocol;
+  if (h.carried && h.type != link_type::get) return announced(lane, h);
   switch (h.type) {
     case link_type::put:
       return h.in_place ? serve_put_in_place(lane, parser) : serve_put(lane, parser);
@@ -114,9 +115,10 @@ error_code link_session::serve_put(link_lane_base& lane, link_parser& parser) {
   } else if (!parser.intact()) {
     ec = errc::digest_mismatch;
   } else if (!lane.in.staged.empty()) {
-    auto use = std::shared_ptr<window_use>(std::move(lane.in.use));
+    auto in = std::exchange(lane.in, {});
+    auto use = std::shared_ptr<window_use>(std::move(in.use));
     use->keep();  // the device copies to the end
-    land(lane, lane.in.target, [this, &lane, use, request = h.request, length = h.length](error_code ec) mutable {
+    land(*windows_->reach, lane, in.staged, in.target, [this, &lane, use, request = h.request, length = h.length](error_code ec) mutable {
       if (!ec) use->window().put += length;
       use.reset();
       answer(lane, request, ec);
@@ -142,8 +144,10 @@ error_code link_session::serve_get(link_lane_base& lane, const link_header& h) {
   auto window = windows_->find(window_of(h), window_access::get, h.offset, h.length);
   if (!window) return answer(lane, h.request, window.error()), error_code();
   auto pieces = range_of(**window, h.offset, h.length);
-  if (!on_host(pieces)) {
-    auto serving = send_fetched(shared_from_this(), lanes_[lane.number], h);
+  if (h.carried && !carrier_) return errc::protocol;
+  const bool carried = h.carried && carrier_->takes(pieces);
+  if (carried || !on_host(pieces)) {
+    auto serving = send_fetched(shared_from_this(), lanes_[lane.number], h, carried);
     return asio::co_spawn(executor().get(), std::move(serving), asio::detached), error_code();
   }
   (*window)->got += h.length;
@@ -171,7 +175,8 @@ error_code link_session::take_data(link_lane_base& lane, link_parser& parser) {
   if (parser.intact() && !lane.in.staged.empty()) {
     auto& landing = pending_[static_cast<std::uint32_t>(h.request)];
     landing.what = asked::landing;
-    land(lane, landing.into, [this, request = h.request](error_code ec) { close(request, ec); });
+    const auto in = std::exchange(lane.in, {});
+    land(*windows_->reach, lane, in.staged, landing.into, [this, request = h.request](error_code ec) { close(request, ec); });
     return {};
   }
   lane.in.staged = {};
@@ -184,6 +189,7 @@ error_code link_session::take_done(link_lane_base& lane, const link_header& h) {
   const auto* p = find(h.request, lane);
   if (!p) return errc::protocol;
   if (p->what == asked::get && h.code == 0) return errc::protocol;  // success without data
+  if (p->what == asked::landing) return errc::protocol;             // it came
   lane.heard_answer = clock::of(executor().get()).now();
   if (p->what == asked::open) p->asked_for->seal({});  // refused
   if (p->what == asked::recall) lent_.returned(p->window);

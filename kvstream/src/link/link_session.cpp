@@ -45,6 +45,7 @@ void link_session::ended(link_lane_base& lane, error_code why) {
   const auto self = shared_from_this();
   const auto number = lane.number;
   lane.in = {};
+  if (number == 0 && carrier_) carrier_->abort(why);
   if (number == 0 && !lent_.empty()) lane.hold_until_gone(lent_.take());  // the only one over which memory is passed
   if (lane.landing > 0) return void(lane.over = why);
   --lanes_up_;
@@ -87,6 +88,8 @@ void link_session::end_with(error_code why, bool silent) {
   if (!error_) error_ = why;
   const auto self = shared_from_this();
   tasks_.cancel();
+  met_.seal({});
+  if (carrier_) carrier_->abort(error_);
   borrowed_.clear();  // our goodbye, or the end of what we send, says that we touch nothing any more
   for (const auto& lane : std::vector(lanes_))
     if (lane) silent ? lane->abort(error_) : lane->stop(error_);
@@ -160,7 +163,8 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
   const auto self = shared_from_this();
   std::uint64_t bytes = 0;
   for (const auto& p : pieces) bytes += p.size();
-  const bool staged = !on_host(pieces);
+  const bool carried = carrier_ && bytes > 0 && carrier_->takes(pieces);
+  const bool staged = !carried && !on_host(pieces);
   if (staged && !windows_->reach) co_return errc::wrong_device;
   const auto chunk = staged ? std::min(chunk_, windows_->reach->chunk()) : chunk_;
   if (begin.ready()) {
@@ -174,7 +178,7 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
   error_code stopped;
   co_await asio::this_coro::throw_if_cancelled(false);
   const window_key key{window.id, window.generation, what == asked::put ? window_access::put : window_access::get};
-  if (!staged && may_borrow(window))
+  if (!staged && !carried && may_borrow(window))
     if (const auto* w = borrowed_.find(key); !w || !w->asked->done()) stopped = co_await borrow(key);
   piece_cursor source(pieces);
   for (std::uint64_t at = 0; !stopped && (at < bytes || at == 0);) {
@@ -198,8 +202,8 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
     auto part = place && what == asked::put ? std::vector<buffer>()
                 : n == bytes                ? std::move(pieces)
                                             : range_of(pieces, at, n);
-    if (what == asked::put && n > 0 && !on_host(part)) {
-      auto fetched = co_await fetch(std::move(part), n);
+    if (what == asked::put && n > 0 && (carried ? part.size() > 1 : !on_host(part))) {
+      auto fetched = co_await fetch(carried ? carrier_->reach() : *windows_->reach, std::move(part), n);
       if (!fetched) {
         stopped = fetched.error();
         break;
@@ -215,6 +219,7 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
     p.what = what;
     p.window = key;
     p.in_place = place != nullptr;
+    p.carried = carried;
     p.lane = lane;
     p.number = lane->number;
     p.job = job;
@@ -232,8 +237,14 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
                                     .generation = window.generation,
                                     .offset = offset + at,
                                     .length = n,
-                                    .in_place = place != nullptr},
-                         .payload = std::move(part)};
+                                    .in_place = place != nullptr,
+                                    .carried = carried}};
+    if (carried && what == asked::put) {
+      carry(lanes_[lane->number], std::move(frame), std::move(part.front()), job);
+      at += n;
+      continue;
+    }
+    frame.payload = std::move(part);
     if (place && what == asked::put) frame.sealed = put_in_place(frame.header, place->at(offset + at), source);
     if (!place && what == asked::put && !staged && n < bytes) source.advance(n);
     lane->send(std::move(frame));
@@ -294,6 +305,7 @@ void link_session::withdraw(const std::vector<std::uint64_t>& requests) {
   for (auto request : requests) {
     const auto& p = pending_[static_cast<std::uint32_t>(request)];
     if (p.what == asked::nothing || p.serial != request >> 32 || !p.lane) continue;
+    if (p.carried && p.what == asked::put) continue;  // its bytes are on their way
     const auto type = p.what == asked::put ? link_type::put : link_type::get;
     if (p.lane->withdraw(type, request)) close(request, asio::error::operation_aborted);
   }

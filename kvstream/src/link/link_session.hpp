@@ -2,6 +2,7 @@
 // peer answers; enforces the credits that were agreed on. Lanes, the connections, carry the frames.
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,6 +16,7 @@
 #include "cokv/runtime/semaphore.hpp"
 #include "link/borrowed_windows.hpp"
 #include "link/hello.hpp"
+#include "link/link_carrier.hpp"
 #include "link/link_job.hpp"
 #include "link/link_parser.hpp"
 #include "link/send_queue.hpp"
@@ -48,7 +50,7 @@ class link_lane_base {
     buffer staged;       // where it is read to, when the target is a device's
     bool waits = false;  // for that
   } in;
-  std::uint32_t landing = 0;       // frames that the device still copies to their place
+  std::uint32_t landing = 0;       // frames that the device still copies to their place, or whose bytes are carried
   std::optional<error_code> over;  // ended, but for those
   std::uint32_t serving = 0;       // requests of the peer whose answers are not written yet
   time_point heard_answer{};       // to a request of ours
@@ -68,6 +70,9 @@ class link_session : public std::enable_shared_from_this<link_session> {
   bool add(std::shared_ptr<link_lane_base> lane, std::uint32_t number);
   std::size_t lanes() const noexcept { return lanes_up_; }
   std::uint32_t next_number() const noexcept { return static_cast<std::uint32_t>(lanes_.size()); }
+  // What is in memory that it takes is carried by it, once meet() has completed. Before the first lane runs.
+  void carry_by(std::unique_ptr<link_carrier> carrier) { carrier_ = std::move(carrier); }
+  awaitable<error_code> meet();
   // Runs while the link is up, and is cancelled with it.
   void attend(awaitable<void> task);
   // When another connection than the first has ended, one a turn. False: cancelled.
@@ -113,7 +118,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
     std::uint64_t offset = 0, length = 0;
     window_key window;                    // of a get in place, an open and a recall
     std::shared_ptr<link_job> asked_for;  // of an open
-    bool in_place = false;
+    bool in_place = false, carried = false;
     permit credit;
   };
 
@@ -135,11 +140,20 @@ class link_session : public std::enable_shared_from_this<link_session> {
   void withdraw(const std::vector<std::uint64_t>& requests);
 
   // Memory of a device: link_staged.cpp.
-  awaitable<result<buffer>> fetch(std::vector<buffer> pieces, std::uint64_t bytes);
+  awaitable<result<buffer>> fetch(device_reach& through, std::vector<buffer> pieces, std::uint64_t bytes);
   void receive_into(link_lane_base& lane, link_parser& parser, const std::vector<buffer>& pieces);
-  void land(link_lane_base& lane, const std::vector<buffer>& to, std::function<void(error_code)> done);
+  void land(device_reach& through, link_lane_base& lane, const buffer& from, const std::vector<buffer>& to,
+            std::function<void(error_code)> done);
+  void landed(link_lane_base& lane);
   static awaitable<void> send_fetched(std::shared_ptr<link_session> self, std::shared_ptr<link_lane_base> lane,
-                                      link_header asked_for);
+                                      link_header asked_for, bool carried);
+
+  // Beside the connection: link_carried.cpp.
+  static awaitable<void> take_carried(std::shared_ptr<link_session> self);
+  void took_carried(link_lane_base& lane, const link_header& header, const buffer& piece, error_code ec);
+  void carry(std::shared_ptr<link_lane_base> lane, outgoing_frame frame, buffer piece, std::shared_ptr<link_job> job);
+  void carrying_failed(error_code ec);
+  error_code announced(link_lane_base& lane, const link_header& header);
 
   // In place: link_in_place.cpp.
   bool may_borrow(const window_ref& window) const;
@@ -190,6 +204,10 @@ class link_session : public std::enable_shared_from_this<link_session> {
   channel<received> inbox_;
   lent_windows lent_;
   borrowed_windows borrowed_;
+  std::unique_ptr<link_carrier> carrier_;  // or null
+  link_job met_{executor()};               // by the carrier, or the link is down
+  std::deque<link_header> carried_;        // said to come, and not received yet
+  operation_list<operation<void(error_code)>> announced_;
   operation_list<operation<void(error_code)>> closed_;
   semaphore lost_;
   background tasks_;

@@ -7,14 +7,16 @@
 namespace cokv::detail {
 
 // A cancellation leaves the queue for pinned memory; the device's copy is waited for.
-awaitable<result<buffer>> link_session::fetch(std::vector<buffer> pieces, std::uint64_t bytes) {
+awaitable<result<buffer>> link_session::fetch(device_reach& through, std::vector<buffer> pieces,
+                                              std::uint64_t bytes) {
+  const auto self = shared_from_this();
   co_await asio::this_coro::throw_if_cancelled(false);
-  auto chunk = co_await windows_->reach->out().async_acquire(as_result);
+  auto chunk = co_await through.out().async_acquire(as_result);
   if (!chunk) co_return chunk.error();
   if ((co_await asio::this_coro::cancellation_state).cancelled() != asio::cancellation_type::none)
     co_return asio::error::operation_aborted;
   auto staged = chunk->slice(0, bytes);
-  auto copied = windows_->reach->fetch(pieces, staged);
+  auto copied = through.fetch(pieces, staged);
   if (!copied) co_return copied.error();
   const auto uncancelled = asio::bind_cancellation_slot(asio::cancellation_slot(), asio::use_awaitable);
   if (auto done = co_await copied->async_wait(as_result(uncancelled)); !done) co_return done.error();
@@ -43,25 +45,32 @@ void link_session::receive_into(link_lane_base& lane, link_parser& parser, const
   parser.into({lane.in.staged.bytes()});
 }
 
-// From the chunk that was read. The lane has not ended before `done` was called.
-void link_session::land(link_lane_base& lane, const std::vector<buffer>& to, std::function<void(error_code)> done) {
-  const auto copied = windows_->reach->bring(std::exchange(lane.in.staged, {}), to);
-  lane.in = {};
+// From a chunk that came in. The lane has not ended before `done` was called.
+void link_session::land(device_reach& through, link_lane_base& lane, const buffer& from, const std::vector<buffer>& to,
+                        std::function<void(error_code)> done) {
+  const auto copied = through.bring(from, to);
   if (!copied) return done(copied.error());
   ++lane.landing;
   copied->async_wait([self = shared_from_this(), lane = lanes_[lane.number], done = std::move(done)](error_code ec) {
     done(ec);
-    if (--lane->landing == 0 && lane->over) self->ended(*lane, *lane->over);
+    self->landed(*lane);
   });
+}
+
+void link_session::landed(link_lane_base& lane) {
+  if (--lane.landing == 0 && lane.over) ended(lane, *lane.over);
 }
 
 // To a get of the peer. It holds the window only while the device copies: room to copy to may be long in coming.
 awaitable<void> link_session::send_fetched(std::shared_ptr<link_session> self, std::shared_ptr<link_lane_base> lane,
-                                           link_header h) {
+                                           link_header h, bool carried) {
+  auto& through = carried ? self->carrier_->reach() : *self->windows_->reach;
+  // The peer's side may know a moment earlier that both are there.
+  while (carried && !self->met_.done()) (void)co_await self->met_.async_wait(as_result);
   const auto find = [&] {
     return self->windows_->find({h.window, h.generation, 0}, window_access::get, h.offset, h.length);
   };
-  auto chunk = co_await self->windows_->reach->out().async_acquire(as_result);
+  auto chunk = co_await through.out().async_acquire(as_result);
   auto window = find();
   if (!chunk || !window) co_return self->answer(*lane, h.request, !chunk ? chunk.error() : window.error());
   auto staged = h.length <= chunk->size() ? chunk->slice(0, h.length) : buffer();
@@ -69,20 +78,23 @@ awaitable<void> link_session::send_fetched(std::shared_ptr<link_session> self, s
   bool revoked = false;
   {
     const window_use use(*window, window_access::get, [&] { revoked = true; });
-    auto copied = self->windows_->reach->fetch(range_of(**window, h.offset, h.length), staged);
+    auto copied = through.fetch(range_of(**window, h.offset, h.length), staged);
     if (!copied) co_return self->answer(*lane, h.request, copied.error());
     if (auto done = co_await copied->async_wait(as_result); !done)
       co_return self->answer(*lane, h.request, done.error());
   }
   if (revoked) co_return self->answer(*lane, h.request, errc::stale_reference);
   (*window)->got += h.length;
-  lane->send({.header = {.type = link_type::data,
-                         .algorithm = h.algorithm,
-                         .request = h.request,
-                         .offset = h.offset,
-                         .length = h.length},
-              .payload = {std::move(staged)},
-              .answer = true});
+  outgoing_frame frame{.header = {.type = link_type::data,
+                                  .algorithm = h.algorithm,
+                                  .request = h.request,
+                                  .offset = h.offset,
+                                  .length = h.length,
+                                  .carried = carried},
+                       .answer = true};
+  if (carried) co_return self->carry(lane, std::move(frame), std::move(staged), nullptr);
+  frame.payload = {std::move(staged)};
+  lane->send(std::move(frame));
 }
 
 }  // namespace cokv::detail

@@ -32,7 +32,8 @@ result<link_url> parse_path(std::string_view text) {
 std::string link_url::to_string() const {
   if (scheme == link_scheme::mpi) return "mpi://" + (rank == any_rank ? std::string() : std::to_string(rank));
   if (scheme == link_scheme::shm) return "shm://" + at.path();
-  return (scheme == link_scheme::ucx ? "ucx://" : "tcp://") + at.to_string();
+  const auto* name = scheme == link_scheme::ucx ? "ucx://" : scheme == link_scheme::nccl ? "nccl://" : "tcp://";
+  return name + at.to_string();
 }
 
 result<link_url> parse_link_url(std::string_view text) {
@@ -41,11 +42,11 @@ result<link_url> parse_link_url(std::string_view text) {
   const auto scheme = text.substr(0, colon), rest = text.substr(colon + 3);
   if (scheme == "mpi") return parse_rank(rest);
   if (scheme == "shm") return parse_path(rest);
-  const bool ucx = scheme == "ucx";
-  if (scheme != "tcp" && !ucx) return errc::unsupported;
+  const auto over = scheme == "ucx" ? link_scheme::ucx : scheme == "nccl" ? link_scheme::nccl : link_scheme::tcp;
+  if (scheme != "tcp" && over == link_scheme::tcp) return errc::unsupported;
   auto at = parse_endpoint(rest);
   if (!at) return errc::invalid_argument;
-  return link_url{.scheme = ucx ? link_scheme::ucx : link_scheme::tcp, .at = std::move(*at)};
+  return link_url{.scheme = over, .at = std::move(*at)};
 }
 
 awaitable<result<byte_stream>> connect_stream(link_url to) {

@@ -95,9 +95,16 @@ TEST_CASE("link_frame: whatever byte of a header is another one, it is refused")
   CHECK(sealed(5, 14) == errc::protocol);
   CHECK(sealed(5, 7) == errc::protocol);  // a ping with a payload
   CHECK(sealed(6, 2) == errc::unsupported);
-  CHECK(sealed(7, 2) == errc::protocol);
+  CHECK(sealed(7, 2) == errc::protocol);  // beside the connection, and with a digest
+  CHECK(sealed(7, 3) == errc::protocol);
   for (auto type : {link_type::message, link_type::done, link_type::commit, link_type::grant})
     CHECK(decode_link(encode({.type = type, .in_place = true})).error() == errc::protocol);
+  for (auto type : {link_type::message, link_type::done, link_type::goodbye})
+    CHECK(decode_link(encode({.type = type, .carried = true})).error() == errc::protocol);
+  CHECK(decode_link(encode({.type = link_type::put, .carried = true})).error() == errc::protocol);  // nothing
+  const link_header carried{.type = link_type::put, .length = 5, .carried = true};
+  CHECK(decode_link(encode(carried)).value() == carried);
+  CHECK(!carried.has_payload());
   CHECK(sealed(12, 1) == errc::protocol);
 }
 
@@ -305,6 +312,11 @@ TEST_CASE("hello: reads back as it was, and nothing else reads as one") {
   h.sessions = {77, 78};
   const auto bytes = encode(h);
   CHECK(decode_hello(bytes).value() == h);
+  auto meeting = h;
+  meeting.meeting.assign(256, std::byte{7});
+  CHECK(decode_hello(encode(meeting)).value() == meeting);
+  meeting.meeting.pop_back();
+  CHECK(decode_hello(encode(meeting)).error() == errc::protocol);
   for (std::size_t n = 0; n < bytes.size(); ++n)
     CHECK(decode_hello(std::span(bytes).first(n)).error() == errc::protocol);
   auto longer = bytes;

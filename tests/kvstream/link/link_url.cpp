@@ -22,6 +22,10 @@ TEST_CASE("link_url: a scheme and a place, written as they were read") {
   CHECK(ucx.scheme == link_scheme::ucx);
   CHECK(ucx.at == endpoint{"10.0.0.2", 7600});
   CHECK(ucx.to_string() == "ucx://10.0.0.2:7600");
+  const auto nccl = parse_link_url("nccl://10.0.0.2:7600").value();
+  CHECK(nccl.scheme == link_scheme::nccl);
+  CHECK(nccl.at == ucx.at);
+  CHECK(nccl.to_string() == "nccl://10.0.0.2:7600");
 
   const auto rank = parse_link_url("mpi://12").value();
   CHECK(rank.scheme == link_scheme::mpi);
@@ -33,7 +37,7 @@ TEST_CASE("link_url: a scheme and a place, written as they were read") {
 }
 
 TEST_CASE("link_url: what is none is refused") {
-  for (auto text : {"", "tcp", "://x", "tcp://", "tcp://host", "tcp://host:x", "ucx://", "ucx://host", "shm://",
+  for (auto text : {"", "tcp", "://x", "tcp://", "tcp://host", "tcp://host:x", "ucx://", "ucx://host", "nccl://", "nccl://host", "shm://",
                     "shm://run", "shm:///run/\n", "mpi://-1", "mpi://+1", "mpi://1x", "mpi://1 ", "mpi://99999999999"})
     CHECK_MESSAGE(parse_link_url(text).error() == errc::invalid_argument, text);
   CHECK(parse_link_url("http://x:1").error() == errc::unsupported);

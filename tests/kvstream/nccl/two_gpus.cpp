@@ -6,7 +6,10 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstring>
+#include <string>
 
+#include "cokv/kvstream/peer_link.hpp"
 #include "cokv/runtime/progress.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
@@ -53,7 +56,84 @@ awaitable<void> side(device d, cokv::detail::nccl_api api, int rank, int peer, e
   last = never ? error_code() : never.error();
 }
 
+constexpr std::size_t small_window = 10 << 20;
+
+// One side of a link: it exposes a window, puts into the other's in pieces that nobody's chunks fit, and gets that back.
+awaitable<void> linked_side(device d, int rank, int peer) {
+  window_table windows(d.get_executor());
+  CHECK(!windows.stage(d));
+  const link_options o{.digest = digest_algorithm::none, .greeting = std::chrono::seconds(10)};
+  link_listener door;
+  peer_link link;
+  if (rank == 0) {
+    door = link_listener::listen(windows, "nccl://localhost:0", o).value();
+    const auto url = door.url();
+    CHECK(::write(peer, url.data(), url.size()) == static_cast<ssize_t>(url.size()));
+    link = co_await door.async_accept(asio::use_awaitable);
+  } else {
+    std::array<char, 100> url;
+    const auto n = ::read(peer, url.data(), url.size());
+    REQUIRE(n > 0);
+    link = co_await async_connect(windows, std::string(url.data(), static_cast<std::size_t>(n)), o, asio::use_awaitable);
+  }
+  auto copies = d.make_stream().value();
+  auto landing = d.allocate(small_window).value(), mine = d.allocate(small_window).value();
+  auto back = d.allocate(small_window).value(), seen = filled(d, small_window, 0);
+  const auto cut = [](const buffer& b, std::size_t at) {
+    return std::vector{b.slice(0, at), b.slice(at, b.size() - at)};
+  };
+  auto w = windows.expose(cut(landing, 12'345), window_access::both).value();
+  auto ref = w.ref();
+  link_message ticket(sizeof ref);
+  std::memcpy(ticket.data(), &ref, sizeof ref);
+  co_await link.async_send(ticket, asio::use_awaitable);
+  ticket = co_await link.async_receive(asio::use_awaitable);
+  std::memcpy(&ref, ticket.data(), sizeof ref);
+  for (int i = 0; i < rounds; ++i) {
+    if (auto ec = copies.copy(mine, filled(d, small_window, 2 * i + rank))) throw boost::system::system_error(ec);
+    const auto ec = co_await link.to(ref).backend()->put(0, cut(mine, (3 << 20) + 1), copies.record());
+    CHECK(!ec);
+    CHECK(!co_await link.from(ref).backend()->get(0, cut(back, 777), {}));
+    if (auto copied = copies.copy(seen, back)) throw boost::system::system_error(copied);
+    co_await copies.record().async_wait();
+    CHECK(all_are(seen, 2 * i + rank));
+  }
+  co_await link.async_send({}, asio::use_awaitable);  // done with the other's window
+  co_await link.async_receive(asio::use_awaitable);
+  if (auto ec = copies.copy(seen, landing)) throw boost::system::system_error(ec);
+  co_await copies.record().async_wait();
+  CHECK(all_are(seen, 2 * (rounds - 1) + 1 - rank));
+  CHECK(w.bytes_put() == rounds * small_window);
+  // The other one's message may still be on its way when this says goodbye, and is lost then.
+  if (rank == 0) co_await link.async_closed(asio::use_awaitable);
+}
+
 }  // namespace
+
+TEST_CASE("nccl: a link over nccl:// between two GPUs puts and gets in pieces of any size") {
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  const auto child = ::fork();  // before anything of CUDA
+  REQUIRE(child >= 0);
+  const int rank = child == 0 ? 0 : 1;
+  asio::io_context ctx{1};
+  auto api = cokv::detail::nccl_api::load();
+  auto d = open_device(ctx.get_executor(), "cuda:" + std::to_string(rank));
+  if (!api || !d) {
+    if (child == 0) ::_exit(0);
+    MESSAGE("skipped: ", (!api ? "no NCCL" : explain_device("cuda:1")));
+    ::waitpid(child, nullptr, 0);
+    return;
+  }
+  asio::co_spawn(ctx, linked_side(*d, rank, ends[rank]), [&](std::exception_ptr e) {
+    if (rank == 0) ::_exit(e ? 1 : 0);
+    if (e) std::rethrow_exception(e);
+  });
+  run(ctx);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
+}
 
 TEST_CASE("nccl: two GPUs exchange KV both ways, and the death of one side ends what the other waits for") {
   int ends[2];

@@ -13,7 +13,6 @@ namespace cokv {
 
 // Name and version of what links of this scheme load, "mpi", "nccl" or "ucx"; it stays loaded. errc::unsupported: this
 // build can't use it, or the library isn't here, or is too old. errc::invalid_argument: a scheme that loads nothing.
-// "nccl" is asked for ahead of its links: there are none yet.
 // From any thread.
 result<std::string> link_library(std::string_view scheme);
 

@@ -14,6 +14,8 @@ struct nccl_api {
   static result<nccl_api> load(const char* name);
   // What COKV_NCCL_LIBRARY names, or libnccl.so.2.
   static result<nccl_api> load();
+  // For tests: what load() gives from now on. Null: the library again.
+  static void stand_in(const nccl_api* api);
 
 #define COKV_NCCL_FUNCTIONS(of)                                                                                    \
   of(CommAbort) of(CommDestroy) of(CommFinalize) of(CommGetAsyncError) of(CommInitRankConfig) of(GetErrorString)   \

@@ -16,7 +16,7 @@ link_session::link_session(std::shared_ptr<window_registry> windows, link_option
       credits_(executor().get(), theirs.credits),
       message_credits_(executor().get(), theirs.messages),
       inbox_(executor().get(), options_.messages),
-      lost_(executor().get(), 0),
+      lost_(executor().get(), options_.connections),
       tasks_(executor().get()) {}
 
 void link_session::attend(awaitable<void> task) {
@@ -56,7 +56,7 @@ void link_session::ended(link_lane_base& lane, error_code why) {
   if (number == 0) fail(why);
   if (!error_) {
     fence(number);
-    lost_.release();
+    (void)lost_.try_send(number);
   }
   if (const auto asked_for = fences_.find(number); asked_for != fences_.end()) {
     if (first()) answer(*first(), asked_for->second, {});

@@ -76,7 +76,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
   // Runs while the link is up, and is cancelled with it.
   void attend(awaitable<void> task);
   // When another connection than the first has ended, one a turn. False: cancelled.
-  awaitable<bool> lane_lost() { co_return (co_await lost_.async_acquire(1, as_result)).has_value(); }
+  awaitable<bool> lane_lost() { co_return (co_await lost_.async_receive(as_result)).has_value(); }
   void ended(link_lane_base& lane, error_code why);
   void fail(error_code why);
   void abort(error_code why);
@@ -209,7 +209,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
   std::deque<link_header> carried_;        // said to come, and not received yet
   operation_list<operation<void(error_code)>> announced_;
   operation_list<operation<void(error_code)>> closed_;
-  semaphore lost_;
+  channel<std::uint32_t> lost_;  // those that were not replaced yet
   background tasks_;
 };
 

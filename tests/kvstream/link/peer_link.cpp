@@ -389,6 +389,11 @@ TEST_CASE("peer_link: a connection that broke is replaced, and the link goes on 
         for (int i = 0; i < 100 && wire.connections() < 4; ++i)
           co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(20));
         CHECK(wire.connections() >= 4);
+        // A peer that had not noticed is asked again; then there is nothing to dial for.
+        co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(300));
+        const auto dialled = wire.connections();
+        co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(300));
+        CHECK(wire.connections() == dialled);
         CHECK((co_await async_flush(data, near.to(w.ref()), 0, {}, completion_level::visible, as_result)).has_value());
         CHECK(same(memory, data));
         CHECK(!far.error());

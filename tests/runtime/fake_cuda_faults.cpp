@@ -128,7 +128,7 @@ TEST_CASE("fake_cuda: a context that ends with its lost device unnoticed leaves 
   CHECK(fake_cuda::violations().empty());
 }
 
-TEST_CASE("fake_cuda: a refused copy fails its stream alone, and buffers stay until what was accepted is done") {
+TEST_CASE("fake_cuda: a copy that fails when it may have begun fails its stream alone, and not before it is over") {
   for (auto signal : signals) {
     fixture f(signal);
     auto s = f.dev.make_stream().value(), other = f.dev.make_stream().value();
@@ -143,12 +143,16 @@ TEST_CASE("fake_cuda: a refused copy fails its stream alone, and buffers stay un
       auto kept = buffer::adopt(data, 8, memory_kind::pinned, std::move(owner));
       const copy_op two[] = {{kept, a}, {b, a}};
       fake_cuda::fail_call("cudaMemcpyBatchAsync", 1, cudaErrorLaunchOutOfResources);
-      CHECK(s.copy_batch(two).value() == cudaErrorLaunchOutOfResources);
+      CHECK(!s.copy_batch(two));
     }
     CHECK(!watch.expired());
-    CHECK(s.record().ready());
-    CHECK(s.record().status().value() == cudaErrorLaunchOutOfResources);
+    const auto failed = s.record();
+    CHECK(!failed.ready());
+    CHECK(s.copy(b, a).value() == cudaErrorLaunchOutOfResources);
     CHECK(!before.ready());
+    auto waits = f.dev.make_stream().value();
+    CHECK(!waits.wait(failed));  // what is known to fail is not waited for
+    CHECK(waits.copy(b, a).value() == cudaErrorLaunchOutOfResources);
     error_code good = errc::closed;
     before.async_wait([&](error_code ec) { good = ec; });
     fake_cuda::drain();
@@ -156,6 +160,8 @@ TEST_CASE("fake_cuda: a refused copy fails its stream alone, and buffers stay un
     CHECK(!good);  // it was before the failure
     progress::of(f.ctx.get_executor()).poll();
     CHECK(watch.expired());
+    CHECK(failed.ready());
+    CHECK(failed.status().value() == cudaErrorLaunchOutOfResources);
     CHECK(!other.copy(b, a));
     CHECK(!other.status());
   }

@@ -70,7 +70,7 @@ TEST_CASE("fake_cuda: a loss that an enqueue finds completes who waits for what 
   }
 }
 
-TEST_CASE("fake_cuda: an operation whose end is not marked leaves who waits for one before it awaited") {
+TEST_CASE("fake_cuda: an operation whose end can't be marked fails when it is over, and what came before it is well") {
   for (auto signal : signals) {
     fixture f(signal);
     auto s = f.dev.make_stream().value();
@@ -79,16 +79,30 @@ TEST_CASE("fake_cuda: an operation whose end is not marked leaves who waits for 
     const auto first = s.record();
     fake_cuda::fail_call(signal == completion_signal::word ? "cuStreamWriteValue64" : "cudaEventRecord", 1,
                          cudaErrorInvalidValue);
-    CHECK(s.copy(b, a));
+    auto c = f.filled(64, 0);
+    std::weak_ptr<void> kept;
+    {
+      auto owner = std::make_shared<buffer>(c);
+      kept = owner;
+      CHECK(!s.copy(buffer::adopt(c.data(), 64, c.kind(), std::move(owner)), a));
+    }
+    const auto unmarked = s.record();
+    CHECK(s.copy(b, a).value() == cudaErrorInvalidValue);
+    CHECK(!unmarked.ready());
     bool done = false;
     first.async_wait([&](error_code ec) { done = !ec; });
     CHECK(progress::of(f.ctx.get_executor()).awaited());
     CHECK(fake_cuda::calls("cudaLaunchHostFunc") == 1);  // nobody polls: it must be armed
     f.look();
     CHECK(!done);
+    CHECK(!unmarked.ready());
+    CHECK(!kept.expired());
     fake_cuda::drain();
     f.look();
     CHECK(done);
+    CHECK(unmarked.ready());
+    CHECK(unmarked.status().value() == cudaErrorInvalidValue);
+    CHECK(kept.expired());
   }
 }
 

@@ -31,6 +31,7 @@ bool cuda_stream::disposable() const {
 }
 
 bool cuda_stream::time_to_ask() {
+  if (done_ + 1 >= stuck_at_) return true;
   if (__atomic_load_n(word_, __ATOMIC_ACQUIRE) - base_ > done_) return idle_polls_ = 0, false;
   if (++idle_polls_ < polls_before_asking) return false;
   idle_polls_ = 0;
@@ -40,24 +41,44 @@ bool cuda_stream::time_to_ask() {
 std::size_t cuda_stream::poll_word() {
   const auto before = done_, reached = __atomic_load_n(word_, __ATOMIC_ACQUIRE) - base_;
   while (done_ < reached && !flights_.empty()) retire_front();
-  if (done_ != before) line_->advance(done_);
+  tell(before);
   return done_ - before;
+}
+
+void cuda_stream::tell(std::uint64_t done_before) {
+  if (done_ >= fails_at_) {
+    line_->advance(fails_at_ - 1);
+    fail(fails_at_, failure_);
+  } else if (done_ != done_before) {
+    line_->advance(done_);
+  }
 }
 
 std::size_t cuda_stream::poll_slowly() {
   current_device here(device_.ordinal());
   const auto before = done_;
   auto status = here.status();
+  bool over = false;  // all that is on the stream
+  // Asking for a stream that its owner captures would end the capture.
+  const auto ask_whole = [&] {
+    if (status != cudaSuccess || flights_.empty() || (shared_ && refuses_capture())) return;
+    status = cudaStreamQuery(native_->get());
+    over = status == cudaSuccess;
+  };
   if (word_) {
     poll_word();
-    // Asking for a stream that its owner captures would end the capture.
-    if (status == cudaSuccess && !flights_.empty() && !(shared_ && refuses_capture()))
-      status = cudaStreamQuery(native_->get());
+    ask_whole();
   } else {
     while (status == cudaSuccess && !flights_.empty() && flights_.front().end &&
            (status = cudaEventQuery(flights_.front().end)) == cudaSuccess)
       retire_front();
-    if (done_ != before) line_->advance(done_);
+    tell(before);
+    if (done_ + 1 >= stuck_at_) ask_whole();
+  }
+  if (over && stuck_at_ != detail::timeline_core::never) {
+    const auto told = done_;
+    while (!flights_.empty()) retire_front();
+    tell(told);
   }
   if (status == cudaErrorNotReady || is_of_capture(status)) {
     (void)cudaGetLastError();  // else the next launch on this thread would report it
@@ -132,8 +153,9 @@ void cuda_stream::close() {
   armed_.clear();
   // From here on it takes no more: what lets go of a buffer may try.
   const auto native = std::exchange(native_, nullptr);
+  const auto told = done_;
   while (!flights_.empty()) retire_front();
-  line_->advance(done_);
+  tell(told);
   if (word_) device_.give_word(std::move(slot_));
   word_ = nullptr;
   if (shared_) enqueued_ = done_ + 1;  // what others enqueued is not known to be done

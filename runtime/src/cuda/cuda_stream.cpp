@@ -83,23 +83,28 @@ cudaError_t cuda_stream::record(cudaEvent_t& e) {
   return status;
 }
 
-// The operation is on the stream, or part of it is and the rest was refused: then it is no success, but its end still
-// tells when the buffers are free.
-error_code cuda_stream::push(flight& f, cudaError_t status) {
+// `begun`: the operation, or part of it, is on the stream. If it is no success, or nothing tells its end, it fails when
+// it is over: who is told of a failure may use the memory again.
+error_code cuda_stream::push(flight& f, cudaError_t status, bool begun) {
   ++enqueued_;
   auto marked = cudaSuccess;
   if (!word_ || f.start) marked = record(f.end);
   if (word_ && marked == cudaSuccess) marked = device_.words->write(native_->get(), word_, base_ + enqueued_);
   if (marked != cudaSuccess) stuck_at_ = std::min(stuck_at_, enqueued_);
   if (status == cudaSuccess) status = marked;
-  if (status != cudaSuccess) fail(enqueued_, device_.context().judge(status));
   if (flights_.size() == 1) device_.expect_progress();
-  return failure_;
+  if (status == cudaSuccess) return {};
+  const auto ec = device_.context().judge(status);
+  if (!begun || device_.context().lost()) return fail(enqueued_, ec), failure_;
+  failure_ = ec;
+  fails_at_ = enqueued_;
+  return {};
 }
 
 // The first error stays this stream's; a later one may still take positions that were open until then. What is asked
 // for from now on lies behind the failure.
 void cuda_stream::fail(std::uint64_t from, error_code ec) {
+  fails_at_ = detail::timeline_core::never;
   if (!failure_) failure_ = ec;
   enqueued_ = std::max(enqueued_, from);
   line_->fail(from, ec);
@@ -114,6 +119,7 @@ error_code cuda_stream::copy(std::span<const copy_op> batch, std::string_view na
   for (auto& c : batch)
     if (!reachable(c.dst, known) || !reachable(c.src, known)) return errc::wrong_device;
   auto status = here.status();
+  bool begun = false;
   flight& f = begin(name, status);
   try {
     for (auto& c : batch) {
@@ -121,15 +127,16 @@ error_code cuda_stream::copy(std::span<const copy_op> batch, std::string_view na
       f.keep.push_back(c.src);
       f.bytes += static_cast<std::int64_t>(c.src.size());
     }
-    if (status == cudaSuccess) status = batch_copy(batch);
+    if (status == cudaSuccess) status = batch_copy(batch, begun);
   } catch (...) {
     flights_.pop_back();  // out of memory, before anything was enqueued
     throw;
   }
-  return push(f, status);
+  return push(f, status, begun);
 }
 
-cudaError_t cuda_stream::batch_copy(std::span<const copy_op> batch) {
+// `begun`: some of it is on the stream, or may be.
+cudaError_t cuda_stream::batch_copy(std::span<const copy_op> batch, bool& begun) {
 #if CUDART_VERSION >= 13000
   if (batch.size() > 1) {
     destinations_.clear(), sources_.clear(), sizes_.clear();
@@ -146,7 +153,8 @@ cudaError_t cuda_stream::batch_copy(std::span<const copy_op> batch) {
     const auto e = cudaMemcpyBatchAsync(destinations_.data(), sources_.data(), sizes_.data(), sizes_.size(),
                                         &attributes, &first, 1, native_->get());
     // An older driver, or a stream (the legacy one, adopted) that takes no batches: one by one. It was refused whole.
-    if (e != cudaErrorNotSupported && e != cudaErrorCallRequiresNewerDriver && e != cudaErrorInvalidValue) return e;
+    if (e != cudaErrorNotSupported && e != cudaErrorCallRequiresNewerDriver && e != cudaErrorInvalidValue)
+      return begun = true, e;
     (void)cudaGetLastError();
   }
 #endif
@@ -154,6 +162,7 @@ cudaError_t cuda_stream::batch_copy(std::span<const copy_op> batch) {
     if (c.src.size() == 0) continue;
     const auto e = cudaMemcpyAsync(c.dst.data(), c.src.data(), c.src.size(), cudaMemcpyDefault, native_->get());
     if (e != cudaSuccess) return e;
+    begun = true;
   }
   return cudaSuccess;
 }
@@ -176,14 +185,14 @@ error_code cuda_stream::launch_native(std::string_view name, std::span<const buf
       own = fn.call(fn.function, native_->get());
     } catch (...) {
       in_native_call_ = false;
-      (void)push(flights_.back(), cudaSuccess);
+      (void)push(flights_.back(), cudaSuccess, true);
       throw;
     }
     in_native_call_ = false;
   }
-  const auto ec = push(flights_.back(), status);
+  const auto ec = push(flights_.back(), status, status == cudaSuccess);
   if (own && !ec) fail(enqueued_, own);
-  return failure_;
+  return own ? failure_ : ec;
 }
 
 error_code cuda_stream::wait(const event& e) {
@@ -191,13 +200,16 @@ error_code cuda_stream::wait(const event& e) {
   edges_.note(recorder_, e);
   current_device here(device_.ordinal());
   auto status = here.status();
-  if (e.ready()) {
-    if (!e.status()) return {};
-    (void)push(begin({}, status), status);
-    fail(enqueued_, e.status());
+  if (e.ready() && !e.status()) return {};
+  const auto found = directory_.streams.find(e.line().get());
+  const auto failed = e.ready()                           ? e.status()
+                      : found == directory_.streams.end() ? error_code()
+                                                          : found->second->fails_by(e.position());
+  if (failed) {
+    (void)push(begin({}, status), status, false);
+    fail(enqueued_, failed);
     return {};
   }
-  const auto found = directory_.streams.find(e.line().get());
   if (found == directory_.streams.end()) return errc::wrong_device;
   if (found->second == this) return {};
   flight& f = begin({}, status);
@@ -207,7 +219,7 @@ error_code cuda_stream::wait(const event& e) {
     flights_.pop_back();
     throw;
   }
-  return push(f, status);
+  return push(f, status, status == cudaSuccess);
 }
 
 error_code cuda_stream::wait_native(cudaEvent_t e) {
@@ -216,7 +228,7 @@ error_code cuda_stream::wait_native(cudaEvent_t e) {
   auto status = here.status();
   flight& f = begin({}, status);
   if (status == cudaSuccess) status = cudaStreamWaitEvent(native_->get(), e, 0);
-  return push(f, status);
+  return push(f, status, status == cudaSuccess);
 }
 
 // Makes another stream wait for a position of this one that is not done yet: exactly for it, not for what was enqueued
@@ -242,7 +254,7 @@ event cuda_stream::record() {
   if (const auto refused = admit()) return failed_event(line_->get_executor(), refused);
   current_device here(device_.ordinal());
   auto status = here.status();
-  (void)push(begin({}, status), status);
+  (void)push(begin({}, status), status, false);
   return {line_, enqueued_};
 }
 

@@ -61,8 +61,10 @@ class cuda_stream final : public detail::stream_backend {
   void ask() {
     if (!flights_.empty()) poll_slowly();
   }
-  bool awaited() const { return !flights_.empty() && done_ + 1 < stuck_at_; }
+  bool awaited() const { return !flights_.empty(); }
   bool idle() const { return flights_.empty(); }
+  // Whether an operation up to there is known to fail when it is over.
+  error_code fails_by(std::uint64_t position) const { return position >= fails_at_ ? failure_ : error_code(); }
   bool disposable() const;  // idle, and none of its wake-ups is on its way
   void arm();
   void close();                 // waits for the device
@@ -73,13 +75,14 @@ class cuda_stream final : public detail::stream_backend {
   error_code refuses_capture() const;
   flight& begin(std::string_view name, cudaError_t& status);
   cudaError_t record(cudaEvent_t& e);
-  error_code push(flight& f, cudaError_t status);
+  error_code push(flight& f, cudaError_t status, bool begun);
   void fail(std::uint64_t from, error_code ec);
   void retire_front();
+  void tell(std::uint64_t done_before);
   std::size_t poll_word();
   std::size_t poll_slowly();
   bool time_to_ask();
-  cudaError_t batch_copy(std::span<const copy_op> batch);
+  cudaError_t batch_copy(std::span<const copy_op> batch, bool& begun);
   cudaError_t make_wait(cudaStream_t waiting, std::uint64_t position, flight* by);
 
   device_state& device_;
@@ -97,7 +100,8 @@ class cuda_stream final : public detail::stream_backend {
   bool shared_;         // somebody else may enqueue too: every record() is an operation of its own
   const bool foreign_;  // and owns it
   detail::trace_edges edges_;
-  std::uint64_t stuck_at_ = detail::timeline_core::never;  // its end could not be marked: it is known when we close
+  std::uint64_t stuck_at_ = detail::timeline_core::never;  // its end could not be marked: the whole stream is asked
+  std::uint64_t fails_at_ = detail::timeline_core::never;  // with failure_, when it is over
   bool in_native_call_ = false;
   error_code failure_;
   std::vector<std::shared_ptr<wake>> armed_;

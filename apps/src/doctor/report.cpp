@@ -73,7 +73,7 @@ void judge_cuda(const facts& f, std::vector<finding>& out) {
 }
 
 std::string_view use_of(std::string_view library) {
-  if (library == "NCCL") return "KV between GPUs of several machines; this version does not use it";
+  if (library == "NCCL") return "links at nccl://HOST:PORT: KV from GPU to GPU";
   if (library == "MPI") return "links at mpi://RANK: KV between the ranks of an MPI job";
   if (library == "UCX") return "links at ucx://HOST:PORT: KV over RDMA and what else UCX finds";
   return "a Redis Cluster as the shared KV store; this version does not use it";

@@ -31,8 +31,7 @@ result<event> copy(stream& on, const std::vector<buffer>& pieces, const buffer& 
 
 bool on_host(const std::vector<buffer>& pieces) { return std::ranges::all_of(pieces, &buffer::host_accessible); }
 
-result<std::unique_ptr<device_reach>> device_reach::make(device& d, const device_staging& how,
-                                                         memory_kind chunks) {
+result<std::unique_ptr<device_reach>> device_reach::make(device& d, const device_staging& how, memory_kind chunks) {
   if (how.chunk < 4096 || how.count == 0) return errc::invalid_argument;
   const auto in_flight =
       2 * how.count;  // a copy has a chunk, which may be back before the stream has counted it as done

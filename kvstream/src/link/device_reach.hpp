@@ -1,5 +1,6 @@
-// How links get at memory that the host can't reach: through chunks of pinned memory, or of the device's where NCCL
-// carries them, by copies of the device. Each way has chunks of its own: what comes in never waits for what goes out, which may have to wait for the peer.
+// How links get at memory that the host can't reach: by copies of the device, through chunks of pinned memory, or of the
+// device's own where NCCL carries them. Each way has chunks of its own: what comes in never waits for what goes out,
+// which may have to wait for the peer.
 #pragma once
 
 #include <vector>

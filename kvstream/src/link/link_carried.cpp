@@ -64,16 +64,19 @@ void link_session::carry(std::shared_ptr<link_lane_base> lane, outgoing_frame fr
                          std::shared_ptr<link_job> job) {
   ++lane->landing;
   if (job) job->begin_frame();
-  carrier_->send(std::move(piece), [lane, frame = std::move(frame)] { lane->send(frame); },
-                 [self = shared_from_this(), lane, job](error_code ec) {
-                   if (ec) self->carrying_failed(ec);
-                   if (job) job->end_frame(ec ? self->error_ : ec);
-                   self->landed(*lane);
-                 });
+  carrier_->send(
+      std::move(piece), [lane, frame = std::move(frame)] { lane->send(frame); },
+      [self = shared_from_this(), lane, job](error_code ec) {
+        if (ec) self->carrying_failed(ec);
+        if (job) job->end_frame(ec ? self->error_ : ec);
+        self->landed(*lane);
+      });
 }
 
 // A peer that does not do its part is gone.
-void link_session::carrying_failed(error_code ec) { fail(ec == errc::deadline ? make_error_code(errc::unavailable) : ec); }
+void link_session::carrying_failed(error_code ec) {
+  fail(ec == errc::deadline ? make_error_code(errc::unavailable) : ec);
+}
 
 error_code link_session::announced(link_lane_base& lane, const link_header& h) {
   if (!carrier_) return errc::protocol;

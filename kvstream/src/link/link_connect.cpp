@@ -68,8 +68,8 @@ awaitable<result<greeted>> dial(const link_url& url, const link_options& options
   co_return greeted{std::move(lane), std::move(*theirs)};
 }
 
-// Connections that break are replaced, under new numbers: what a broken one still carries must not pass for theirs. A peer
-// that refuses, because it has not noticed, or is not reached is asked again, ever later.
+// Connections that break are replaced, under new numbers: what a broken one still carries must not pass for theirs. A
+// peer that refuses, because it has not noticed, or is not reached is asked again, ever later.
 awaitable<void> redial(std::shared_ptr<link_session> session, link_url url, link_options options, link_hello mine) {
   constexpr duration first_pause = std::chrono::milliseconds(50), last_pause = std::chrono::seconds(5);
   auto& time = clock::of(session->executor().get());

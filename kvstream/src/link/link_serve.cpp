@@ -118,11 +118,12 @@ error_code link_session::serve_put(link_lane_base& lane, link_parser& parser) {
     auto in = std::exchange(lane.in, {});
     auto use = std::shared_ptr<window_use>(std::move(in.use));
     use->keep();  // the device copies to the end
-    land(*windows_->reach, lane, in.staged, in.target, [this, &lane, use, request = h.request, length = h.length](error_code ec) mutable {
-      if (!ec) use->window().put += length;
-      use.reset();
-      answer(lane, request, ec);
-    });
+    land(*windows_->reach, lane, in.staged, in.target,
+         [this, &lane, use, request = h.request, length = h.length](error_code ec) mutable {
+           if (!ec) use->window().put += length;
+           use.reset();
+           answer(lane, request, ec);
+         });
     return {};
   } else {
     lane.in.use->window().put += h.length;
@@ -176,7 +177,8 @@ error_code link_session::take_data(link_lane_base& lane, link_parser& parser) {
     auto& landing = pending_[static_cast<std::uint32_t>(h.request)];
     landing.what = asked::landing;
     const auto in = std::exchange(lane.in, {});
-    land(*windows_->reach, lane, in.staged, landing.into, [this, request = h.request](error_code ec) { close(request, ec); });
+    land(*windows_->reach, lane, in.staged, landing.into,
+         [this, request = h.request](error_code ec) { close(request, ec); });
     return {};
   }
   lane.in.staged = {};

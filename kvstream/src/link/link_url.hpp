@@ -1,4 +1,5 @@
-// Which kind of link, and where: tcp://HOST:PORT, ucx://HOST:PORT, nccl://HOST:PORT; shm:///PATH; mpi://RANK, and mpi:// to listen.
+// Which kind of link, and where: tcp://HOST:PORT, ucx://HOST:PORT, nccl://HOST:PORT; shm:///PATH; mpi://RANK, and
+// mpi:// to listen.
 #pragma once
 
 #include <string_view>
@@ -21,8 +22,8 @@ struct link_url {
 // errc::invalid_argument for what is no URL, errc::unsupported for a scheme that no build has.
 result<link_url> parse_link_url(std::string_view text);
 
-// What lies under a link's connection: the scheme's network; NCCL's is tcp. errc::unsupported for a scheme that this build lacks, or
-// that this context can't have.
+// What lies under a link's connection: the scheme's network; NCCL's is tcp. errc::unsupported for a scheme that this
+// build lacks, or that this context can't have.
 awaitable<result<byte_stream>> connect_stream(link_url to);
 result<listener> listen_streams(const asio::any_io_executor& ex, const link_url& at);
 

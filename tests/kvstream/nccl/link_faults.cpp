@@ -14,7 +14,9 @@ constexpr std::size_t window_bytes = 6000;
 
 // Connects, puts and gets at one side; at the other a window is exposed, and taken back when the link is down.
 struct exchange {
-  explicit exchange(linked& l) : l(l) { l.door = link_listener::listen(l.there, "nccl://localhost:0", no_digest()).value(); }
+  explicit exchange(linked& l) : l(l) {
+    l.door = link_listener::listen(l.there, "nccl://localhost:0", no_digest()).value();
+  }
 
   linked& l;
   std::array<std::exception_ptr, 2> errors;
@@ -32,7 +34,7 @@ struct exchange {
     auto data = cuda_bytes(l.on[0], 5000, 1), back = l.filled(0, 5000, 0);
     co_await async_put(link.to(ref), 100, {data.slice(0, 8), data.slice(8, 4992)}, asio::use_awaitable);
     co_await async_fetch(link.from(ref), 100, back, {}, asio::use_awaitable);
-    CHECK(same_bytes(back, data));
+    CHECK(same(back, data));
     co_await link.to(ref).async_commit(asio::use_awaitable);
     link.close();
     co_await link.async_closed(asio::use_awaitable);
@@ -46,7 +48,7 @@ struct exchange {
     std::memcpy(ticket.data(), &ref, sizeof ref);
     (void)co_await link.async_send(ticket, as_result);
     co_await link.async_closed(asio::use_awaitable);
-    if (w.committed()) CHECK(same_bytes(memory.slice(100, 5000), cuda_bytes(l.on[1], 5000, 1)));
+    if (w.committed()) CHECK(same(memory.slice(100, 5000), cuda_bytes(l.on[1], 5000, 1)));
     co_await w.async_revoke(asio::use_awaitable);
     CHECK(!fake_cuda::would_use(memory.data(), memory.size()));
     std::memset(memory.data(), 0x55, memory.size());
@@ -243,7 +245,7 @@ TEST_CASE("fake_nccl link: a transfer that is cancelled at any time harms no oth
         async_fetch(l.near.from(w.ref()), 10'000, back, {}, [&](error_code ec, transferred) { got.token()(ec); });
         CHECK(l.drive([&] { return got.over; }));
         CHECK(!got.ec);
-        CHECK(same_bytes(back, other));
+        CHECK(same(back, other));
         CHECK(!l.near.error());
       }
       check_clean();
@@ -345,9 +347,9 @@ TEST_CASE("fake_nccl link: bytes beside the connection that nobody asked for end
         asio::co_spawn(l.ctx, raw, [&](std::exception_ptr) { ended = true; });
       }
       ending connected, closed;
-      async_connect(l.here, (over_nccl ? "nccl" : "tcp") + ("://localhost:" + std::to_string(door.local_endpoint().port)),
-                    no_digest(),
-                    [&](error_code ec, peer_link link) { connected.token()(ec), l.near = std::move(link); });
+      async_connect(
+          l.here, (over_nccl ? "nccl" : "tcp") + ("://localhost:" + std::to_string(door.local_endpoint().port)),
+          no_digest(), [&](error_code ec, peer_link link) { connected.token()(ec), l.near = std::move(link); });
       CHECK(l.drive([&] { return connected.over; }));
       REQUIRE(!connected.ec);
       l.near.async_closed(closed.token());

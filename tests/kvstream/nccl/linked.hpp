@@ -9,6 +9,7 @@
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/with.hpp"
 #include "nccl/two_devices.hpp"
+#include "support/bytes.hpp"
 
 namespace cokv::test {
 
@@ -73,14 +74,12 @@ struct linked : nccl_is_fake, two_devices {
   }
 };
 
+// As patterned(), in memory of a device.
 inline buffer cuda_bytes(device& d, std::size_t n, std::uint64_t seed) {
   auto b = d.allocate(n).value();
-  for (std::size_t i = 0; i < n; ++i)
-    b.data()[i] = static_cast<std::byte>(((i + 1) * 0x9E3779B97F4A7C15ull + seed * 0xBF58476D1CE4E5B9ull) >> 56);
+  std::memcpy(b.data(), patterned(n, seed).data(), n);
   return b;
 }
-
-inline bool same_bytes(const buffer& a, const buffer& b) { return std::ranges::equal(a.bytes(), b.bytes()); }
 
 inline awaitable<error_code> put(const sink& to, std::uint64_t offset, std::vector<buffer> pieces) {
   return to.backend()->put(offset, std::move(pieces), {});

@@ -7,6 +7,9 @@
 
 #include <array>
 #include <cstring>
+#include <functional>
+#include <optional>
+#include <stdexcept>
 #include <string>
 
 #include "cokv/kvstream/peer_link.hpp"
@@ -24,14 +27,20 @@ namespace {
 constexpr std::size_t bytes = 64 << 20;
 constexpr int rounds = 20;
 
+// In either process: what the child only printed nobody would hear of.
+void must(bool holds, const char* what) {
+  if (!holds) throw std::runtime_error(what);
+}
+#define MUST(holds) must(holds, #holds)
+
 // Bytes go both ways at once, in pieces; rank 1 then waits for what never comes.
 awaitable<void> side(device d, cokv::detail::nccl_api api, int rank, int peer, error_code& last) {
   cokv::detail::nccl_id id;
   if (rank == 0) {
     id = (co_await make_nccl_id(api, d)).value();
-    CHECK(::write(peer, &id, sizeof id) == sizeof id);
+    MUST(::write(peer, &id, sizeof id) == sizeof id);
   } else {
-    CHECK(::read(peer, &id, sizeof id) == sizeof id);
+    MUST(::read(peer, &id, sizeof id) == sizeof id);
   }
   auto pair = (co_await cokv::detail::nccl_pair::connect(api, d, id, rank, {.stall = std::chrono::seconds(5)})).value();
   auto copies = d.make_stream().value();
@@ -49,7 +58,7 @@ awaitable<void> side(device d, cokv::detail::nccl_api api, int rank, int peer, e
     if (!verdict) throw boost::system::system_error(verdict.error());
     if (auto ec = copies.copy(seen, theirs)) throw boost::system::system_error(ec);
     co_await copies.record().async_wait();
-    CHECK(all_are(seen, 2 * i + 1 - rank));
+    MUST(all_are(seen, 2 * i + 1 - rank));
   }
   if (rank == 0) ::raise(SIGKILL);
   auto never = co_await pair.async_receive({theirs}, as_result);
@@ -61,20 +70,21 @@ constexpr std::size_t small_window = 10 << 20;
 // One side of a link: it exposes a window, puts into the other's in pieces that nobody's chunks fit, and gets that back.
 awaitable<void> linked_side(device d, int rank, int peer) {
   window_table windows(d.get_executor());
-  CHECK(!windows.stage(d));
+  MUST(!windows.stage(d));
   const link_options o{.digest = digest_algorithm::none, .greeting = std::chrono::seconds(10)};
   link_listener door;
   peer_link link;
   if (rank == 0) {
     door = link_listener::listen(windows, "nccl://localhost:0", o).value();
     const auto url = door.url();
-    CHECK(::write(peer, url.data(), url.size()) == static_cast<ssize_t>(url.size()));
+    MUST(::write(peer, url.data(), url.size()) == static_cast<ssize_t>(url.size()));
     link = co_await door.async_accept(asio::use_awaitable);
   } else {
     std::array<char, 100> url;
     const auto n = ::read(peer, url.data(), url.size());
-    REQUIRE(n > 0);
-    link = co_await async_connect(windows, std::string(url.data(), static_cast<std::size_t>(n)), o, asio::use_awaitable);
+    MUST(n > 0);
+    link =
+        co_await async_connect(windows, std::string(url.data(), static_cast<std::size_t>(n)), o, asio::use_awaitable);
   }
   auto copies = d.make_stream().value();
   auto landing = d.allocate(small_window).value(), mine = d.allocate(small_window).value();
@@ -92,25 +102,27 @@ awaitable<void> linked_side(device d, int rank, int peer) {
   for (int i = 0; i < rounds; ++i) {
     if (auto ec = copies.copy(mine, filled(d, small_window, 2 * i + rank))) throw boost::system::system_error(ec);
     const auto ec = co_await link.to(ref).backend()->put(0, cut(mine, (3 << 20) + 1), copies.record());
-    CHECK(!ec);
-    CHECK(!co_await link.from(ref).backend()->get(0, cut(back, 777), {}));
+    MUST(!ec);
+    MUST(!co_await link.from(ref).backend()->get(0, cut(back, 777), {}));
     if (auto copied = copies.copy(seen, back)) throw boost::system::system_error(copied);
     co_await copies.record().async_wait();
-    CHECK(all_are(seen, 2 * i + rank));
+    MUST(all_are(seen, 2 * i + rank));
   }
   co_await link.async_send({}, asio::use_awaitable);  // done with the other's window
   co_await link.async_receive(asio::use_awaitable);
   if (auto ec = copies.copy(seen, landing)) throw boost::system::system_error(ec);
   co_await copies.record().async_wait();
-  CHECK(all_are(seen, 2 * (rounds - 1) + 1 - rank));
-  CHECK(w.bytes_put() == rounds * small_window);
+  MUST(all_are(seen, 2 * (rounds - 1) + 1 - rank));
+  MUST(w.bytes_put() == rounds * small_window);
   // The other one's message may still be on its way when this says goodbye, and is lost then.
   if (rank == 0) co_await link.async_closed(asio::use_awaitable);
 }
 
-}  // namespace
+using one_side = std::function<awaitable<void>(device d, cokv::detail::nccl_api api, int rank, int peer)>;
 
-TEST_CASE("nccl: a link over nccl:// between two GPUs puts and gets in pieces of any size") {
+// Rank 0 is a child of this process, rank 1 this process itself; `peer` is a socket between them. How the child ended;
+// none where there is no second GPU.
+std::optional<int> in_two_processes(const one_side& side) {
   int ends[2];
   REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
   const auto child = ::fork();  // before anything of CUDA
@@ -123,41 +135,31 @@ TEST_CASE("nccl: a link over nccl:// between two GPUs puts and gets in pieces of
     if (child == 0) ::_exit(0);
     MESSAGE("skipped: ", (!api ? "no NCCL" : explain_device("cuda:1")));
     ::waitpid(child, nullptr, 0);
-    return;
+    return std::nullopt;
   }
-  asio::co_spawn(ctx, linked_side(*d, rank, ends[rank]), [&](std::exception_ptr e) {
+  asio::co_spawn(ctx, side(*d, *api, rank, ends[rank]), [&](std::exception_ptr e) {
     if (rank == 0) ::_exit(e ? 1 : 0);
     if (e) std::rethrow_exception(e);
   });
   run(ctx);
   int status = 0;
   ::waitpid(child, &status, 0);
-  CHECK(status == 0);
+  return status;
+}
+
+}  // namespace
+
+TEST_CASE("nccl: a link over nccl:// between two GPUs puts and gets in pieces of any size") {
+  const auto child = in_two_processes(
+      [](device d, const cokv::detail::nccl_api&, int rank, int peer) { return linked_side(d, rank, peer); });
+  if (child) CHECK(*child == 0);
 }
 
 TEST_CASE("nccl: two GPUs exchange KV both ways, and the death of one side ends what the other waits for") {
-  int ends[2];
-  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
-  const auto child = ::fork();  // before anything of CUDA
-  REQUIRE(child >= 0);
-  const int rank = child == 0 ? 0 : 1;
-  asio::io_context ctx{1};
-  auto api = cokv::detail::nccl_api::load();
-  auto d = open_device(ctx.get_executor(), "cuda:" + std::to_string(rank));
-  if (!api || !d) {
-    if (child == 0) ::_exit(0);
-    MESSAGE("skipped: ", (!api ? "no NCCL" : explain_device("cuda:1")));
-    ::waitpid(child, nullptr, 0);
-    return;
-  }
   error_code last;
-  asio::co_spawn(ctx, side(*d, *api, rank, ends[rank], last), [&](std::exception_ptr e) {
-    if (e && rank == 0) ::_exit(1);
-    if (e) std::rethrow_exception(e);
-  });
-  run(ctx);
+  const auto child = in_two_processes(
+      [&](device d, const cokv::detail::nccl_api& api, int rank, int peer) { return side(d, api, rank, peer, last); });
+  if (!child) return;
   CHECK(last);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  CHECK(WIFSIGNALED(status));
+  CHECK(WIFSIGNALED(*child));
 }

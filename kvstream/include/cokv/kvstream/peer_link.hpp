@@ -21,8 +21,8 @@
 // | async_commit  | the peer's window is committed     | not sent: nothing happened; sent:   | [3] [4]           |
 // |               |                                    | as a put that has begun             |                   |
 //
-// [1] the network's; deadline; invalid_argument (the URL, the options); unsupported (a scheme that this build lacks, or a peer of
-// another version); [2] namespace_mismatch: KV of another model, dtype, layout or shard; [3] closed: one of the two
+// [1] the network's; deadline; invalid_argument (the URL, the options); unsupported (a scheme that this build lacks, or
+// a peer of another version); [2] namespace_mismatch: KV of another model, dtype, layout or shard; [3] closed: one of the two
 // said goodbye; unavailable: the connection broke, nothing was heard for `silence`, or what was asked is unanswered
 // for so long; protocol, too_large, digest_mismatch: a peer that sent what it may not, or damaged; [4] stale_reference,
 // closed (committed), permission_denied, out_of_range (the window); digest_mismatch: the bytes were damaged on their
@@ -49,14 +49,15 @@
 // loaded by the first ucx:// of a context (COKV_UCX_LIBRARY names another than libucp.so.0), which has a worker of its own
 // and waits for its descriptor. A port that was listened at stays bound until the context ends, and refuses.
 //
-// Over nccl://HOST:PORT what lies in device memory on the asker's side is moved by NCCL, from GPU to GPU; the rest, messages and
-// whatever is told, goes over a TCP connection to HOST:PORT. Both sides window_table::stage() a CUDA device first, not the same one
-// (else errc::wrong_device, or NCCL's own), and ask for no digests, which nobody would make of bytes between two devices:
-// {.digest = digest_algorithm::none}, else errc::invalid_argument. It has one connection, and as much device memory for each link as
-// stage() took of pinned. NCCL is loaded by the first nccl:// of a context (COKV_NCCL_LIBRARY names another than libnccl.so.2);
-// without it, or in a build without it: errc::unsupported. Bringing two ranks together may take six times `greeting`, else
-// errc::deadline. Such a put into a window of host memory is refused with errc::wrong_device. NCCL's errors (category "nccl") end the link.
-// What NCCL's guide says of several communicators on one device holds for several links of a process.
+// Over nccl://HOST:PORT what lies in device memory on the asker's side is moved by NCCL, from GPU to GPU; the rest,
+// messages and whatever is told, goes over a TCP connection to HOST:PORT. Both sides window_table::stage() a CUDA
+// device first, not the same one (else errc::wrong_device, or NCCL's own), and ask for no digests, which nobody would
+// make of bytes between two devices: {.digest = digest_algorithm::none}, else errc::invalid_argument. It has one
+// connection, and as much device memory for each link as stage() took of pinned. NCCL is loaded by the first nccl:// of
+// a context (COKV_NCCL_LIBRARY names another than libnccl.so.2); without it, or in a build without it:
+// errc::unsupported. Bringing two ranks together may take six times `greeting`, else errc::deadline. Such a put into a
+// window of host memory is refused with errc::wrong_device. NCCL's errors (category "nccl") end the link. What NCCL's
+// guide says of several communicators on one device holds for several links of a process.
 //
 // Over shm:///PATH a peer on the same machine copies by itself what lies in shared memory (kind shared, or
 // allocate_shared()); what doesn't is sent. What such a peer was lent it may write as long as it lives: if it stands still, its
@@ -187,8 +188,8 @@ class link_listener {
   ~link_listener() { close(); }
 
   // tcp://HOST:PORT, ucx://HOST:PORT, nccl://HOST:PORT, shm:///PATH, or mpi://, which takes links of any rank.
-  // errc::invalid_argument: the URL, the options; errc::unsupported: the URL; errc::wrong_device: nccl:// without a CUDA device;
-  // errc::in_use: MPI, by another context or listener of this process; the network's own.
+  // errc::invalid_argument: the URL, the options; errc::unsupported: the URL; errc::wrong_device: nccl:// without a CUDA
+  // device; errc::in_use: MPI, by another context or listener of this process; the network's own.
   static result<link_listener> listen(window_table windows, std::string_view url, link_options options = {});
 
   asio::any_io_executor get_executor() const;

@@ -84,8 +84,8 @@ result<std::unique_ptr<link_carrier>> make_nccl_carrier(const window_registry& w
   if (!chunks) return chunks.error();
   constexpr auto longest = duration::max() / 8;
   const nccl_pair_options limits{.set_up = 6 * std::min(options.greeting, longest), .stall = options.silence};
-  return std::unique_ptr<link_carrier>(std::make_unique<nccl_carrier>(*nccl_api::load(), std::move(on), id, rank,
-                                                                      limits, std::move(*chunks)));
+  return std::unique_ptr<link_carrier>(
+      std::make_unique<nccl_carrier>(*nccl_api::load(), std::move(on), id, rank, limits, std::move(*chunks)));
 }
 
 }  // namespace cokv::detail

@@ -5,6 +5,7 @@
 
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
+#include "transfer/paired.hpp"
 
 namespace cokv::detail {
 namespace {
@@ -53,6 +54,19 @@ result<event> device_reach::bring(const buffer& chunk, const std::vector<buffer>
 
 result<event> device_reach::fetch(const std::vector<buffer>& from, const buffer& chunk) {
   return copy(fetch_, from, chunk, true);
+}
+
+// The stream is made when it is needed first, since most links never do, and anew when it has failed.
+result<event> device_reach::exchange(const std::vector<buffer>& to, const std::vector<buffer>& from) {
+  if (!exchange_ || exchange_.status()) {
+    auto made = on_.make_stream({.name = "links across processes"});
+    if (!made) return made.error();
+    exchange_ = std::move(*made);
+  }
+  std::vector<copy_op> batch;
+  pair_up(batch, to, from);
+  if (auto ec = exchange_.copy_batch(batch, "copy across processes")) return ec;
+  return exchange_.record();
 }
 
 }  // namespace cokv::detail

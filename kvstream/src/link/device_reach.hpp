@@ -1,6 +1,6 @@
-// How links get at memory that the host can't reach: by copies of the device, through chunks of pinned memory, or of the
-// device's own where NCCL carries them. Each way has chunks of its own: what comes in never waits for what goes out,
-// which may have to wait for the peer.
+// How links get at memory that the host can't reach, by copies of the device: through chunks of pinned memory, or of the
+// device's own where NCCL carries them, or right into and out of memory of another process that the device has opened.
+// Each way has chunks of its own: what comes in never waits for what goes out, which may have to wait for the peer.
 #pragma once
 
 #include <vector>
@@ -29,6 +29,14 @@ class device_reach {
   result<event> bring(const buffer& chunk, const std::vector<buffer>& to);
   result<event> fetch(const std::vector<buffer>& from, const buffer& chunk);
 
+  // Memory of this device for another process, and another process's.
+  result<memory_handle> lend(const buffer& memory) { return on_.export_memory(memory); }
+  result<buffer> borrow(const memory_handle& handle) { return on_.import_memory(handle); }
+  // Between memory of this process and of another, or the other way; as many bytes on both sides. Errors: nothing was
+  // begun; errc::queue_full until exchanging() has room, errc::wrong_device for memory that the device doesn't know.
+  result<event> exchange(const std::vector<buffer>& to, const std::vector<buffer>& from);
+  stream& exchanging() noexcept { return exchange_; }
+
  private:
   device_reach(device on, stream bring, stream fetch, staging_pool in, staging_pool out)
       : on_(std::move(on)),
@@ -38,7 +46,7 @@ class device_reach {
         out_(std::move(out)) {}
 
   device on_;
-  stream bring_, fetch_;
+  stream bring_, fetch_, exchange_;
   staging_pool in_, out_;
 };
 

@@ -9,32 +9,48 @@ namespace {
 
 // Asking for a window costs a turn there and back: smaller ones are sent.
 constexpr std::uint64_t least_borrowed = 64 << 10;
+// Of an open, beside the access.
+constexpr std::uint32_t device_welcome = 4, host_unwelcome = 8;
 
 window_ref window_of(const link_header& h) { return {h.window, h.generation, 0}; }
 window_key key_of(const link_header& h, window_access access) { return {h.window, h.generation, access}; }
 
 }  // namespace
 
-bool link_session::may_borrow(const window_ref& window) const {
-  return window.size >= least_borrowed && !error_ && first() && first()->memory_carrier();
+// Between processes whose memory may be lent. A device's memory goes without a digest, where none is wanted.
+device_reach* link_session::direct_reach() const {
+  const bool may = options_.digest == digest_algorithm::none && first() && first()->memory_carrier();
+  return may ? windows_->reach.get() : nullptr;
+}
+
+bool link_session::may_borrow(const window_ref& window, bool staged) const {
+  return window.size >= least_borrowed && !error_ && first() && first()->memory_carrier() &&
+         (!staged || direct_reach());
+}
+
+// Or is to be asked for anew: it was refused when memory of the host would not have done.
+bool link_session::asked_for(const window_key& key, bool device_alone) {
+  const auto* w = borrowed_.find(key);
+  return w && !(w->device_alone && !device_alone && w->asked->done() && w->pieces.empty());
 }
 
 // Asks, if nobody has, and waits for the answer. No error says that the window is lent: see borrowed().
-awaitable<error_code> link_session::borrow(window_key key) {
+awaitable<error_code> link_session::borrow(window_key key, bool device_alone) {
   co_await asio::this_coro::throw_if_cancelled(false);
-  if (!borrowed_.find(key)) {
+  if (!asked_for(key, device_alone)) {
     auto credit = co_await credits_.async_acquire(1, as_result);
     if (!credit) co_return credit.error();
     if (error_ || !first()) co_return error_ ? error_ : make_error_code(errc::unavailable);
-    if (!borrowed_.find(key)) {
+    if (!asked_for(key, device_alone)) {
       pending p;
-      p.asked_for = borrowed_.ask(key, executor()).asked;
+      p.asked_for = borrowed_.ask(key, device_alone, executor()).asked;
       p.what = asked::open;
       p.lane = first();
       p.window = key;
       p.credit = std::move(*credit);
       first()->send({.header = {.type = link_type::open,
-                                .code = static_cast<std::uint32_t>(key.access),
+                                .code = static_cast<std::uint32_t>(key.access) | (direct_reach() ? device_welcome : 0) |
+                                        (device_alone ? host_unwelcome : 0),
                                 .request = open(std::move(p)),
                                 .window = key.id,
                                 .generation = key.generation}});
@@ -52,7 +68,8 @@ borrowed_windows::window* link_session::borrowed(const window_key& key, std::uin
 }
 
 error_code link_session::serve_open(link_lane_base& lane, const link_header& h) {
-  const auto access = static_cast<window_access>(h.code);
+  const bool by_device = (h.code & device_welcome) != 0, by_host = (h.code & host_unwelcome) == 0;
+  const auto access = static_cast<window_access>(h.code & ~(device_welcome | host_unwelcome));
   if (access != window_access::put && access != window_access::get) return errc::protocol;
   auto* carrier = lane.memory_carrier();
   auto window = windows_->find(window_of(h), access, 0, 0);
@@ -62,7 +79,8 @@ error_code link_session::serve_open(link_lane_base& lane, const link_header& h) 
                                         : error_code();
   if (refused) return answer(lane, h.request, refused), error_code();
   const auto key = key_of(h, access);
-  auto lent = lent_.lend(std::move(*window), access, [this, &lane, key] { recall(lane, key); });
+  auto lent = lent_.lend(std::move(*window), access, {.host = by_host, .device = by_device ? direct_reach() : nullptr},
+                         [this, &lane, key] { recall(lane, key); });
   if (!lent) return answer(lane, h.request, errc::unsupported), error_code();
   for (auto& file : lent->passed) carrier->attach(std::move(file));
   auto payload = encode(lent->layout);
@@ -83,7 +101,7 @@ error_code link_session::take_grant(link_lane_base& lane, link_parser& parser) {
   const auto layout = decode_layout(parser.kept());
   if (!layout) return layout.error();
   lane.heard_answer = clock::of(executor().get()).now();
-  const auto ec = borrowed_.granted(p->window, p->asked_for, *layout, *lane.memory_carrier());
+  const auto ec = borrowed_.granted(p->window, p->asked_for, *layout, *lane.memory_carrier(), direct_reach());
   close(parser.header().request, ec);
   return ec;
 }
@@ -101,12 +119,18 @@ void link_session::recall(link_lane_base& lane, const window_key& key) {
                         .generation = key.generation}});
 }
 
-// Copies are made in one go: none is under way.
+// Copies of the host are made in one go: none is under way. Those of a device can't be called back.
 error_code link_session::serve_recall(link_lane_base& lane, const link_header& h) {
   const auto access = static_cast<window_access>(h.code);
   if (access != window_access::put && access != window_access::get) return errc::protocol;
-  borrowed_.drop(key_of(h, access));
-  return answer(lane, h.request, {}), error_code();
+  const auto key = key_of(h, access);
+  borrowed_.drop(key);
+  if (const auto copies = borrowed_.copying(key))
+    copies->async_wait([self = shared_from_this(), lane = lanes_[lane.number], request = h.request,
+                        copies](error_code) { self->answer(*lane, request, {}); });
+  else
+    answer(lane, h.request, {});
+  return {};
 }
 
 std::uint64_t link_session::put_in_place(const link_header& header, piece_cursor into, piece_cursor& from) const {
@@ -123,6 +147,7 @@ error_code link_session::serve_put_in_place(link_lane_base& lane, const link_par
   error_code ec = error_ ? error_ : !window ? window.error() : error_code();
   if (!ec && !lent_.has(key_of(h, window_access::put))) return errc::protocol;
   if (!ec && h.algorithm == digest_algorithm::none && options_.digest != digest_algorithm::none) ec = errc::unsupported;
+  if (!ec && h.has_trailer() && !on_host((*window)->pieces)) return errc::protocol;
   if (!ec && h.has_trailer()) {
     digest_state digest;
     digest.update(parser.head());
@@ -146,6 +171,7 @@ error_code link_session::serve_get_in_place(link_lane_base& lane, const link_hea
                                   .length = h.length,
                                   .in_place = true},
                        .answer = true};
+  if (frame.header.has_trailer() && !on_host((*window)->pieces)) return errc::protocol;
   if (frame.header.has_trailer()) {
     digest_state digest;
     digest.update(encode(frame.header));
@@ -161,6 +187,7 @@ error_code link_session::serve_get_in_place(link_lane_base& lane, const link_hea
 error_code link_session::take_data_in_place(const pending& p, const link_parser& parser) {
   const auto& h = parser.header();
   if (h.algorithm != options_.digest || h.offset != p.offset) return errc::protocol;
+  if (p.copied) return close(h.request, error_), error_code();
   error_code ec = error_;  // who has said goodbye touches nothing any more
   const auto* w = borrowed(p.window, p.offset, p.length);
   if (!ec && !w) ec = errc::stale_reference;  // called back meanwhile
@@ -174,6 +201,27 @@ error_code link_session::take_data_in_place(const pending& p, const link_parser&
   }
   close(h.request, ec);
   return {};
+}
+
+// The device copies already, and the peer hears of it when it has. Until then the window is held, and so is the
+// connection: its end says that nothing touches the peer's memory any more.
+void link_session::announce(link_lane_base& lane, std::uint64_t request, outgoing_frame frame, const event& copied) {
+  const auto key = pending_[static_cast<std::uint32_t>(request)].window;
+  borrowed_.begin_copy(key, executor());
+  ++lane.copying;
+  copied.async_wait([self = shared_from_this(), lane = lanes_[lane.number], key, request,
+                     frame = std::move(frame)](error_code ec) mutable {
+    if (auto* p = self->find(request, *lane)) {
+      if (ec || self->error_) {
+        self->close(request, ec ? ec : self->error_);
+      } else {
+        p->what = frame.header.type == link_type::put ? asked::put : asked::get;
+        lane->send(std::move(frame));
+      }
+    }
+    self->borrowed_.end_copy(key);
+    lane->copied(self);
+  });
 }
 
 }  // namespace cokv::detail

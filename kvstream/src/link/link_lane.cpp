@@ -134,6 +134,17 @@ void link_lane::finished(const std::shared_ptr<link_session>& session) {
   if (!leaving_) break_off(errc::unavailable);
   if (--tasks_ > 0) return;
   queue_.clear();
+  settle(session);
+}
+
+void link_lane::copied(const std::shared_ptr<link_session>& session) {
+  if (--copying > 0) return;
+  if (said_all_) stream_.shutdown_send();
+  settle(session);
+}
+
+void link_lane::settle(const std::shared_ptr<link_session>& session) {
+  if (!running_ || tasks_ > 0 || copying > 0) return;
   if (peer_gone_) stream_.close();
   holding_ = false;
   session->ended(*this, why_);
@@ -254,7 +265,9 @@ awaitable<void> link_lane::write(std::shared_ptr<link_session> session) {
     session->answered(*this, queue_.written(*n));
     wrote_ = clock::of(stream_.get_executor()).now();
   }
-  if (leaving_) stream_.shutdown_send();
+  if (!leaving_) co_return;
+  said_all_ = true;
+  if (copying == 0) stream_.shutdown_send();
 }
 
 // Two pings fit into the silence that ends the lane, of either side: who only reads must be heard too. A peer that does

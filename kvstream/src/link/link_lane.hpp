@@ -31,6 +31,7 @@ class link_lane final : public link_lane_base, public std::enable_shared_from_th
   void abort(error_code why) override { break_off(why); }
   byte_stream* memory_carrier() override { return stream_.carries_descriptors() ? &stream_ : nullptr; }
   void hold_until_gone(std::shared_ptr<void> what) override;
+  void copied(const std::shared_ptr<link_session>& session) override;
 
   std::string address() const { return stream_.peer(); }
   void close() { stream_.close(); }
@@ -45,6 +46,7 @@ class link_lane final : public link_lane_base, public std::enable_shared_from_th
   error_code parse(link_session& session);
   error_code step(link_session& session);
   void finished(const std::shared_ptr<link_session>& session);
+  void settle(const std::shared_ptr<link_session>& session);
   void break_off(error_code why);
 
   byte_stream stream_;
@@ -63,6 +65,7 @@ class link_lane final : public link_lane_base, public std::enable_shared_from_th
   prepared_executor executor_;
   operation_list<operation<void(error_code)>> writer_;  // it waits for work
   bool writing_ = false;                                // a write is under way
+  bool said_all_ = false;                               // our side ends when no device copies for it any more
   bool leaving_ = false;                                // the connection ends when the queue is empty
   time_point heard_{}, wrote_{};
   bool pinged_ = false;

@@ -192,6 +192,7 @@ error_code link_session::take_done(link_lane_base& lane, const link_header& h) {
   if (!p) return errc::protocol;
   if (p->what == asked::get && h.code == 0) return errc::protocol;  // success without data
   if (p->what == asked::landing) return errc::protocol;             // it came
+  if (p->what == asked::copying) return errc::protocol;             // not asked for yet
   lane.heard_answer = clock::of(executor().get()).now();
   if (p->what == asked::open) p->asked_for->seal({});  // refused
   if (p->what == asked::recall) lent_.returned(p->window);

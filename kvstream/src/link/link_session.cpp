@@ -138,7 +138,8 @@ void link_session::answered(link_lane_base& lane, std::uint32_t n) noexcept {
 
 bool link_session::awaits_answer(const link_lane_base& lane) const noexcept {
   return std::ranges::any_of(pending_, [&](const pending& p) {
-    return p.lane == &lane && p.what != asked::nothing && p.what != asked::message && p.what != asked::landing;
+    return p.lane == &lane && p.what != asked::nothing && p.what != asked::message && p.what != asked::landing &&
+           p.what != asked::copying;
   });
 }
 
@@ -178,8 +179,12 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
   error_code stopped;
   co_await asio::this_coro::throw_if_cancelled(false);
   const window_key key{window.id, window.generation, what == asked::put ? window_access::put : window_access::get};
-  if (!staged && !carried && may_borrow(window))
-    if (const auto* w = borrowed_.find(key); !w || !w->asked->done()) stopped = co_await borrow(key);
+  if (!carried && may_borrow(window, staged))
+    if (!asked_for(key, staged) || !borrowed_.find(key)->asked->done()) stopped = co_await borrow(key, staged);
+  // A device copies all but what is pageable.
+  bool direct = direct_reach() && std::ranges::none_of(pieces, [](const buffer& p) {
+                  return p.host_accessible() && p.kind() == memory_kind::host;
+                });
   piece_cursor source(pieces);
   for (std::uint64_t at = 0; !stopped && (at < bytes || at == 0);) {
     permit credit;
@@ -197,11 +202,36 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
         break;
       }
     }
-    const auto* place = staged ? nullptr : borrowed(key, offset + at, bytes - at);
+    const auto* place = borrowed(key, offset + at, bytes - at);
+    const bool on_device = place && place->on_device();
+    if (on_device ? !direct : staged) place = nullptr;
     const auto n = std::min({bytes - at, chunk, place ? most_in_place : chunk});
-    auto part = place && what == asked::put ? std::vector<buffer>()
-                : n == bytes                ? std::move(pieces)
-                                            : range_of(pieces, at, n);
+    result<event> copied = event();
+    if (place && on_device) {
+      if (error_ || !least_busy()) {
+        stopped = error_ ? error_ : make_error_code(errc::unavailable);
+        break;
+      }
+      auto& reach = *direct_reach();
+      const auto theirs = range_of(place->pieces, offset + at, n), ours = range_of(pieces, at, n);
+      copied = what == asked::put ? reach.exchange(theirs, ours) : reach.exchange(ours, theirs);
+      if (copied.error() == errc::wrong_device) {
+        direct = false;
+        continue;
+      }
+      if (copied.error() == errc::queue_full) {
+        credit = {};
+        if (auto room = co_await reach.exchanging().async_room(as_result); !room) stopped = room.error();
+        continue;
+      }
+      if (!copied) {
+        stopped = copied.error();
+        break;
+      }
+    }
+    auto part = place && (on_device || what == asked::put) ? std::vector<buffer>()
+                : n == bytes                               ? std::move(pieces)
+                                                           : range_of(pieces, at, n);
     if (what == asked::put && n > 0 && (carried ? part.size() > 1 : !on_host(part))) {
       auto fetched = co_await fetch(carried ? carrier_->reach() : *windows_->reach, std::move(part), n);
       if (!fetched) {
@@ -216,10 +246,11 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
       break;
     }
     pending p;
-    p.what = what;
+    p.what = place && on_device ? asked::copying : what;
     p.window = key;
     p.in_place = place != nullptr;
     p.carried = carried;
+    p.copied = place && on_device;
     p.lane = lane;
     p.number = lane->number;
     p.job = job;
@@ -245,12 +276,16 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
       continue;
     }
     frame.payload = std::move(part);
-    if (place && what == asked::put) frame.sealed = put_in_place(frame.header, place->at(offset + at), source);
+    if (place && !on_device && what == asked::put)
+      frame.sealed = put_in_place(frame.header, place->at(offset + at), source);
     if (!place && what == asked::put && !staged && n < bytes) source.advance(n);
-    lane->send(std::move(frame));
+    if (place && on_device)
+      announce(*lane, request, std::move(frame), *copied);
+    else
+      lane->send(std::move(frame));
     at += n;
     if (bytes == 0) break;
-    if (place && what == asked::put && at < bytes) {
+    if (place && (on_device || what == asked::put) && at < bytes) {
       co_await asio::post(asio::deferred);  // the peer hears of it, and others have their turn
       if ((co_await asio::this_coro::cancellation_state).cancelled() != asio::cancellation_type::none)
         stopped = asio::error::operation_aborted;
@@ -266,12 +301,18 @@ awaitable<error_code> link_session::commit(window_ref to) {
   auto credit = co_await credits_.async_acquire(1, as_result);
   if (!credit) co_return credit.error();
   co_await asio::this_coro::throw_if_cancelled(false);
+  const window_key key{to.id, to.generation, window_access::put};
+  for (;;) {
+    borrowed_.drop(key);  // nothing is put behind it
+    const auto copies = borrowed_.copying(key);
+    if (!copies) break;
+    if (auto none = co_await copies->async_wait(as_result); !none) co_return none.error();
+  }
   if ((co_await asio::this_coro::cancellation_state).cancelled() != asio::cancellation_type::none)
     co_return asio::error::operation_aborted;
   auto* lane = error_ ? nullptr : least_busy();
   if (!lane) co_return error_ ? error_ : make_error_code(errc::unavailable);
   const auto job = std::make_shared<link_job>(executor());
-  borrowed_.drop({to.id, to.generation, window_access::put});  // nothing is put behind it
   pending p;
   p.what = asked::commit;
   p.lane = lane;

@@ -24,6 +24,8 @@
 
 namespace cokv::detail {
 
+class link_session;
+
 // What a session asks of a connection.
 class link_lane_base {
  public:
@@ -41,6 +43,9 @@ class link_lane_base {
   virtual byte_stream* memory_carrier() { return nullptr; }
   // Called when it has ended: what the peer may still access is to be held until the peer is gone.
   virtual void hold_until_gone(std::shared_ptr<void>) {}
+  // The device has made one of the `copying`: the connection says that nothing touches the peer's memory any more when
+  // none is left.
+  virtual void copied(const std::shared_ptr<link_session>&) { --copying; }
 
   // The peer's put that comes in now.
   struct incoming {
@@ -50,6 +55,7 @@ class link_lane_base {
     buffer staged;       // where it is read to, when the target is a device's
     bool waits = false;  // for that
   } in;
+  std::uint32_t copying = 0;       // copies of the device into or out of the peer's memory
   std::uint32_t landing = 0;       // frames that the device still copies to their place, or whose bytes are carried
   std::optional<error_code> over;  // ended, but for those
   std::uint32_t serving = 0;       // requests of the peer whose answers are not written yet
@@ -107,7 +113,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
   }
 
  private:
-  enum class asked : std::uint8_t { nothing, put, get, landing, commit, message, fence, open, recall };
+  enum class asked : std::uint8_t { nothing, put, get, landing, commit, message, fence, open, recall, copying };
   struct pending {  // a request of ours
     asked what = asked::nothing;
     std::uint32_t serial = 0;
@@ -119,6 +125,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
     window_key window;                    // of a get in place, an open and a recall
     std::shared_ptr<link_job> asked_for;  // of an open
     bool in_place = false, carried = false;
+    bool copied = false;  // by the device, before it was asked for
     permit credit;
   };
 
@@ -156,8 +163,9 @@ class link_session : public std::enable_shared_from_this<link_session> {
   error_code announced(link_lane_base& lane, const link_header& header);
 
   // In place: link_in_place.cpp.
-  bool may_borrow(const window_ref& window) const;
-  awaitable<error_code> borrow(window_key key);
+  bool may_borrow(const window_ref& window, bool staged) const;
+  bool asked_for(const window_key& key, bool device_alone);
+  awaitable<error_code> borrow(window_key key, bool device_alone);
   borrowed_windows::window* borrowed(const window_key& key, std::uint64_t offset, std::uint64_t bytes);
   void recall(link_lane_base& lane, const window_key& key);
   error_code serve_open(link_lane_base& lane, const link_header& header);
@@ -167,6 +175,9 @@ class link_session : public std::enable_shared_from_this<link_session> {
   error_code serve_get_in_place(link_lane_base& lane, const link_header& header);
   error_code take_data_in_place(const pending& p, const link_parser& parser);
   std::uint64_t put_in_place(const link_header& header, piece_cursor into, piece_cursor& from) const;
+  // By a device.
+  device_reach* direct_reach() const;
+  void announce(link_lane_base& lane, std::uint64_t request, outgoing_frame frame, const event& copied);
   // What is copied in one go.
   static constexpr std::uint64_t most_in_place = std::uint64_t{1} << 20;
 

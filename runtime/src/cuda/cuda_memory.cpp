@@ -200,6 +200,7 @@ result<memory_handle> export_memory(primary_context& context, const buffer& memo
     std::memcpy(found->second.ipc->data(), &ipc, sizeof ipc);
   }
   handle.ipc = *found->second.ipc;
+  handle.whole = found->second.bytes;
   return handle;
 }
 

@@ -64,6 +64,13 @@
 // transfers fail as ever, but a window is not revoked before it goes on or is dead. Bytes that are written while they are got are
 // a digest_mismatch, where there are digests.
 //
+// Between devices of one machine too, where both sides have staged one (window_table::stage()) and want no digests
+// (digest_algorithm::none): a window of kind exportable is opened by the peer's device, by its CUDA IPC handle, and what
+// lies in a device's or in pinned memory there is copied in one go, not verified. With digests, and with memory of
+// another kind or a device that can't open it, the bytes go by pinned chunks as over any link. Memory that was opened
+// stays allocated until the peer is gone. What a device has begun to copy can't be called back: a revocation waits for it,
+// also after the link or who asked for it ended.
+//
 // All of it belongs to one context, and is destroyed before it. For networks that are trusted: whoever can connect can
 // end links between others; windows are reached by those alone who were told of them.
 #pragma once

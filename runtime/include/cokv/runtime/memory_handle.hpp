@@ -21,6 +21,7 @@ struct memory_handle {
   std::size_t offset = 0;
   std::size_t bytes = 0;
   std::array<std::byte, 64> ipc{};  // exportable: cudaIpcMemHandle_t
+  std::size_t whole = 0;            // exportable: bytes of all that it opens; import_memory() doesn't need it
   std::shared_ptr<const int> file;  // shared: closed with the last handle
 
   int descriptor() const noexcept { return file ? *file : -1; }

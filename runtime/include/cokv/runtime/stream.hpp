@@ -17,8 +17,10 @@
 // | errc::invalid_argument | source and destination differ in size, or overlap |
 // | errc::wrong_device | a buffer or event that this device can't reach |
 // | errc::unsupported | a launch on a device that has no host kernels |
-// | the stream's error | it failed before; nothing is enqueued any more |
+// | the stream's error | it failed before, or the device refused this: nothing of it runs |
 // | errc::closed | its context is gone |
+//
+// What has begun and then fails was accepted: its event says so when nothing touches the buffers any more.
 //
 // A CUDA device copies from and to device memory and host memory that CUDA knows. Any other, whatever its kind says, is
 // errc::wrong_device there: CUDA would hold the loop up until everything enqueued before it is done.

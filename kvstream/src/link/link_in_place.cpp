@@ -1,5 +1,7 @@
 // Windows that both sides of a link have in their memory: who puts or gets copies by itself, and says so. A window is
 // lent for that, and called back when it is revoked or committed.
+#include <algorithm>
+
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "link/link_session.hpp"
@@ -16,12 +18,6 @@ window_ref window_of(const link_header& h) { return {h.window, h.generation, 0};
 window_key key_of(const link_header& h, window_access access) { return {h.window, h.generation, access}; }
 
 }  // namespace
-
-// Between processes whose memory may be lent. A device's memory goes without a digest, where none is wanted.
-device_reach* link_session::direct_reach() const {
-  const bool may = options_.digest == digest_algorithm::none && first() && first()->memory_carrier();
-  return may ? windows_->reach.get() : nullptr;
-}
 
 bool link_session::may_borrow(const window_ref& window, bool staged) const {
   return window.size >= least_borrowed && !error_ && first() && first()->memory_carrier() &&
@@ -133,12 +129,18 @@ error_code link_session::serve_recall(link_lane_base& lane, const link_header& h
   return {};
 }
 
-std::uint64_t link_session::put_in_place(const link_header& header, piece_cursor into, piece_cursor& from) const {
-  if (header.algorithm == digest_algorithm::none) return copy_range(nullptr, into, from, header.length), 0;
+error_code link_session::put_in_place(transfer& t, const borrowed_windows::window& place, permit& credit) {
+  auto* lane = error_ ? nullptr : least_busy();
+  if (!lane) return error_ ? error_ : make_error_code(errc::unavailable);
+  auto frame = ask_next(t, *lane, std::min({t.bytes - t.at, t.chunk, most_in_place}), true, credit);
+  const auto& h = frame.header;
+  auto into = place.at(h.offset);
   digest_state digest;
-  digest.update(encode(header));
-  copy_range(&digest, into, from, header.length);
-  return digest.value();
+  if (h.has_trailer()) digest.update(encode(h));
+  copy_range(h.has_trailer() ? &digest : nullptr, into, t.source, h.length);
+  if (h.has_trailer()) frame.sealed = digest.value();
+  lane->send(std::move(frame));
+  return {};
 }
 
 error_code link_session::serve_put_in_place(link_lane_base& lane, const link_parser& parser) {
@@ -201,27 +203,6 @@ error_code link_session::take_data_in_place(const pending& p, const link_parser&
   }
   close(h.request, ec);
   return {};
-}
-
-// The device copies already, and the peer hears of it when it has. Until then the window is held, and so is the
-// connection: its end says that nothing touches the peer's memory any more.
-void link_session::announce(link_lane_base& lane, std::uint64_t request, outgoing_frame frame, const event& copied) {
-  const auto key = pending_[static_cast<std::uint32_t>(request)].window;
-  borrowed_.begin_copy(key, executor());
-  ++lane.copying;
-  copied.async_wait([self = shared_from_this(), lane = lanes_[lane.number], key, request,
-                     frame = std::move(frame)](error_code ec) mutable {
-    if (auto* p = self->find(request, *lane)) {
-      if (ec || self->error_) {
-        self->close(request, ec ? ec : self->error_);
-      } else {
-        p->what = frame.header.type == link_type::put ? asked::put : asked::get;
-        lane->send(std::move(frame));
-      }
-    }
-    self->borrowed_.end_copy(key);
-    lane->copied(self);
-  });
 }
 
 }  // namespace cokv::detail

@@ -129,6 +129,25 @@ class link_session : public std::enable_shared_from_this<link_session> {
     permit credit;
   };
 
+  // One put or get of a caller, and how far it is.
+  struct transfer {
+    asked what;
+    window_ref window;
+    window_key key;
+    std::uint64_t offset = 0;
+    std::vector<buffer> pieces;
+    std::uint64_t bytes = 0, chunk = 0;
+    bool carried = false;  // beside the connection
+    bool staged = false;   // the host can't reach it
+    bool direct = false;   // a device can copy it to where the peer's has its memory
+    std::shared_ptr<link_job> job;
+    std::vector<std::uint64_t> requests;
+    std::uint64_t at = 0;         // of the bytes: the next one's
+    piece_cursor source{pieces};  // the same, of a put that the host reads
+
+    bool all_asked() const noexcept { return at == bytes && !requests.empty(); }
+  };
+
   bool down() const noexcept { return error_ && lanes_up_ == 0; }
   pending* find(std::uint64_t request, const link_lane_base& lane);
   void make_room(std::uint32_t number);
@@ -141,8 +160,11 @@ class link_session : public std::enable_shared_from_this<link_session> {
   link_lane_base* least_busy() const;
   link_lane_base* first() const noexcept { return lanes_.empty() ? nullptr : lanes_.front().get(); }
 
+  // link_move.cpp. What takes a credit has left it where it was when it fails.
   awaitable<error_code> move(asked what, window_ref window, std::uint64_t offset, std::vector<buffer> pieces,
                              event begin);
+  outgoing_frame ask_next(transfer& t, link_lane_base& lane, std::uint64_t n, bool in_place, permit& credit);
+  error_code send_part(transfer& t, std::vector<buffer> part, std::uint64_t n, bool in_place, permit& credit);
   awaitable<error_code> finished(std::shared_ptr<link_job> job, std::vector<std::uint64_t> requests);
   void withdraw(const std::vector<std::uint64_t>& requests);
 
@@ -174,10 +196,11 @@ class link_session : public std::enable_shared_from_this<link_session> {
   error_code serve_put_in_place(link_lane_base& lane, const link_parser& parser);
   error_code serve_get_in_place(link_lane_base& lane, const link_header& header);
   error_code take_data_in_place(const pending& p, const link_parser& parser);
-  std::uint64_t put_in_place(const link_header& header, piece_cursor into, piece_cursor& from) const;
-  // By a device.
+  error_code put_in_place(transfer& t, const borrowed_windows::window& place, permit& credit);
+  // By a device: link_by_device.cpp.
   device_reach* direct_reach() const;
-  void announce(link_lane_base& lane, std::uint64_t request, outgoing_frame frame, const event& copied);
+  error_code copy_by_device(transfer& t, const borrowed_windows::window& place, permit& credit);
+  void tell_when_copied(link_lane_base& lane, outgoing_frame frame, const event& copied);
   // What is copied in one go.
   static constexpr std::uint64_t most_in_place = std::uint64_t{1} << 20;
 

@@ -1,6 +1,7 @@
 // How close does a link over UCX come to the loop of ucp_am_send_nbx and ucp_am_recv_data_nbx that one would write by hand?
 // Chunks of 4 KiB to 16 MiB go from one process to another, from a working set beyond the cache into another; both sides
-// of a ratio take turns in one run.
+// of a ratio take turns in one run. The loop has as much under way, and is answered once, at its end; a put is answered
+// by itself, when it is visible. Processor seconds are of both processes.
 //
 //     bench_links_ucx [--bytes 256MiB] [--set 64MiB] [--repeat 7] [--from 4KiB] [--to 16MiB] [--json FILE]
 #include <sys/prctl.h>
@@ -22,7 +23,8 @@ namespace {
 using namespace cokv;
 using namespace cokv::bench;
 
-constexpr std::size_t outstanding = 16;  // messages of the loop by hand
+// Messages of the loop by hand: 8 MiB of them, 16 at least and 128 at most, as many as a transfer_group has puts.
+std::size_t outstanding(std::size_t chunk) { return std::clamp<std::size_t>((8 << 20) / chunk, 16, 128); }
 
 // UCX by hand: a worker that is polled, and one endpoint.
 class by_hand {
@@ -90,7 +92,7 @@ class by_hand {
     came_ = 0;
     std::deque<ucs_status_ptr_t> under_way;
     for (std::size_t moved = 0; moved < s.bytes; moved += chunk) {
-      if (under_way.size() == outstanding) finish(under_way);
+      if (under_way.size() == outstanding(chunk)) finish(under_way);
       under_way.push_back(begin(memory_.data() + moved % memory_.size(), chunk));
     }
     while (!under_way.empty()) finish(under_way);
@@ -207,7 +209,6 @@ awaitable<void> compare(link_settings s, told peer, by_hand& raw, buffer memory)
   auto off = co_await async_connect(windows, url(peer.off), options(digest_algorithm::none));
   auto on = co_await async_connect(windows, url(peer.on), options(digest_algorithm::xxh3_64));
   std::printf("ucx between two processes, %s a run, medians of %d\n\n", format_size(s.bytes).c_str(), s.repeat);
-  // Processor seconds are those of the sender.
   link_table table("ucx", "chunk", {{"raw", "active messages", true}, {"link", "link"}, {"digest", "with digests"}});
   table.heading();
   for (auto chunk : s.chunks()) {
@@ -242,6 +243,7 @@ int main(int argc, char** argv) {
   must(::pipe(ends) == 0, "pipe");
   const auto child = ::fork();
   if (child == 0) receiver(s, ends[1]);
+  count_process(child);
   ::close(ends[1]);
   told peer;
   must(::read(ends[0], &peer, sizeof peer) == sizeof peer, "starting the receiver");

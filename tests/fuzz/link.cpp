@@ -44,6 +44,9 @@ std::uint64_t most_of(const link_limits& limits, link_type type) {
       return limits.text;
     case link_type::grant:
       return limits.layout;
+    case link_type::places:
+    case link_type::dones:
+      return limits.list;
     default:
       return 0;
   }
@@ -61,6 +64,20 @@ void check_layout(bytes payload) {
   if (!layout) return reach("link: no layout");
   require(std::ranges::equal(encode(*layout), payload), "a layout is written as it was read");
   reach("link: layout");
+}
+
+void check_places(bytes payload) {
+  const auto places = decode_places(payload);
+  if (!places) return reach("link: no places");
+  require(std::ranges::equal(encode(*places), payload), "places are written as they were read");
+  reach("link: places");
+}
+
+void check_dones(bytes payload) {
+  const auto requests = decode_requests(payload);
+  if (!requests) return reach("link: no answers");
+  require(requests->size() * 8 == payload.size(), "every answer is read");
+  reach("link: answers");
 }
 
 void check_hello(bytes payload) {
@@ -124,6 +141,8 @@ log expected(const input& in, bytes wire) {
     log_frame(out, *header, right && !dropped, dropped, payload);
     if (header->type == link_type::hello && right) check_hello(payload);
     if (header->type == link_type::grant && right) check_layout(payload);
+    if (header->type == link_type::places && right) check_places(payload);
+    if (header->type == link_type::dones && right) check_dones(payload);
     reach(dropped ? "link: dropped" : !right ? "link: damaged payload" : trailer ? "link: intact" : "link: unsealed");
   }
   out.push_back(at == wire.size());

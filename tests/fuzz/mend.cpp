@@ -132,15 +132,17 @@ std::vector<std::byte> mend_link(const input& in) {
     const auto left = wire.size() - at - link_header_bytes;
     if (in.mend & fields) {
       std::copy_n(reinterpret_cast<const std::byte*>("ckvL\1"), 5, head);
-      head[5] = in_range(head[5], 1, 13);
+      head[5] = in_range(head[5], 1, 15);
       head[6] = in_range(head[6], 0, 2);
       const auto type = std::to_integer<int>(head[5]);
-      head[7] &= std::byte{type >= 2 && type <= 4};  // in place: put, get, data
+      const bool listed = type == 2 && head[7] == std::byte{3};
+      if (!listed) head[7] &= std::byte{type >= 2 && type <= 4};  // in place: put, get, data
+      if (type >= 14) head[6] = std::byte{1};                     // places and answers are sealed
       put(head + 12, std::uint32_t{0});
       const auto length = get<std::uint64_t>(head + 48);
-      if (type == 5 || type == 7 || (type >= 9 && type != 12))  // done, ping, fence, commit, open, recall
+      if (type == 5 || type == 7 || (type >= 9 && type < 14 && type != 12))  // done, ping, fence, commit, open, recall
         put(head + 48, std::uint64_t{0});
-      else if (type != 3 && head[7] == std::byte{0} && length + link_trailer_bytes > left)
+      else if (type != 3 && head[7] != std::byte{1} && length + link_trailer_bytes > left)
         put(head + 48,
             left <= link_trailer_bytes ? 0 : length % std::min<std::uint64_t>(left - link_trailer_bytes, 400));
     }

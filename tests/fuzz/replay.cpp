@@ -27,7 +27,8 @@ void replay(const std::string& target, void (*run)(fuzz::bytes), std::initialize
     CAPTURE(path.string());
     CHECK_NOTHROW(run(std::as_bytes(std::span(data))));
   }
-  for (const auto* state : states) CHECK_MESSAGE(fuzz::reached()[state] > 0, "the corpus does not reach " << std::string(state));
+  for (const auto* state : states)
+    CHECK_MESSAGE(fuzz::reached()[state] > 0, "the corpus does not reach " << std::string(state));
 }
 
 }  // namespace
@@ -49,7 +50,8 @@ TEST_CASE("fuzz: link frames of the corpus are read the same however they are cu
   replay("link", fuzz::link,
          {"link: bare frame", "link: intact", "link: unsealed", "link: damaged payload", "link: dropped",
           "link: dropped halfway", "link: refused header", "link: too large", "link: cut short", "link: hello",
-          "link: no hello", "link: layout", "link: no layout", "link: in place", "link: filled"});
+          "link: no hello", "link: layout", "link: no layout", "link: in place", "link: filled", "link: places",
+          "link: no places", "link: answers", "link: no answers"});
 }
 
 TEST_CASE("fuzz: texts of the corpus are written as they were read") {

@@ -149,6 +149,19 @@ void links() {
   add(out, {.type = recall, .code = 1, .request = 5, .window = 2, .generation = 9});
   save_wire("link", "in-place", out);
   out.clear();
+  const std::vector<detail::put_place> two = {{1, 0, 60}, {2, 200, 40}};
+  add(out, {.type = places, .algorithm = sealed}, encode(two));
+  add(out, {.type = put, .algorithm = sealed, .window = 2, .generation = 9, .offset = 2, .listed = true},
+      bytes(100, std::byte{5}));
+  add(out, {.type = dones, .algorithm = sealed, .code = 12}, encode_requests(two));
+  save_wire("link", "joined", out);
+  out[70] ^= std::byte{1};
+  save_wire("link", "joined-damaged", out);
+  out.clear();
+  add(out, {.type = places, .algorithm = sealed}, bytes(23));
+  add(out, {.type = dones, .algorithm = sealed}, bytes(9));
+  save_wire("link", "joined-nonsense", out);
+  out.clear();
   add(out, {.type = get, .length = std::uint64_t{1} << 60});
   save_wire("link", "large", out);
   const std::string_view raw(reinterpret_cast<const char*>(payload.data()), payload.size());

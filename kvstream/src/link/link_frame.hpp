@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "cokv/kvstream/digest.hpp"
 #include "cokv/runtime/asio.hpp"
@@ -26,6 +27,8 @@ enum class link_type : std::uint8_t {
   open = 11,    // the memory of a window is asked for, to be accessed in place; `code`: how
   grant = 12,   // what answers that: where in which memory the window lies; memory itself is passed beside the bytes
   recall = 13,  // of what was granted: answered when it is not touched any more; `code`: as in open
+  places = 14,  // of several puts, whose bytes one frame brings that follows
+  dones = 15,   // several done of the same `code`
 };
 
 struct link_header {
@@ -37,6 +40,7 @@ struct link_header {
   std::uint64_t length = 0;  // bytes of payload; of a get: bytes asked for
   bool in_place = false;     // of put, get and data: who puts or gets copies by itself, no payload is sent
   bool carried = false;      // of put and data: the bytes come beside the connection; of a get: they may
+  bool listed = false;       // of put: these are the bytes of so many puts as `offset` says, by the last places
   friend bool operator==(const link_header&, const link_header&) = default;
 
   bool has_payload() const noexcept { return type != link_type::get && length > 0 && !in_place && !carried; }
@@ -50,6 +54,20 @@ constexpr std::uint8_t link_version = 1;
 constexpr std::size_t link_header_bytes = 64;
 constexpr std::size_t link_trailer_bytes = 8;
 using link_head = std::array<std::byte, link_header_bytes>;
+
+// One put of several: of the payload of `places`.
+struct put_place {
+  std::uint64_t request = 0, offset = 0, length = 0;
+  friend bool operator==(const put_place&, const put_place&) = default;
+};
+constexpr std::size_t most_listed = 32;  // puts in one frame, and answers
+
+std::vector<std::byte> encode(std::span<const put_place> places);
+// errc::protocol: none, too many, one without bytes, or more than a window can hold.
+result<std::vector<put_place>> decode_places(std::span<const std::byte> bytes);
+// Of the payload of `dones`.
+std::vector<std::byte> encode_requests(std::span<const put_place> answered);
+result<std::vector<std::uint64_t>> decode_requests(std::span<const std::byte> bytes);
 
 link_head encode(const link_header& header) noexcept;
 // errc::digest_mismatch, then errc::protocol (not a frame), errc::unsupported (another version or digest).

@@ -9,11 +9,15 @@
 namespace cokv::detail {
 namespace {
 
-constexpr std::size_t inbox_bytes = std::size_t{64} << 10;
+constexpr std::size_t inbox_bytes = std::size_t{16} << 10;
 // Payloads with less to come are read with what follows them, and copied: a system call costs more.
 constexpr std::uint64_t least_direct = 16 << 10;
 // A read or write is digested while its bytes are in the cache.
-constexpr std::uint64_t most_at_once = 512 << 10;
+constexpr std::uint64_t most_digested = 512 << 10;
+// Beside a payload, what says where it goes fits into the same write.
+constexpr std::uint64_t most_said = 4 << 10;
+// Where messages carry the stream, each is as large as it may be.
+constexpr std::uint64_t most_undigested = (1 << 20) + most_said;
 constexpr std::size_t most_parts = 60;  // of the 64 of a call
 
 // The peer has closed its end, or the system did it for a process that is dead. Other errors are ours.
@@ -29,6 +33,7 @@ error_code broken(error_code ec) {
 link_lane::link_lane(byte_stream stream, const link_options& options)
     : stream_(std::move(stream)),
       silence_(options.silence),
+      most_at_once_(stream_.keeps() && options.digest == digest_algorithm::none ? most_undigested : most_digested),
       parser_({.chunk = options.chunk, .message = max_link_message}),
       inbox_(inbox_bytes),
       executor_(stream_.get_executor()) {}
@@ -38,7 +43,7 @@ awaitable<error_code> link_lane::read_some() {
   into_.clear();
   std::uint64_t direct = 0;
   if (const auto room = parser_.room(); room >= least_direct) {
-    direct = parser_.list_room(most_at_once, most_parts, into_);
+    direct = parser_.list_room(most_at_once_, most_parts, into_);
     if (direct == room) into_.push_back(asio::buffer(inbox_));
   } else {
     into_.push_back(asio::buffer(inbox_));
@@ -76,7 +81,7 @@ awaitable<error_code> link_lane::greet(link_hello mine) {
 
 awaitable<error_code> link_lane::flush() {
   while (!queue_.empty()) {
-    auto n = co_await stream_.async_write_some(queue_.next(most_at_once), as_result);
+    auto n = co_await stream_.async_write_some(queue_.next(most_at_once_), as_result);
     if (!n) co_return n.error();
     queue_.written(*n);
   }
@@ -115,6 +120,7 @@ void link_lane::run(std::shared_ptr<link_session> session) {
   const auto ex = stream_.get_executor();
   heard_ = wrote_ = clock::of(ex).now();
   running_ = true;
+  queue_.join_up_to(std::min(session->chunk(), most_at_once_ - most_said));
   tasks_ = 3;
   // Each holds the lane and the session until it ends.
   auto keep = [](std::shared_ptr<link_lane> lane, std::shared_ptr<link_session> s,
@@ -246,14 +252,14 @@ awaitable<void> link_lane::write(std::shared_ptr<link_session> session) {
       continue;
     }
     // Whoever is ready to add more goes first: a system call costs as much as many frames.
-    for (std::size_t had = 0; queue_.size() > had && queue_.weight() < most_at_once && !stopped_;) {
-      had = queue_.size();
+    for (std::uint64_t had = 0; queue_.weight() > had && queue_.weight() < most_at_once_ && !stopped_;) {
+      had = queue_.weight();
       co_await asio::post(asio::deferred);
     }
     if (stopped_ && !leaving_) break;  // meanwhile
     writing_ = true;
     wrote_ = clock::of(stream_.get_executor()).now();
-    const auto bytes = queue_.next(most_at_once);
+    const auto bytes = queue_.next(most_at_once_);
     if (stream_.keeps()) stream_.keep(queue_.listed());
     auto n = co_await stream_.async_write_some(
         bytes, as_result(asio::bind_cancellation_slot(stop_writing_.slot(), asio::use_awaitable)));

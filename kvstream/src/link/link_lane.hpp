@@ -51,6 +51,7 @@ class link_lane final : public link_lane_base, public std::enable_shared_from_th
 
   byte_stream stream_;
   duration silence_;
+  std::uint64_t most_at_once_;
   link_parser parser_;
   std::vector<std::byte> inbox_;
   std::span<const std::byte> unread_;  // of inbox_

@@ -48,6 +48,10 @@ std::size_t link_parser::feed_header(std::span<const std::byte> in) {
     case link_type::grant:
       most = limits_.layout;
       break;
+    case link_type::places:
+    case link_type::dones:
+      most = limits_.list;
+      break;
     case link_type::open:
     case link_type::recall:
     case link_type::done:

@@ -18,6 +18,7 @@ struct link_limits {
   std::uint64_t message = std::uint64_t{64} << 10;  // of message
   std::uint64_t text = std::uint64_t{64} << 10;     // of hello and goodbye
   std::uint64_t layout = std::uint64_t{4} << 20;    // of grant
+  std::uint64_t list = 1024;                        // of places and dones
 };
 
 class link_parser {

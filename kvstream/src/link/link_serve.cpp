@@ -20,6 +20,8 @@ error_code link_session::place(link_lane_base& lane, link_parser& parser) {
   switch (parser.header().type) {
     case link_type::grant:
     case link_type::message:
+    case link_type::places:
+    case link_type::dones:
     case link_type::goodbye:
       return parser.keep(), error_code();
     case link_type::put:
@@ -33,20 +35,39 @@ error_code link_session::place(link_lane_base& lane, link_parser& parser) {
 
 error_code link_session::place_put(link_lane_base& lane, link_parser& parser) {
   const auto& h = parser.header();
-  auto window = windows_->find(window_of(h), window_access::put, h.offset, h.length);
+  // Of several, whose places are not there: it comes again, having waited for room, or they were never said.
+  if (!h.listed || !lane.announced.empty()) lane.puts.clear();
+  if (!h.listed) lane.puts.push_back({{h.request, h.offset, h.length}, {}});
+  for (const auto& p : std::exchange(lane.announced, {})) lane.puts.push_back({p, {}});
+  std::uint64_t bytes = 0;
+  for (const auto& p : lane.puts) bytes += p.length;
+  if (bytes != h.length || (h.listed && h.offset != lane.puts.size())) return errc::protocol;
+
+  std::shared_ptr<window_state> window;
+  std::vector<buffer> target;
+  error_code refused = error_;
+  for (auto& p : lane.puts) {
+    auto found = windows_->find(window_of(h), window_access::put, p.offset, p.length);
+    p.refused = found ? error_code() : found.error();
+    if (found) window = std::move(*found);
+    if (found)
+      append_range_of(target, *window, p.offset, p.length);
+    else if (lane.puts.size() > 1)  // its bytes come between those of others, and go nowhere
+      target.push_back(buffer::host(p.length));
+    if (!refused) refused = p.refused;
+  }
   lane.in = {.staged = std::move(lane.in.staged)};
   // Who verifies what it is sent takes nothing unverified.
   const bool bare = h.algorithm == digest_algorithm::none && options_.digest != digest_algorithm::none;
-  if (error_ || !window || bare) {
-    lane.in.refused = error_ ? error_ : !window ? window.error() : make_error_code(errc::unsupported);
+  if (error_ || !window || bare || (refused && !on_host(target))) {
+    lane.in.refused = refused ? refused : make_error_code(errc::unsupported);
     parser.discard();
     return {};
   }
-  auto target = range_of(**window, h.offset, h.length);
   receive_into(lane, parser, target);
   if (lane.in.waits || lane.in.refused) return {};
   lane.in.target = std::move(target);
-  lane.in.use = std::make_unique<window_use>(std::move(*window), window_access::put, [&lane] { lane.drop_incoming(); });
+  lane.in.use = std::make_unique<window_use>(std::move(window), window_access::put, [&lane] { lane.drop_incoming(); });
   return {};
 }
 
@@ -64,8 +85,10 @@ error_code link_session::place_data(link_lane_base& lane, link_parser& parser) {
 error_code link_session::arrived(link_lane_base& lane, link_parser& parser) {
   const auto& h = parser.header();
   const bool asks = h.type != link_type::data && h.type != link_type::done && h.type != link_type::goodbye &&
-                    h.type != link_type::grant;
-  if (asks) ++lane.serving, ++serving_;
+                    h.type != link_type::grant && h.type != link_type::places && h.type != link_type::dones;
+  const auto asked_for = !asks ? 0 : h.listed ? static_cast<std::uint32_t>(lane.puts.size()) : 1;
+  lane.serving += asked_for;
+  serving_ += asked_for;
   // Answers count until their write has been seen to end, by when the peer may have asked again: hence twice. Pings and
   // fences come without credit, and what was lent may be called back all at once.
   const auto lent = lane.memory_carrier() ? 2 * lent_windows::most : 0;
@@ -88,6 +111,10 @@ error_code link_session::arrived(link_lane_base& lane, link_parser& parser) {
       return take_data(lane, parser);
     case link_type::done:
       return take_done(lane, h);
+    case link_type::places:
+      return take_places(lane, parser);
+    case link_type::dones:
+      return take_dones(lane, parser);
     case link_type::message:
       return take_message(lane, parser);
     case link_type::ping:
@@ -119,17 +146,44 @@ error_code link_session::serve_put(link_lane_base& lane, link_parser& parser) {
     auto use = std::shared_ptr<window_use>(std::move(in.use));
     use->keep();  // the device copies to the end
     land(*windows_->reach, lane, in.staged, in.target,
-         [this, &lane, use, request = h.request, length = h.length](error_code ec) mutable {
+         [this, &lane, use, puts = std::exchange(lane.puts, {}), length = h.length](error_code ec) mutable {
            if (!ec) use->window().put += length;
            use.reset();
-           answer(lane, request, ec);
+           answer_puts(lane, puts, ec);
          });
     return {};
   } else {
-    lane.in.use->window().put += h.length;
+    for (const auto& p : lane.puts)
+      if (!p.refused) lane.in.use->window().put += p.length;
   }
   lane.in = {};
-  answer(lane, h.request, ec);
+  if (!h.has_payload()) return answer(lane, h.request, ec), error_code();
+  answer_puts(lane, lane.puts, ec);
+  lane.puts.clear();
+  return {};
+}
+
+void link_session::answer_puts(link_lane_base& lane, const std::vector<link_lane_base::put>& puts, error_code ec) {
+  for (const auto& p : puts) answer(lane, p.request, p.refused ? p.refused : ec);
+}
+
+// Verified before the first byte of theirs has a place.
+error_code link_session::take_places(link_lane_base& lane, link_parser& parser) {
+  if (!parser.intact()) return errc::digest_mismatch;
+  auto places = decode_places(parser.kept());
+  if (!places || !lane.announced.empty()) return errc::protocol;
+  lane.announced = std::move(*places);
+  return {};
+}
+
+error_code link_session::take_dones(link_lane_base& lane, link_parser& parser) {
+  if (!parser.intact()) return errc::digest_mismatch;
+  const auto requests = decode_requests(parser.kept());
+  if (!requests) return requests.error();
+  for (auto one = parser.header(); const auto request : *requests) {
+    one.request = request;
+    if (auto ec = take_done(lane, one)) return ec;
+  }
   return {};
 }
 

@@ -126,9 +126,10 @@ std::uint64_t link_session::open(pending request) {
 
 void link_session::close(std::uint64_t request, error_code ec) {
   const auto slot = static_cast<std::uint32_t>(request);
-  const auto p = std::exchange(pending_[slot], {});
+  auto p = std::exchange(pending_[slot], {});
   free_.push_back(slot);
   if (p.job) p.job->end_frame(ec);
+  p.waiter.complete_all(ec);
 }
 
 void link_session::answered(link_lane_base& lane, std::uint32_t n) noexcept {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cokv/kvstream/peer_link.hpp"
+#include "cokv/kvstream/transfer.hpp"
 #include "cokv/runtime/channel.hpp"
 #include "cokv/runtime/detail/background.hpp"
 #include "cokv/runtime/result.hpp"
@@ -55,12 +56,17 @@ class link_lane_base {
     buffer staged;       // where it is read to, when the target is a device's
     bool waits = false;  // for that
   } in;
-  std::uint32_t copying = 0;       // copies of the device into or out of the peer's memory
-  std::uint32_t landing = 0;       // frames that the device still copies to their place, or whose bytes are carried
-  std::optional<error_code> over;  // ended, but for those
-  std::uint32_t serving = 0;       // requests of the peer whose answers are not written yet
-  time_point heard_answer{};       // to a request of ours
-  std::uint32_t number = 0;        // of the connections of its link
+  struct put : put_place {
+    error_code refused;
+  };
+  std::vector<put_place> announced;  // the next put brings their bytes
+  std::vector<put> puts;             // whose bytes come in now
+  std::uint32_t copying = 0;         // copies of the device into or out of the peer's memory
+  std::uint32_t landing = 0;         // frames that the device still copies to their place, or whose bytes are carried
+  std::optional<error_code> over;    // ended, but for those
+  std::uint32_t serving = 0;         // requests of the peer whose answers are not written yet
+  time_point heard_answer{};         // to a request of ours
+  std::uint32_t number = 0;          // of the connections of its link
 };
 
 class link_session : public std::enable_shared_from_this<link_session> {
@@ -74,6 +80,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
 
   // Lane 0 first. False when the link is down already, or has had this one.
   bool add(std::shared_ptr<link_lane_base> lane, std::uint32_t number);
+  std::uint64_t chunk() const noexcept { return chunk_; }
   std::size_t lanes() const noexcept { return lanes_up_; }
   std::uint32_t next_number() const noexcept { return static_cast<std::uint32_t>(lanes_.size()); }
   // What is in memory that it takes is carried by it, once meet() has completed. Before the first lane runs.
@@ -100,6 +107,14 @@ class link_session : public std::enable_shared_from_this<link_session> {
 
   awaitable<error_code> put(window_ref to, std::uint64_t offset, std::vector<buffer> pieces, event begin);
   awaitable<error_code> get(window_ref from, std::uint64_t offset, std::vector<buffer> pieces, event begin);
+  // One piece, and nothing to wait for but the answer: link_at_once.cpp.
+  bool at_once(const window_ref& window, const buffer& chunk) const;
+  void begin_put(const window_ref& to, std::uint64_t offset, buffer chunk, transfer_done done) {
+    begin(asked::put, to, offset, std::move(chunk), std::move(done));
+  }
+  void begin_get(const window_ref& from, std::uint64_t offset, buffer chunk, transfer_done done) {
+    begin(asked::get, from, offset, std::move(chunk), std::move(done));
+  }
   awaitable<error_code> commit(window_ref to);
   awaitable<error_code> send(link_message message);
   awaitable<result<link_message>> receive();
@@ -114,13 +129,19 @@ class link_session : public std::enable_shared_from_this<link_session> {
 
  private:
   enum class asked : std::uint8_t { nothing, put, get, landing, commit, message, fence, open, recall, copying };
+  struct waiting_transfer {
+    link_session* session = nullptr;
+    std::uint64_t request = 0;
+  };
+  using transfer_waiter = operation<void(error_code), waiting_transfer>;
   struct pending {  // a request of ours
     asked what = asked::nothing;
     std::uint32_t serial = 0;
     link_lane_base* lane = nullptr;  // null: it broke, and is being fenced
     std::uint32_t number = 0;        // of that lane; of a fence, of the one it is about
     std::shared_ptr<link_job> job;
-    std::vector<buffer> into;  // of a get
+    operation_list<transfer_waiter> waiter;  // in place of a job
+    std::vector<buffer> into;                // of a get
     std::uint64_t offset = 0, length = 0;
     window_key window;                    // of a get in place, an open and a recall
     std::shared_ptr<link_job> asked_for;  // of an open
@@ -167,6 +188,8 @@ class link_session : public std::enable_shared_from_this<link_session> {
   error_code send_part(transfer& t, std::vector<buffer> part, std::uint64_t n, bool in_place, permit& credit);
   awaitable<error_code> finished(std::shared_ptr<link_job> job, std::vector<std::uint64_t> requests);
   void withdraw(const std::vector<std::uint64_t>& requests);
+  void begin(asked what, const window_ref& window, std::uint64_t offset, buffer chunk, transfer_done done);
+  void cancel(transfer_waiter& op, asio::cancellation_type_t type);
 
   // Memory of a device: link_staged.cpp.
   awaitable<result<buffer>> fetch(device_reach& through, std::vector<buffer> pieces, std::uint64_t bytes);
@@ -204,9 +227,12 @@ class link_session : public std::enable_shared_from_this<link_session> {
   // What is copied in one go.
   static constexpr std::uint64_t most_in_place = std::uint64_t{1} << 20;
 
+  error_code take_places(link_lane_base& lane, link_parser& parser);
+  error_code take_dones(link_lane_base& lane, link_parser& parser);
   error_code place_put(link_lane_base& lane, link_parser& parser);
   error_code place_data(link_lane_base& lane, link_parser& parser);
   error_code serve_put(link_lane_base& lane, link_parser& parser);
+  void answer_puts(link_lane_base& lane, const std::vector<link_lane_base::put>& puts, error_code ec);
   error_code serve_commit(link_lane_base& lane, const link_header& header);
   error_code serve_get(link_lane_base& lane, const link_header& header);
   error_code take_data(link_lane_base& lane, link_parser& parser);

@@ -1,6 +1,8 @@
 #include "link/send_queue.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <tuple>
 
 #include "detail/bytes.hpp"
 
@@ -8,6 +10,7 @@ namespace cokv::detail {
 namespace {
 
 constexpr std::size_t most_buffers = 64;
+constexpr std::size_t most_pieces = 56;  // of joined puts: they are to fit into one write
 
 std::uint64_t in_place(const outgoing_frame& frame) { return frame.header.in_place ? frame.header.length : 0; }
 
@@ -21,18 +24,84 @@ std::vector<buffer> payload_of(std::vector<std::byte> bytes) {
 }
 
 void send_queue::push(outgoing_frame frame) {
+  if (join(frame)) return;
   item i;
-  i.head = encode(frame.header);
   if (frame.header.in_place) {
     put(i.trailer.data(), frame.sealed);
     i.sealed = true;
   }
   in_place_ += in_place(frame);
-  i.total = link_header_bytes + (frame.header.has_payload() ? frame.header.length : 0) +
-            (frame.header.has_trailer() ? link_trailer_bytes : 0);
   i.frame = std::move(frame);
-  bytes_ += i.total;
+  count(i);
   items_.push_back(std::move(i));
+}
+
+// What it takes to send it.
+void send_queue::count(item& i) {
+  const auto& h = i.frame.header;
+  bytes_ -= i.total;
+  i.total = link_header_bytes + (h.has_payload() ? h.length : 0) + (h.has_trailer() ? link_trailer_bytes : 0);
+  if (const auto n = i.joined.size(); n > 1)
+    i.total += link_trailer_bytes +
+               (h.type == link_type::put ? link_header_bytes + n * sizeof(put_place) : n * sizeof(put_place::request));
+  bytes_ += i.total;
+}
+
+// With the last one that waits, if both are puts into the same window, or answers that say the same.
+bool send_queue::join(outgoing_frame& frame) {
+  if (items_.empty() || most_joined_ == 0) return false;
+  auto& i = items_.back();
+  const auto &h = frame.header, &last = i.frame.header;
+  if (i.listed || i.joined.size() == most_listed || h.type != last.type || h.code != last.code || frame.keep_alive ||
+      i.frame.keep_alive)
+    return false;
+  const auto alike = [](const link_header& a) { return std::tuple(a.window, a.generation, a.algorithm); };
+  const bool puts = h.type == link_type::put && h.has_payload() && last.has_payload() && alike(h) == alike(last) &&
+                    h.length + last.length <= most_joined_ &&
+                    i.frame.payload.size() + frame.payload.size() <= most_pieces;
+  const bool answers =
+      h.type == link_type::done && h.request != 0 && last.request != 0 && frame.answer && i.frame.answer;
+  if (!puts && !answers) return false;
+  const auto add = [&](const link_header& what, std::size_t pieces) {
+    i.joined.push_back({what.request, what.offset, what.length});
+    i.pieces.push_back(static_cast<std::uint32_t>(pieces));
+  };
+  if (i.joined.empty()) add(last, i.frame.payload.size());
+  add(h, frame.payload.size());
+  i.frame.header.length += h.length;
+  std::ranges::move(frame.payload, std::back_inserter(i.frame.payload));
+  count(i);
+  return true;
+}
+
+// Nothing joins it, and nothing leaves it, from here on.
+void send_queue::begin(item& i) {
+  i.listed = true;
+  auto& h = i.frame.header;
+  if (i.joined.size() == 1) {  // the others were withdrawn
+    h.request = i.joined[0].request;
+    h.offset = i.joined[0].offset;
+  } else if (h.type == link_type::done && !i.joined.empty()) {
+    i.frame.payload = payload_of(encode_requests(i.joined));
+    h = {.type = link_type::dones,
+         .algorithm = digest_algorithm::xxh3_64,
+         .code = h.code,
+         .length = i.frame.payload[0].size()};
+  } else if (!i.joined.empty()) {
+    const auto places = encode(i.joined);
+    const auto head =
+        encode({.type = link_type::places, .algorithm = digest_algorithm::xxh3_64, .length = places.size()});
+    i.before.reserve(head.size() + places.size() + link_trailer_bytes);
+    i.before.insert(i.before.end(), head.begin(), head.end());
+    i.before.insert(i.before.end(), places.begin(), places.end());
+    const auto digest = digest_of(i.before);
+    i.before.resize(i.before.size() + link_trailer_bytes);
+    put(i.before.data() + i.before.size() - link_trailer_bytes, digest);
+    h.request = 0;
+    h.offset = i.joined.size();
+    h.listed = true;
+  }
+  i.head = encode(h);
 }
 
 // Payload bytes up to there are about to be listed: their digest is made now.
@@ -62,7 +131,8 @@ std::span<const asio::const_buffer> send_queue::next(std::uint64_t most) {
   list_.clear();
   std::uint64_t skip = sent_, room = most;
   for (auto& i : items_) {
-    i.listed = true;
+    if (!list_.empty() && i.total > room && room < most / 4) break;  // rather whole in the next one
+    if (!i.listed) begin(i);
     auto add = [&](const std::byte* data, std::uint64_t n) {
       if (skip >= n) return skip -= n, true;
       if (room == 0 || list_.size() == most_buffers) return false;
@@ -73,6 +143,7 @@ std::span<const asio::const_buffer> send_queue::next(std::uint64_t most) {
       skip = 0;
       return whole;
     };
+    if (!add(i.before.data(), i.before.size())) break;
     if (!add(i.head.data(), link_header_bytes)) break;
     auto upto = i.piece_begin;  // of the payload
     skip -= std::min(skip, i.piece_begin);
@@ -109,21 +180,25 @@ std::uint32_t send_queue::written(std::uint64_t n) {
   sent_ += n;
   while (!items_.empty() && sent_ >= items_.front().total) {
     sent_ -= items_.front().total;
-    answers += items_.front().frame.answer;
+    if (items_.front().frame.answer)
+      answers += std::max<std::uint32_t>(1, static_cast<std::uint32_t>(items_.front().joined.size()));
     in_place_ -= in_place(items_.front().frame);
     items_.pop_front();
   }
   if (items_.empty()) return answers;
   auto& i = items_.front();
   while (i.piece < i.frame.payload.size() &&
-         sent_ >= link_header_bytes + i.piece_begin + i.frame.payload[i.piece].size())
+         sent_ >= i.before.size() + link_header_bytes + i.piece_begin + i.frame.payload[i.piece].size())
     i.piece_begin += i.frame.payload[i.piece++].size();
   return answers;
 }
 
 bool send_queue::withdraw(link_type type, std::uint64_t request) {
   for (auto i = items_.rbegin(); i != items_.rend() && !i->listed; ++i) {
-    if (i->frame.header.request != request || i->frame.header.type != type) continue;
+    if (i->joined.size() > 1 && i->frame.header.type == type && withdraw_joined(*i, request)) return true;
+    const auto& h = i->frame.header;
+    if (i->joined.size() > 1 || h.type != type || (i->joined.empty() ? h.request : i->joined[0].request) != request)
+      continue;
     bytes_ -= i->total;
     in_place_ -= in_place(i->frame);
     const auto gone = std::move(i->frame);  // what it keeps alive may look at the queue
@@ -131,6 +206,19 @@ bool send_queue::withdraw(link_type type, std::uint64_t request) {
     return true;
   }
   return false;
+}
+
+bool send_queue::withdraw_joined(item& i, std::uint64_t request) {
+  std::size_t at = 0;
+  auto piece = i.frame.payload.begin();
+  while (at < i.joined.size() && i.joined[at].request != request) piece += i.pieces[at++];
+  if (at == i.joined.size()) return false;
+  i.frame.header.length -= i.joined[at].length;
+  i.frame.payload.erase(piece, piece + i.pieces[at]);
+  i.joined.erase(i.joined.begin() + static_cast<std::ptrdiff_t>(at));
+  i.pieces.erase(i.pieces.begin() + static_cast<std::ptrdiff_t>(at));
+  count(i);
+  return true;
 }
 
 void send_queue::keep_begun() {

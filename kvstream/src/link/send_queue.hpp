@@ -1,5 +1,6 @@
 // The frames that wait to be written to one connection, as the buffers of the next write: many small frames in one
-// system call, a large one in pieces that are digested just before they are written, while they are in the cache.
+// system call, a large one in pieces that are digested just before they are written, while they are in the cache. Puts
+// into one window that wait here together, and answers, become one frame.
 // Pure. Payloads are referenced until their last byte is written.
 //
 //     queue.push({header, pieces});
@@ -29,6 +30,8 @@ std::vector<buffer> payload_of(std::vector<std::byte> bytes);
 
 class send_queue {
  public:
+  // Puts of so many bytes together may become one; 0: what is pushed stays as it is.
+  void join_up_to(std::uint64_t most) noexcept { most_joined_ = most; }
   void push(outgoing_frame frame);
 
   bool empty() const noexcept { return items_.empty(); }
@@ -60,13 +63,21 @@ class send_queue {
     std::uint64_t piece_begin = 0;  // and where in the payload it begins
     bool listed = false;
     bool sealed = false;
+    std::vector<put_place> joined;      // of several puts or answers,
+    std::vector<std::uint32_t> pieces;  // so many pieces of the payload each
+    std::vector<std::byte> before;      // the frame with their places
   };
+  bool join(outgoing_frame& frame);
+  void count(item& i);
+  static void begin(item& i);
+  bool withdraw_joined(item& i, std::uint64_t request);
   void digest(item& i, std::uint64_t upto);
 
   std::list<item> items_;   // buffers of a write under way point into them
   std::uint64_t sent_ = 0;  // of the front item
   std::uint64_t bytes_ = 0;
   std::uint64_t in_place_ = 0;
+  std::uint64_t most_joined_ = 0;
   digest_state digest_;  // of the last listed item: items are listed one after the other
   std::vector<asio::const_buffer> list_;
 };

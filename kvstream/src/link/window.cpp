@@ -21,11 +21,15 @@ void append_range(std::vector<buffer>& out, const buffer& piece, std::uint64_t b
 
 std::vector<buffer> range_of(const window_state& w, std::uint64_t offset, std::uint64_t length) {
   std::vector<buffer> out;
-  if (length == 0) return out;
+  append_range_of(out, w, offset, length);
+  return out;
+}
+
+void append_range_of(std::vector<buffer>& out, const window_state& w, std::uint64_t offset, std::uint64_t length) {
+  if (length == 0) return;
   auto i = static_cast<std::size_t>(std::ranges::upper_bound(w.begins, offset) - w.begins.begin()) - 1;
   for (; i < w.pieces.size() && w.begins[i] < offset + length; ++i)
     append_range(out, w.pieces[i], w.begins[i], offset, offset + length);
-  return out;
 }
 
 std::vector<buffer> range_of(const std::vector<buffer>& pieces, std::uint64_t offset, std::uint64_t length) {

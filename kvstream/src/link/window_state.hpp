@@ -88,6 +88,7 @@ class window_registry : public std::enable_shared_from_this<window_registry> {
 
 // [offset, offset + length) of pieces that lie one behind the other.
 std::vector<buffer> range_of(const window_state& w, std::uint64_t offset, std::uint64_t length);
+void append_range_of(std::vector<buffer>& out, const window_state& w, std::uint64_t offset, std::uint64_t length);
 std::vector<buffer> range_of(const std::vector<buffer>& pieces, std::uint64_t offset, std::uint64_t length);
 
 }  // namespace cokv::detail

@@ -1,6 +1,22 @@
 #include "cokv/kvstream/transfer_group.hpp"
 
 namespace cokv {
+namespace {
+
+// Ends a transfer that is no coroutine.
+struct flush_done : detail::operation_done {
+  permit turn;
+  std::shared_ptr<std::uint64_t> moved;
+  std::uint64_t bytes = 0;
+
+  void operator()(error_code ec) {
+    if (!ec) *moved += bytes;
+    turn.release();
+    detail::operation_done::operator()(ec);
+  }
+};
+
+}  // namespace
 
 transfer_group::transfer_group(sink to, transfer_group_options options)
     : task_group(task_group_options{.limit = 2 * options.in_flight + 2}),  // one that ends is a child a little longer
@@ -9,19 +25,36 @@ transfer_group::transfer_group(sink to, transfer_group_options options)
       room_(std::make_unique<semaphore>(to_.get_executor(), options.in_flight)) {}
 
 awaitable<void> transfer_group::begin(awaitable<result<transferred>> transfer) {
-  permit turn = co_await room_->async_acquire();
-  auto run = [](awaitable<result<transferred>> moving, permit,
-                std::shared_ptr<std::uint64_t> bytes) -> awaitable<error_code> {
+  run(std::move(transfer), co_await room_->async_acquire());
+}
+
+void transfer_group::run(awaitable<result<transferred>> transfer, permit turn) {
+  auto body = [](awaitable<result<transferred>> moving, permit,
+                 std::shared_ptr<std::uint64_t> bytes) -> awaitable<error_code> {
     auto moved = co_await std::move(moving);
     if (!moved) co_return moved.error();
     *bytes += moved->bytes;
     co_return error_code();
   };
-  spawn(run(std::move(transfer), std::move(turn), bytes_));
+  spawn(body(std::move(transfer), std::move(turn), bytes_));
 }
 
 awaitable<void> transfer_group::flush(buffer chunk, std::uint64_t offset, event begin_at) {
-  return begin(detail::flush(std::move(chunk), to_, offset, std::move(begin_at), options_.level));
+  const auto at_once = [&] { return detail::flushes_at_once(chunk, to_, offset, begin_at, options_.level); };
+  if (!at_once())
+    co_return co_await begin(detail::flush(std::move(chunk), to_, offset, std::move(begin_at), options_.level));
+  auto turn = room_->try_acquire();
+  if (!turn) {
+    turn = co_await room_->async_acquire();
+    if (!at_once()) {
+      run(detail::flush(std::move(chunk), to_, offset, std::move(begin_at), options_.level), std::move(*turn));
+      co_return;
+    }
+  }
+  auto child = open();
+  if (!child) co_return;
+  const auto bytes = chunk.size();
+  to_.backend()->begin_put(offset, std::move(chunk), flush_done{{std::move(child)}, std::move(*turn), bytes_, bytes});
 }
 
 awaitable<void> transfer_group::flush_alone(buffer chunk, std::uint64_t offset, event begin_at) {

@@ -92,11 +92,20 @@ TEST_CASE("link_frame: whatever byte of a header is another one, it is refused")
   };
   CHECK(sealed(4, 2) == errc::unsupported);
   CHECK(sealed(5, 0) == errc::protocol);
-  CHECK(sealed(5, 14) == errc::protocol);
+  CHECK(sealed(5, 16) == errc::protocol);
+  CHECK(!sealed(5, 14));
   CHECK(sealed(5, 7) == errc::protocol);  // a ping with a payload
   CHECK(sealed(6, 2) == errc::unsupported);
   CHECK(sealed(7, 2) == errc::protocol);  // beside the connection, and with a digest
-  CHECK(sealed(7, 3) == errc::protocol);
+  CHECK(!sealed(7, 3));
+  CHECK(sealed(7, 4) == errc::protocol);
+  for (auto type : {link_type::get, link_type::data, link_type::message, link_type::done})
+    CHECK(decode_link(encode({.type = type, .length = 5, .listed = true})).error() == errc::protocol);
+  CHECK(decode_link(encode({.type = link_type::put, .listed = true})).error() == errc::protocol);  // nothing
+  for (auto type : {link_type::places, link_type::dones}) {
+    CHECK(decode_link(encode({.type = type, .length = 24})).error() == errc::protocol);  // nobody could verify it
+    CHECK(decode_link(encode({.type = type, .algorithm = digest_algorithm::xxh3_64})).error() == errc::protocol);
+  }
   for (auto type : {link_type::message, link_type::done, link_type::commit, link_type::grant})
     CHECK(decode_link(encode({.type = type, .in_place = true})).error() == errc::protocol);
   for (auto type : {link_type::message, link_type::done, link_type::goodbye})
@@ -296,6 +305,126 @@ TEST_CASE("send_queue: what has begun stays, what has not can be taken back") {
   queue.keep_begun();
   CHECK(queue.size() == 2);
   CHECK(queue.bytes() == 1072 - 100 + 64);
+}
+
+TEST_CASE("send_queue: puts that wait together, and answers, become one frame of known bytes") {
+  send_queue queue;
+  queue.join_up_to(1000);
+  auto bytes = buffer::host(5);
+  for (int i = 0; i < 5; ++i) bytes.bytes()[i] = static_cast<std::byte>('a' + i);
+  const auto put = [&](std::uint64_t request, std::uint64_t offset, buffer b) {
+    queue.push({.header = {.type = link_type::put,
+                           .algorithm = digest_algorithm::xxh3_64,
+                           .request = request,
+                           .window = 5,
+                           .generation = 0x0102030405060708,
+                           .offset = offset,
+                           .length = b.size()},
+                .payload = {b}});
+  };
+  put(std::uint64_t{1} << 32, 16, bytes.slice(0, 3));
+  put(std::uint64_t{2} << 32, 64, bytes.slice(3, 2));
+  CHECK(queue.size() == 1);
+  std::mt19937_64 random(1);
+  CHECK(to_hex(written(queue, random)) == golden_hex("link puts"));
+  for (std::uint64_t r = 1; r <= 2; ++r)
+    queue.push({.header = {.type = link_type::done, .request = r << 32}, .answer = true});
+  CHECK(queue.size() == 1);
+  std::uint64_t n = 0;
+  std::vector<std::byte> out;
+  for (auto part : queue.next(1000)) {
+    const auto* at = static_cast<const std::byte*>(part.data());
+    out.insert(out.end(), at, at + part.size());
+    n += part.size();
+  }
+  CHECK(to_hex(out) == golden_hex("link dones"));
+  CHECK(queue.written(n - 1) == 0);
+  CHECK(queue.written(1) == 2);
+}
+
+TEST_CASE("send_queue: what joined others can be taken back, and other frames join none") {
+  std::mt19937_64 random(11);
+  const auto fresh = [&](send_queue& queue, std::uint64_t request, auto change) {
+    auto header = put_of(100);
+    header.request = request;
+    header.offset = request * 100;
+    change(header);
+    auto data = random_bytes(header.length, random);
+    queue.push({.header = header, .payload = {data.slice(0, 30), data.slice(30, header.length - 30)}});
+  };
+  const auto as_it_is = [](link_header&) {};
+  for (unsigned gone = 0; gone < 16; ++gone) {
+    send_queue queue;
+    queue.join_up_to(400);
+    for (std::uint64_t r = 0; r < 4; ++r) fresh(queue, r, as_it_is);
+    CHECK(queue.size() == 1);
+    std::vector<std::uint64_t> left;
+    for (std::uint64_t r = 0; r < 4; ++r) {
+      if (gone >> r & 1)
+        CHECK(queue.withdraw(link_type::put, r));
+      else
+        left.push_back(r);
+    }
+    CHECK(!queue.withdraw(link_type::put, 9));
+    CHECK(queue.empty() == left.empty());
+    const auto bytes = written(queue, random);
+    link_parser parser;
+    std::vector<std::uint64_t> came;
+    for (std::span<const std::byte> in = bytes; !in.empty();) {
+      if (parser.at() == link_parser::state::place) parser.keep();
+      in = in.subspan(parser.feed(in));
+      if (parser.at() != link_parser::state::frame) continue;
+      CHECK(parser.intact());
+      const auto& h = parser.header();
+      if (h.type == link_type::places) {
+        for (const auto& p : decode_places(parser.kept()).value()) {
+          CHECK(p.offset == p.request * 100);
+          CHECK(p.length == 100);
+          came.push_back(p.request);
+        }
+      } else if (h.listed) {
+        CHECK(h.offset == came.size());
+        CHECK(h.length == came.size() * 100);
+      } else {
+        CHECK(h.offset == h.request * 100);
+        came.push_back(h.request);
+      }
+      parser.next();
+    }
+    CHECK(came == left);
+  }
+  send_queue queue;
+  queue.join_up_to(400);
+  fresh(queue, 1, as_it_is);
+  fresh(queue, 2, [](auto& h) { h.window = 4; });
+  fresh(queue, 3, [](auto& h) { h.window = 4, h.generation = 1; });
+  fresh(queue, 4, [](auto& h) { h.window = 4, h.generation = 1, h.algorithm = digest_algorithm::none; });
+  fresh(queue, 5,
+        [](auto& h) { h.window = 4, h.generation = 1, h.algorithm = digest_algorithm::none, h.length = 301; });
+  CHECK(queue.size() == 5);
+  queue.push({.header = {.type = link_type::done, .request = 1}, .answer = true});
+  queue.push({.header = {.type = link_type::done, .code = 2, .request = 2}, .answer = true});
+  queue.push({.header = {.type = link_type::done, .code = 2, .request = 0}, .answer = true});  // of a ping
+  CHECK(queue.size() == 8);
+  for (std::uint64_t r = 0; r < 2 * most_listed; ++r)
+    queue.push({.header = {.type = link_type::done, .request = r + 1}, .answer = true});
+  CHECK(queue.size() == 10);
+  queue.next(100);
+  fresh(queue, 6, as_it_is);
+  CHECK(queue.size() == 11);
+}
+
+TEST_CASE("link_frame: places and answers are read as they were written, and nothing else is") {
+  const std::vector<put_place> places = {{1, 2, 3}, {4, 5, 6}};
+  CHECK(decode_places(encode(places)).value() == places);
+  CHECK(decode_requests(encode_requests(places)).value() == std::vector<std::uint64_t>{1, 4});
+  const std::vector<put_place> many(most_listed + 1, {1, 2, 3});
+  CHECK(decode_places(encode(many)).error() == errc::protocol);
+  CHECK(decode_requests(encode_requests(many)).error() == errc::protocol);
+  for (std::size_t n : {0, 1, 23, 25}) CHECK(decode_places(std::vector<std::byte>(n)).error() == errc::protocol);
+  for (std::size_t n : {0, 7, 9}) CHECK(decode_requests(std::vector<std::byte>(n)).error() == errc::protocol);
+  CHECK(decode_places(encode(std::vector<put_place>{{1, 2, 0}})).error() == errc::protocol);
+  CHECK(decode_places(encode(std::vector<put_place>{{1, 2, ~0ull}})).error() == errc::protocol);
 }
 
 TEST_CASE("hello: reads back as it was, and nothing else reads as one") {

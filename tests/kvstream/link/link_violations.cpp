@@ -79,6 +79,15 @@ TEST_CASE("link violations: each ends the link, says what it was, and leaves the
   const auto xxh3 = digest_algorithm::xxh3_64;
   auto damaged = frame({.type = link_type::message, .algorithm = xxh3, .request = 1}, bytes(10));
   damaged[70] ^= std::byte{1};
+  const auto places = [&](std::vector<put_place> of) {
+    return frame({.type = link_type::places, .algorithm = xxh3}, encode(of));
+  };
+  const auto listed = [&](std::uint64_t n, std::size_t length) {
+    return frame({.type = link_type::put, .algorithm = xxh3, .window = 99, .offset = n, .listed = true}, bytes(length));
+  };
+  const auto both = [](bytes a, const bytes& b) { return a.insert(a.end(), b.begin(), b.end()), a; };
+  auto damaged_places = places({{1, 0, 5}, {2, 9, 5}});
+  damaged_places[70] ^= std::byte{1};
   auto bad_head = frame({.type = link_type::ping});
   bad_head[20] ^= std::byte{1};
   for (const auto& r : {
@@ -90,6 +99,22 @@ TEST_CASE("link violations: each ends the link, says what it was, and leaves the
            row{"a get beyond everything",
                frame({.type = link_type::get, .request = 1, .offset = ~0ull, .length = 4096}),
                {}},
+           row{"several puts into no window", both(places({{1, 0, 5}, {2, 9, 5}}), listed(2, 10)), {}},
+           row{"bytes of several puts, and no places", listed(2, 10), errc::protocol},
+           row{"the same places twice", both(both(places({{1, 0, 5}, {2, 9, 5}}), listed(2, 10)), listed(2, 10)),
+               errc::protocol},
+           row{"places of more bytes than come", both(places({{1, 0, 5}, {2, 9, 6}}), listed(2, 10)), errc::protocol},
+           row{"places of fewer", both(places({{1, 0, 5}, {2, 9, 4}}), listed(2, 10)), errc::protocol},
+           row{"places whose bytes wrap around", both(places({{1, 0, ~0ull}, {2, 9, 11}}), listed(2, 10)),
+               errc::protocol},
+           row{"another number of places", both(places({{1, 0, 5}, {2, 9, 5}}), listed(3, 10)), errc::protocol},
+           row{"places behind places", both(places({{1, 0, 5}}), places({{2, 0, 5}})), errc::protocol},
+           row{"no places", frame({.type = link_type::places, .algorithm = xxh3}, bytes(23)), errc::protocol},
+           row{"damaged places", damaged_places, errc::digest_mismatch},
+           row{"answers to nothing", frame({.type = link_type::dones, .algorithm = xxh3}, bytes(16)), {}},
+           row{"answers to nothing that was asked",
+               frame({.type = link_type::dones, .algorithm = xxh3}, bytes(16, std::byte{1})), errc::protocol},
+           row{"half an answer", frame({.type = link_type::dones, .algorithm = xxh3}, bytes(12)), errc::protocol},
            row{"a second hello", hello(), errc::protocol},
            row{"data that nobody asked for", frame({.type = link_type::data, .request = 1}, bytes(10)), errc::protocol},
            row{"an empty answer to nothing", frame({.type = link_type::data, .request = 1}), errc::protocol},

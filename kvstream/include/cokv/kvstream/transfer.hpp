@@ -42,6 +42,8 @@ inline event after(event e) { return e; }
 
 namespace detail {
 
+using transfer_done = asio::any_completion_handler<void(error_code)>;
+
 class sink_backend {
  public:
   virtual ~sink_backend() = default;
@@ -51,6 +53,10 @@ class sink_backend {
   // The pieces lie together from `offset`. Checked: they fit. The rest of the table above is the backend's to keep.
   virtual awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event begin) = 0;
   virtual awaitable<error_code> commit() = 0;
+  // Whether a put of this piece has nothing to wait for but its end. If so, begin_put() right behind it is put() without
+  // a coroutine.
+  virtual bool puts_at_once(const buffer&) const { return false; }
+  virtual void begin_put(std::uint64_t, buffer, transfer_done) {}
 };
 
 class source_backend {
@@ -59,6 +65,9 @@ class source_backend {
   virtual asio::any_io_executor get_executor() const = 0;
   virtual std::uint64_t size() const = 0;
   virtual awaitable<error_code> get(std::uint64_t offset, std::vector<buffer> pieces, event begin) = 0;
+  // As in a sink_backend.
+  virtual bool gets_at_once(const buffer&) const { return false; }
+  virtual void begin_get(std::uint64_t, buffer, transfer_done) {}
 };
 
 // Waits for a transfer that runs: a cancellation with total or partial in it lets it drain, terminal alone does not.
@@ -113,7 +122,12 @@ namespace detail {
 using transfer_handler = asio::any_completion_handler<void(error_code, transferred)>;
 awaitable<result<transferred>> flush(buffer chunk, sink to, std::uint64_t offset, event begin, completion_level level);
 awaitable<result<transferred>> fetch(source from, std::uint64_t offset, buffer chunk, event begin);
+void start_flush(buffer chunk, sink to, std::uint64_t offset, event begin, completion_level level, transfer_handler h);
+void start_fetch(source from, std::uint64_t offset, buffer chunk, event begin, transfer_handler h);
 void start_transfer(const asio::any_io_executor& ex, awaitable<result<transferred>> body, transfer_handler h);
+// Whether the flush is a put that is begun at once: see sink_backend.
+bool flushes_at_once(const buffer& chunk, const sink& to, std::uint64_t offset, const event& begin,
+                     completion_level level);
 
 }  // namespace detail
 
@@ -123,8 +137,8 @@ auto async_flush(buffer chunk, sink to, std::uint64_t offset, event begin = {},
                  completion_level level = completion_level::visible, Token&& token = Token()) {
   auto ex = to.get_executor();
   return detail::initiate_erased<void(error_code, transferred)>(
-      std::forward<Token>(token), ex, [ex, chunk, to, offset, begin, level](detail::transfer_handler h) {
-        detail::start_transfer(ex, detail::flush(chunk, to, offset, begin, level), std::move(h));
+      std::forward<Token>(token), ex, [chunk, to, offset, begin, level](detail::transfer_handler h) {
+        detail::start_flush(chunk, to, offset, begin, level, std::move(h));
       });
 }
 
@@ -133,8 +147,8 @@ template <class Token = asio::deferred_t>
 auto async_fetch(source from, std::uint64_t offset, buffer chunk, event begin = {}, Token&& token = Token()) {
   auto ex = from.get_executor();
   return detail::initiate_erased<void(error_code, transferred)>(
-      std::forward<Token>(token), ex, [ex, from, offset, chunk, begin](detail::transfer_handler h) {
-        detail::start_transfer(ex, detail::fetch(from, offset, chunk, begin), std::move(h));
+      std::forward<Token>(token), ex, [from, offset, chunk, begin](detail::transfer_handler h) {
+        detail::start_fetch(from, offset, chunk, begin, std::move(h));
       });
 }
 

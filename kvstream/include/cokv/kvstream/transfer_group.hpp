@@ -46,6 +46,7 @@ class transfer_group : public task_group {
 
  private:
   awaitable<void> begin(awaitable<result<transferred>> transfer);
+  void run(awaitable<result<transferred>> transfer, permit turn);
 
   sink to_;
   transfer_group_options options_;

@@ -8,10 +8,7 @@
 namespace cokv::detail {
 namespace {
 
-constexpr std::size_t least_direct = 16 << 10;  // smaller buffers are packed: a message costs more than a copy
-constexpr std::size_t most_packed = std::size_t{64} << 10;     // in one message
-constexpr std::size_t most_waiting = std::size_t{8} << 20;     // under way: more is not begun
-constexpr std::size_t largest_message = std::size_t{1} << 20;  // also what a reader has to keep at most
+constexpr std::size_t most_waiting = std::size_t{8} << 20;  // under way: more is not begun
 
 // A transfer that MPI has begun ends when it ends.
 void not_cancellable(mpi_transfer& op) {
@@ -114,34 +111,15 @@ void mpi_channel::begin_write() {
   const auto owner = std::exchange(kept_, nullptr);
   writing_ = true;
   ++lent_;  // not done before all is handed over, whatever fails meanwhile
-  for (const auto& b : from_) {
-    if (b.size() < least_direct) {
-      pack(b);
-      continue;
-    }
-    send_packed();
-    for (std::size_t at = 0; at < b.size(); at += largest_message)
-      send_direct(asio::buffer(b + at, largest_message), owner);
-  }
-  send_packed();
+  cut_into_messages(
+      from_, packing_, [&](std::vector<std::byte> bytes) { send_packed(std::move(bytes)); },
+      [&](auto pieces, std::size_t bytes) { send_direct(pieces, bytes, owner); });
   --lent_;
   if (lent_ > 0) not_cancellable(writer_.front());
   finish_write();
 }
 
-void mpi_channel::pack(const asio::const_buffer& b) {
-  if (packing_.size() + b.size() > most_packed) send_packed();
-  if (packing_.capacity() == 0 && !spare_.empty()) {
-    packing_ = std::move(spare_.back());
-    spare_.pop_back();
-  }
-  const auto* at = static_cast<const std::byte*>(b.data());
-  packing_.insert(packing_.end(), at, at + b.size());
-}
-
-void mpi_channel::send_packed() {
-  if (packing_.empty()) return;
-  auto bytes = std::exchange(packing_, {});
+void mpi_channel::send_packed(std::vector<std::byte> bytes) {
   const auto* at = bytes.data();
   const auto n = bytes.size();
   ++sending_;
@@ -149,22 +127,21 @@ void mpi_channel::send_packed() {
   port_.requests().send(at, n, rank_, there_,
                         [self = shared_from_this(), bytes = std::move(bytes)](error_code ec) mutable {
                           const auto sent = bytes.size();
-                          bytes.clear();
-                          self->spare_.push_back(std::move(bytes));
+                          self->packing_.give_back(std::move(bytes));
                           self->sent(sent, ec);
                         });
 }
 
 // Without an owner the memory is the writer's until it is sent.
-void mpi_channel::send_direct(const asio::const_buffer& b, const std::shared_ptr<void>& owner) {
+void mpi_channel::send_direct(std::span<const asio::const_buffer> pieces, std::size_t bytes,
+                              const std::shared_ptr<void>& owner) {
   ++sending_;
-  under_way_ += b.size();
+  under_way_ += bytes;
   if (!owner) ++lent_;
-  port_.requests().send(b.data(), b.size(), rank_, there_,
-                        [self = shared_from_this(), n = b.size(), owner](error_code ec) {
-                          if (!owner) --self->lent_;
-                          self->sent(n, ec);
-                        });
+  port_.requests().send(pieces, rank_, there_, [self = shared_from_this(), bytes, owner](error_code ec) {
+    if (!owner) --self->lent_;
+    self->sent(bytes, ec);
+  });
 }
 
 void mpi_channel::sent(std::size_t bytes, error_code ec) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "link/message_cut.hpp"
 #include "link/mpi/mpi_port.hpp"
 
 namespace cokv::detail {
@@ -45,9 +46,8 @@ class mpi_channel : public std::enable_shared_from_this<mpi_channel> {
  private:
   void receive(mpi_requests::arrival what);
   void begin_write();
-  void pack(const asio::const_buffer& b);
-  void send_packed();
-  void send_direct(const asio::const_buffer& b, const std::shared_ptr<void>& owner);
+  void send_packed(std::vector<std::byte> bytes);
+  void send_direct(std::span<const asio::const_buffer> pieces, std::size_t bytes, const std::shared_ptr<void>& owner);
   void sent(std::size_t bytes, error_code ec);
   void finish_write();
 
@@ -73,8 +73,7 @@ class mpi_channel : public std::enable_shared_from_this<mpi_channel> {
   std::size_t lent_ = 0;       // sends of it under way
   std::size_t sending_ = 0;    // all sends under way,
   std::size_t under_way_ = 0;  // and their bytes
-  std::vector<std::byte> packing_;
-  std::vector<std::vector<std::byte>> spare_;
+  message_packing packing_{2 << 10};
   std::shared_ptr<void> kept_;
 };
 

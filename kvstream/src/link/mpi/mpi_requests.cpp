@@ -1,11 +1,18 @@
 #include "link/mpi/mpi_requests.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "cokv/runtime/detail/require.hpp"
+#include "cokv/runtime/net.hpp"
 
 namespace cokv::detail {
+namespace {
+
+constexpr std::size_t most_pieces = byte_stream::const_buffers::limit + 1;  // and what there is no room for
+
+}  // namespace
 
 void mpi_requests::send(const void* bytes, std::size_t n, int rank, int tag, outcome done) {
   COKV_REQUIRE(n <= std::numeric_limits<int>::max(), "a message is counted by an int");
@@ -13,6 +20,34 @@ void mpi_requests::send(const void* bytes, std::size_t n, int rank, int tag, out
   const auto& mpi = process_.api();
   if (auto ec = process_.check(mpi.Isend(bytes, static_cast<int>(n), mpi.byte, rank, tag, process_.comm(), &r)))
     return done(ec);
+  track(r, std::move(done), false);
+}
+
+// Several pieces as one element, which whoever frees it leaves to what uses it.
+template <class Buffer>
+error_code mpi_requests::describe(std::span<const Buffer> pieces, MPI_Datatype& as) const {
+  std::array<int, most_pieces> sizes;
+  std::array<MPI_Aint, most_pieces> at;
+  COKV_REQUIRE(pieces.size() <= most_pieces, "a list of buffers has a limit");
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    sizes[i] = static_cast<int>(pieces[i].size());
+    at[i] = reinterpret_cast<MPI_Aint>(pieces[i].data());
+  }
+  const auto& mpi = process_.api();
+  const auto n = static_cast<int>(pieces.size());
+  if (auto ec = process_.check(mpi.Type_create_hindexed(n, sizes.data(), at.data(), mpi.byte, &as))) return ec;
+  return process_.check(mpi.Type_commit(&as));
+}
+
+void mpi_requests::send(std::span<const asio::const_buffer> pieces, int rank, int tag, outcome done) {
+  if (pieces.size() == 1) return send(pieces[0].data(), pieces[0].size(), rank, tag, std::move(done));
+  const auto& mpi = process_.api();
+  MPI_Datatype parts = nullptr;
+  MPI_Request r = nullptr;
+  auto ec = describe(pieces, parts);
+  if (!ec) ec = process_.check(mpi.Isend(MPI_BOTTOM, 1, parts, rank, tag, process_.comm(), &r));
+  if (parts) mpi.Type_free(&parts);
+  if (ec) return done(ec);
   track(r, std::move(done), false);
 }
 
@@ -35,20 +70,10 @@ void mpi_requests::receive(arrival what, const std::vector<asio::mutable_buffer>
     const auto to = into.empty() ? asio::mutable_buffer() : into.front();
     ec = process_.check(mpi.Imrecv(to.data(), static_cast<int>(to.size()), mpi.byte, &what.message, &r));
   } else {
-    std::vector<int> sizes;
-    std::vector<MPI_Aint> at;
-    for (const auto& b : into) {
-      sizes.push_back(static_cast<int>(b.size()));
-      at.push_back(reinterpret_cast<MPI_Aint>(b.data()));
-    }
     MPI_Datatype parts = nullptr;
-    ec = process_.check(
-        mpi.Type_create_hindexed(static_cast<int>(into.size()), sizes.data(), at.data(), mpi.byte, &parts));
-    if (!ec) {
-      ec = process_.check(mpi.Type_commit(&parts));
-      if (!ec) ec = process_.check(mpi.Imrecv(MPI_BOTTOM, 1, parts, &what.message, &r));
-      mpi.Type_free(&parts);  // what uses it keeps it
-    }
+    ec = describe(std::span(into), parts);
+    if (!ec) ec = process_.check(mpi.Imrecv(MPI_BOTTOM, 1, parts, &what.message, &r));
+    if (parts) mpi.Type_free(&parts);
   }
   if (ec) return done(ec);
   track(r, std::move(done), true);

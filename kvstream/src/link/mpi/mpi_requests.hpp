@@ -1,6 +1,7 @@
 // What MPI does for us now: messages on their way, asked after together.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "cokv/runtime/detail/unique_function.hpp"
@@ -15,6 +16,7 @@ class mpi_requests {
   // Sends without waiting; `done` is called when MPI has read the bytes, maybe at once. They live until then.
   using outcome = unique_function<void(error_code)>;
   void send(const void* bytes, std::size_t n, int rank, int tag, outcome done);
+  void send(std::span<const asio::const_buffer> pieces, int rank, int tag, outcome done);
   // What has come with that tag, if anything has: it is then to be received.
   struct arrival {
     MPI_Message message = nullptr;  // none: nothing
@@ -38,6 +40,8 @@ class mpi_requests {
     bool writes = false;  // our memory
   };
   void track(MPI_Request r, outcome done, bool writes);
+  template <class Buffer>
+  error_code describe(std::span<const Buffer> pieces, MPI_Datatype& as) const;
 
   const mpi_process& process_;
   std::vector<MPI_Request> requests_;

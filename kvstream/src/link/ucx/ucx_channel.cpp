@@ -8,12 +8,9 @@
 namespace cokv::detail {
 namespace {
 
-constexpr std::size_t least_direct = 16 << 10;  // smaller buffers are packed: an offer costs more than a copy
-constexpr std::size_t most_packed = std::size_t{64} << 10;     // in one message
-constexpr std::size_t most_ahead = std::size_t{256} << 10;     // packed, and not taken by the peer's reader
-constexpr std::size_t most_waiting = std::size_t{4} << 20;     // under way: more is not begun
-constexpr std::size_t largest_message = std::size_t{1} << 20;  // also what a reader has to keep at most
-constexpr std::size_t most_kept = most_waiting;                // of a peer that sends more than it may
+constexpr std::size_t most_ahead = std::size_t{256} << 10;  // packed, and not taken by the peer's reader
+constexpr std::size_t most_waiting = std::size_t{4} << 20;  // under way: more is not begun
+constexpr std::size_t most_kept = most_waiting;             // of a peer that sends more than it may
 constexpr auto linger = std::chrono::seconds(2);  // for what a closed stream's peer has still to take or to say
 
 // A transfer that UCX has begun ends when it ends.
@@ -181,47 +178,39 @@ void ucx_channel::begin_write() {
   const auto owner = std::exchange(kept_, nullptr);
   const auto from = from_;
   ++lent_;  // not done before all is sent
-  for (const auto& b : from) {
-    if (b.size() < least_direct) {
-      pack(b);
-      continue;
-    }
-    send_packed();
-    for (std::size_t at = 0; at < b.size(); at += largest_message)
-      send_direct(asio::buffer(b + at, largest_message), owner);
-  }
-  send_packed();
+  cut_into_messages(
+      from, packing_, [&](std::vector<std::byte> bytes) { send_packed(std::move(bytes)); },
+      [&](auto pieces, std::size_t bytes) { send_direct(pieces, bytes, owner); });
   --lent_;
   if (lent_ > 0) not_cancellable(writer_.front());
   finish_write();
 }
 
-void ucx_channel::pack(const asio::const_buffer& b) {
-  if (packing_.size() + b.size() > most_packed) send_packed();
-  const auto* at = static_cast<const std::byte*>(b.data());
-  packing_.insert(packing_.end(), at, at + b.size());
-}
-
-void ucx_channel::send_packed() {
-  if (packing_.empty() || failed_) return packing_.clear();
-  auto bytes = std::make_shared<std::vector<std::byte>>(std::exchange(packing_, {}));
+void ucx_channel::send_packed(std::vector<std::byte> bytes) {
+  if (failed_) return;
   ++sending_;
-  under_way_ += bytes->size();
-  ahead_ += bytes->size();
-  port_.send(ep_, {.number = next_out_++}, asio::buffer(*bytes), ucx_port::how::at_once,
-             [self = shared_from_this(), bytes](error_code ec) { self->sent(bytes->size(), ec); });
+  under_way_ += bytes.size();
+  ahead_ += bytes.size();
+  const asio::const_buffer all = asio::buffer(bytes);
+  port_.send(ep_, {.number = next_out_++}, {&all, 1}, ucx_port::how::at_once,
+             [self = shared_from_this(), bytes = std::move(bytes)](error_code ec) mutable {
+               const auto n = bytes.size();
+               self->packing_.give_back(std::move(bytes));
+               self->sent(n, ec);
+             });
 }
 
 // Without an owner the memory is the writer's until it is sent.
-void ucx_channel::send_direct(const asio::const_buffer& b, const std::shared_ptr<void>& owner) {
+void ucx_channel::send_direct(std::span<const asio::const_buffer> pieces, std::size_t bytes,
+                              const std::shared_ptr<void>& owner) {
   if (failed_) return;
   ++sending_;
-  under_way_ += b.size();
+  under_way_ += bytes;
   if (!owner) ++lent_;
-  port_.send(ep_, {.number = next_out_++}, b, ucx_port::how::when_wanted,
-             [self = shared_from_this(), n = b.size(), owner](error_code ec) {
+  port_.send(ep_, {.number = next_out_++}, pieces, ucx_port::how::when_wanted,
+             [self = shared_from_this(), bytes, owner](error_code ec) {
                if (!owner) --self->lent_;
-               self->sent(n, ec);
+               self->sent(bytes, ec);
              });
 }
 

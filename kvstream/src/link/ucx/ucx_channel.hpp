@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "link/message_cut.hpp"
 #include "link/ucx/ucx_port.hpp"
 
 namespace cokv::detail {
@@ -53,9 +54,8 @@ class ucx_channel : public std::enable_shared_from_this<ucx_channel> {
   void taken(std::size_t bytes);
   void end_if_over();
   void begin_write();
-  void pack(const asio::const_buffer& b);
-  void send_packed();
-  void send_direct(const asio::const_buffer& b, const std::shared_ptr<void>& owner);
+  void send_packed(std::vector<std::byte> bytes);
+  void send_direct(std::span<const asio::const_buffer> pieces, std::size_t bytes, const std::shared_ptr<void>& owner);
   void sent(std::size_t bytes, error_code ec);
   void finish_write();
   bool may_begin() const noexcept;
@@ -84,7 +84,7 @@ class ucx_channel : public std::enable_shared_from_this<ucx_channel> {
   std::size_t sending_ = 0;    // all sends under way,
   std::size_t under_way_ = 0;  // and their bytes
   std::size_t ahead_ = 0;      // packed bytes that the peer has not taken
-  std::vector<std::byte> packing_;
+  message_packing packing_{16 << 10};
   std::shared_ptr<void> kept_;
 };
 

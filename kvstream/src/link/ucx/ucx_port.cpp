@@ -172,7 +172,7 @@ bool ucx_port::arrived(const ucx_head& head, void* data, std::size_t bytes, cons
   return std::shared_ptr(at->second)->arrived(head, data, bytes, about.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
 }
 
-void ucx_port::send(ucp_ep_h to, ucx_head head, asio::const_buffer bytes, how way, outcome done) {
+void ucx_port::send(ucp_ep_h to, ucx_head head, std::span<const asio::const_buffer> bytes, how way, outcome done) {
   auto what = std::make_unique<request>(request{this, head, std::move(done)});
   ucp_request_param_t p{};
   p.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
@@ -180,7 +180,16 @@ void ucx_port::send(ucp_ep_h to, ucx_head head, asio::const_buffer bytes, how wa
   p.cb.send = over;
   p.user_data = what.get();
   const auto& h = what->head;
-  track(api_.am_send_nbx(to, message_id, &h, sizeof h, bytes.data(), bytes.size(), &p), std::move(what));
+  const void* data = bytes.empty() ? nullptr : bytes[0].data();
+  std::size_t n = bytes.empty() ? 0 : bytes[0].size();
+  if (bytes.size() > 1) {
+    for (const auto& b : bytes) what->parts.push_back({const_cast<void*>(b.data()), b.size()});
+    p.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
+    p.datatype = ucp_dt_make_iov();
+    data = what->parts.data();
+    n = what->parts.size();
+  }
+  track(api_.am_send_nbx(to, message_id, &h, sizeof h, data, n, &p), std::move(what));
 }
 
 void ucx_port::receive(void* offer, std::size_t bytes, const std::vector<ucp_dt_iov_t>& into, outcome done) {

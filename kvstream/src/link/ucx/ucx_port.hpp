@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <unordered_set>
 #include <vector>
 
@@ -56,7 +57,7 @@ class ucx_port final : public asio::execution_context::service, public progress_
   // Sends without waiting; `done` is called when UCX has read the bytes, maybe at once. They live until then.
   using outcome = unique_function<void(error_code)>;
   enum class how { at_once, when_wanted };  // the peer takes a copy, or asks for the bytes when it has a place for them
-  void send(ucp_ep_h to, ucx_head head, asio::const_buffer bytes, how way, outcome done);
+  void send(ucp_ep_h to, ucx_head head, std::span<const asio::const_buffer> bytes, how way, outcome done);
   void receive(void* offer, std::size_t bytes, const std::vector<ucp_dt_iov_t>& into, outcome done);
 
   // Somebody here waits for something new.
@@ -71,6 +72,7 @@ class ucx_port final : public asio::execution_context::service, public progress_
     ucx_port* port = nullptr;
     ucx_head head;
     outcome done;
+    std::vector<ucp_dt_iov_t> parts = {};  // UCX reads it until then
   };
 
   error_code start(const asio::any_io_executor& ex);

@@ -248,10 +248,7 @@ class task_group {
   void spawn(Op operation) {
     static_assert(std::is_same_v<typename asio::completion_signature_of<Op>::type, void(error_code)>,
                   "an operation in a group has the signature void(error_code)");
-    auto child = scope_->open(false);
-    if (!child) return;
-    child->started = true;
-    std::move(operation)(detail::operation_done{std::move(child)});
+    if (auto child = open()) std::move(operation)(detail::operation_done{std::move(child)});
   }
 
   // Ends the scope early: children and body are cancelled, and operation_aborted is then no failure of theirs.
@@ -264,6 +261,14 @@ class task_group {
   asio::any_io_executor get_executor() const { return scope_->executor(); }
 
  protected:
+  // For an operation that is begun otherwise: its handler holds what this returns, as operation_done does. Null: it is not
+  // begun.
+  std::unique_ptr<detail::scope_child> open() {
+    auto child = scope_->open(false);
+    if (child) child->started = true;
+    return child;
+  }
+
   template <class R, class Start>
   void launch(Start start, bool body) {
     auto child = scope_->open(body);

@@ -1,0 +1,53 @@
+// Puts and gets of one frame that have nothing to wait for but their answer. Most small ones are: without a coroutine
+// they cost a third.
+#include "cokv/runtime/error.hpp"
+#include "link/link_session.hpp"
+
+namespace cokv::detail {
+
+bool link_session::at_once(const window_ref& window, const buffer& chunk) const {
+  return !error_ && !chunk.empty() && chunk.size() <= chunk_ && chunk.host_accessible() && !carrier_ &&
+         credits_.available() > 0 && !may_borrow(window, false) && least_busy();
+}
+
+void link_session::begin(asked what, const window_ref& window, std::uint64_t offset, buffer chunk, transfer_done done) {
+  initiate<void(error_code), waiting_transfer>(
+      std::move(done), executor(), [&](beginning<void(error_code), waiting_transfer>& begin) {
+        auto* lane = least_busy();
+        pending p;
+        p.what = what;
+        p.lane = lane;
+        p.number = lane->number;
+        p.offset = offset;
+        p.length = chunk.size();
+        p.credit = std::move(*credits_.try_acquire());
+        if (what == asked::get) p.into = {chunk};
+        const auto request = open(std::move(p));
+        outgoing_frame frame{.header = {.type = what == asked::put ? link_type::put : link_type::get,
+                                        .algorithm = options_.digest,
+                                        .request = request,
+                                        .window = window.id,
+                                        .generation = window.generation,
+                                        .offset = offset,
+                                        .length = chunk.size()}};
+        if (what == asked::put) frame.payload.push_back(std::move(chunk));
+        lane->send(std::move(frame));
+        auto& op = begin.wait();
+        op.state() = {this, request};
+        op.on_cancel([](auto& it, asio::cancellation_type_t type) { it.state().session->cancel(it, type); });
+        pending_[static_cast<std::uint32_t>(request)].waiter.push_back(op);
+      });
+}
+
+// As finished() has it. The session is there as long as it has the operation.
+void link_session::cancel(transfer_waiter& op, asio::cancellation_type_t type) {
+  constexpr auto may_drain = asio::cancellation_type::total | asio::cancellation_type::partial;
+  op.on_cancel([](auto&, asio::cancellation_type_t) {});
+  const auto request = op.state().request;
+  withdraw({request});
+  const auto& p = pending_[static_cast<std::uint32_t>(request)];
+  if (p.waiter.empty() || p.serial != request >> 32) return;  // it was not sent yet
+  if ((type & may_drain) == asio::cancellation_type::none) op.complete(asio::error::operation_aborted);
+}
+
+}  // namespace cokv::detail

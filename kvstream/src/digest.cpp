@@ -10,6 +10,8 @@
 #include <cstring>
 #include <new>
 
+#include "detail/streamer.hpp"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -19,8 +21,10 @@ namespace {
 
 static_assert(sizeof(XXH3_state_t) <= 576 && alignof(XXH3_state_t) <= 64);
 
-// Small enough that the copy finds in the first-level cache what the hash has just read.
+// Small enough that the copy finds in the first-level cache what the hash has just read; streamed, also small enough
+// that reads from memory and stores to it take turns often: by 16 KiB each waits for the other, a fifth of the time.
 constexpr std::size_t piece = 16 << 10;
+constexpr std::size_t streamed_piece = 2 << 10;
 // Below this a streaming store costs more than it saves: the destination fits into the caches.
 constexpr std::size_t least_streamed = 16 << 10;
 
@@ -55,47 +59,6 @@ copy_path find_best() noexcept {
 copy_path find_best() noexcept { return copy_path::memcpy; }
 #endif
 
-// What is copied next by whole cache lines of the destination, and what is left over at both ends.
-class streamer {
- public:
-  streamer(copy_path path, std::size_t n) noexcept {
-    if (path == copy_path::automatic)
-      path_ = n < least_streamed ? copy_path::memcpy : best_copy_path();
-    else
-      path_ = std::min(path, best_copy_path());
-  }
-
-  void copy(std::byte* into, const std::byte* from, std::size_t n) const noexcept {
-    if (n == 0) return;
-#if defined(__x86_64__)
-    if (path_ != copy_path::memcpy) {
-      auto head = std::min<std::size_t>(-reinterpret_cast<std::uintptr_t>(into) & 63, n);
-      std::memcpy(into, from, head);
-      auto body = (n - head) & ~std::size_t{63};
-      if (path_ == copy_path::stream_avx512)
-        stream_avx512(into + head, from + head, body);
-      else if (path_ == copy_path::stream_avx2)
-        stream_avx2(into + head, from + head, body);
-      else
-        stream_sse2(into + head, from + head, body);
-      auto done = head + body;
-      std::memcpy(into + done, from + done, n - done);
-      return;
-    }
-#endif
-    std::memcpy(into, from, n);
-  }
-
-  void finish() const noexcept {
-#if defined(__x86_64__)
-    if (path_ != copy_path::memcpy) _mm_sfence();
-#endif
-  }
-
- private:
-  copy_path path_;
-};
-
 using state_bytes = std::array<std::byte, 576 + 64>;
 
 std::byte* aligned(const state_bytes& bytes) noexcept {
@@ -116,10 +79,62 @@ copy_path best_copy_path() noexcept {
   return best;
 }
 
+namespace detail {
+
+streamer::streamer(copy_path path, std::size_t bytes) noexcept {
+  if (path == copy_path::automatic)
+    path_ = bytes < least_streamed ? copy_path::memcpy : best_copy_path();
+  else
+    path_ = std::min(path, best_copy_path());
+}
+
+void streamer::operator()(std::span<std::byte> to, std::span<const std::byte> what) const noexcept {
+  auto* into = to.data();
+  const auto* from = what.data();
+  const auto n = what.size();
+  if (n == 0) return;
+#if defined(__x86_64__)
+  if (path_ != copy_path::memcpy) {
+    // Whole cache lines of the destination, and what is left over at both ends.
+    auto head = std::min<std::size_t>(-reinterpret_cast<std::uintptr_t>(into) & 63, n);
+    std::memcpy(into, from, head);
+    auto body = (n - head) & ~std::size_t{63};
+    if (path_ == copy_path::stream_avx512)
+      stream_avx512(into + head, from + head, body);
+    else if (path_ == copy_path::stream_avx2)
+      stream_avx2(into + head, from + head, body);
+    else
+      stream_sse2(into + head, from + head, body);
+    auto done = head + body;
+    std::memcpy(into + done, from + done, n - done);
+    return;
+  }
+#endif
+  std::memcpy(into, from, n);
+}
+
+void streamer::operator()(digest_state& digest, std::span<std::byte> into,
+                          std::span<const std::byte> from) const noexcept {
+  const auto step = path_ == copy_path::memcpy ? piece : streamed_piece;
+  for (std::size_t at = 0; at < from.size(); at += step) {
+    const auto n = std::min(step, from.size() - at);
+    digest.update(from.subspan(at, n));
+    (*this)(into.subspan(at, n), from.subspan(at, n));
+  }
+}
+
+void streamer::finish() const noexcept {
+#if defined(__x86_64__)
+  if (path_ != copy_path::memcpy) _mm_sfence();
+#endif
+}
+
+}  // namespace detail
+
 void copy_bytes(std::span<std::byte> into, std::span<const std::byte> from, copy_path path) noexcept {
-  streamer s(path, from.size());
-  s.copy(into.data(), from.data(), from.size());
-  s.finish();
+  const detail::streamer copy(path, from.size());
+  copy(into, from);
+  copy.finish();
 }
 
 void digest_state::reset() noexcept {
@@ -142,13 +157,9 @@ void digest_state::update(std::span<const std::byte> bytes) noexcept {
 }
 
 void digest_state::copy(std::span<std::byte> into, std::span<const std::byte> from, copy_path path) noexcept {
-  streamer s(path, from.size());
-  for (std::size_t at = 0; at < from.size(); at += piece) {
-    auto n = std::min(piece, from.size() - at);
-    take(state_of(state_), from.data() + at, n);
-    s.copy(into.data() + at, from.data() + at, n);
-  }
-  s.finish();
+  const detail::streamer copy(path, from.size());
+  copy(*this, into, from);
+  copy.finish();
 }
 
 std::uint64_t digest_state::value() const noexcept { return XXH3_64bits_digest(state_of(state_)); }

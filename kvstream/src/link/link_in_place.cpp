@@ -149,7 +149,7 @@ error_code link_session::serve_put_in_place(link_lane_base& lane, const link_par
   error_code ec = error_ ? error_ : !window ? window.error() : error_code();
   if (!ec && !lent_.has(key_of(h, window_access::put))) return errc::protocol;
   if (!ec && h.algorithm == digest_algorithm::none && options_.digest != digest_algorithm::none) ec = errc::unsupported;
-  if (!ec && h.has_trailer() && !on_host((*window)->pieces)) return errc::protocol;
+  if (!ec && h.has_trailer() && !(*window)->host) return errc::protocol;
   if (!ec && h.has_trailer()) {
     digest_state digest;
     digest.update(parser.head());
@@ -173,7 +173,7 @@ error_code link_session::serve_get_in_place(link_lane_base& lane, const link_hea
                                   .length = h.length,
                                   .in_place = true},
                        .answer = true};
-  if (frame.header.has_trailer() && !on_host((*window)->pieces)) return errc::protocol;
+  if (frame.header.has_trailer() && !(*window)->host) return errc::protocol;
   if (frame.header.has_trailer()) {
     digest_state digest;
     digest.update(encode(frame.header));

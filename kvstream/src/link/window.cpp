@@ -95,6 +95,7 @@ result<std::shared_ptr<window_state>> window_registry::add(std::vector<buffer> p
   auto w = std::make_shared<window_state>();
   for (const auto& p : pieces) {
     if (!p.host_accessible() && !reach) return errc::wrong_device;
+    w->host &= p.host_accessible();
     w->begins.push_back(w->ref.size);
     w->ref.size += p.size();
   }

@@ -21,6 +21,7 @@ struct window_state {
   window_access access = window_access::both;
   std::vector<buffer> pieces;
   std::vector<std::uint64_t> begins;  // of each piece
+  bool host = true;                   // all of them are the host's
   std::vector<window_use*> users;
   operation_list<window_waiters::waiter> revoking;
   operation_list<window_waiters::waiter> awaiting_commit;

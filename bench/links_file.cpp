@@ -1,8 +1,8 @@
 // How close does the file store come to a bare loop of its own calls? Blocks with segments of 4 KiB to 16 MiB are written
 // layer by layer, synced and named, then read back, from memory beyond the processor's cache; beside it, in the same run,
-// a loop that makes the same system calls on files of its own. Into the system's cache the store writes with pwrite, out
-// of it it reads through io_uring up to 64 KiB and with pread beyond; past it (direct) everything goes through io_uring,
-// as many at a time. COKV_IO_URING=0 in the environment asks both for calls that block.
+// a loop that makes the same system calls on files of its own. Through the system's cache the store reads and writes with
+// calls that block; past it (direct) everything goes through io_uring, as many at a time. COKV_IO_URING=0 in the
+// environment asks both for calls that block there too.
 //
 //     bench_links_file [--dir DIR] [--set 64MiB] [--repeat 7] [--from 4KiB] [--to 16MiB] [--depth 16] [--json FILE]
 #include <unistd.h>
@@ -97,7 +97,7 @@ void compare(const link_settings& s, const std::string& folder, bool direct, std
     table->heading();
     for (auto chunk : s.chunks()) {
       const shape of(s.set, chunk);
-      const bool in_ring = ring && (direct || (!writing && chunk <= 64 << 10));
+      const bool in_ring = ring && direct;
       bare_blocks bare(folder + "/bare", of.blocks, of.layers, chunk, direct, in_ring ? depth : 0);
       for (int r = 0; r < s.repeat + !writing; ++r) {
         std::vector<throughput> round;

@@ -19,6 +19,15 @@ using detail::file_pool;
 namespace posix = detail::posix;
 
 constexpr std::size_t pool_threads = 2;
+// What the loop copies by itself from the system's cache, about 10 us: to go through a thread or a ring and come back
+// costs as much as 16 KiB.
+constexpr std::size_t loop_copies = std::size_t{64} << 10;
+
+bool answered(file_pool& pool, int fd, std::uint64_t offset, asio::mutable_buffer into, file::transfer_handler& done) {
+  if (into.size() > loop_copies || !posix::read_cached(fd, offset, into)) return false;
+  pool.answer(std::move(done), error_code(), into.size());
+  return true;
+}
 
 class pool_file final : public file::impl {
  public:
@@ -30,6 +39,7 @@ class pool_file final : public file::impl {
 
   asio::any_io_executor get_executor() const noexcept override { return ex_; }
   void read_at(std::uint64_t offset, asio::mutable_buffer into, file::transfer_handler done) override {
+    if (alignment_.offset == 1 && answered(*pool_, fd_->get(), offset, into, done)) return;
     pool_->run(
         std::move(done),
         [fd = fd_, offset, into, granule = alignment_.offset] {
@@ -75,9 +85,9 @@ bool io_uring_works() {
   return works;
 }
 
-// Direct operations, and small reads. What goes through the cache is copied: from a ring a read is by whoever submits
-// it, the loop, and a write, which may have to wait for room, by a thread of the kernel's, which costs more than one of
-// ours.
+// Direct operations, and small reads of what is not in the cache. What goes through it is copied: from a ring a read is
+// by whoever submits it, the loop, and a write, which may have to wait for room, by a thread of the kernel's, which
+// costs more than one of ours.
 class uring_file final : public file::impl {
  private:
   const std::shared_ptr<asio::random_access_file>& opened() {
@@ -85,7 +95,7 @@ class uring_file final : public file::impl {
     return file_;
   }
 
-  static constexpr std::size_t loop_copies = std::size_t{64} << 10;  // about 10 us
+  int descriptor() const { return file_ ? file_->native_handle() : fd_.get(); }
 
   // All that is left in one call: Asio's own conditions make calls of 64 KiB. Where a direct operation ends off the
   // granule, so does the file.
@@ -114,6 +124,7 @@ class uring_file final : public file::impl {
 
   asio::any_io_executor get_executor() const noexcept override { return ex_; }
   void read_at(std::uint64_t offset, asio::mutable_buffer into, file::transfer_handler done) override {
+    if (!direct_ && answered(*pool_, descriptor(), offset, into, done)) return;
     auto& f = *opened();  // before keep() takes its share of it
     if (!direct_ && into.size() > loop_copies)
       pool_->run(
@@ -135,7 +146,7 @@ class uring_file final : public file::impl {
   void sync(file::handler done) override {
     pool_->run(std::move(done), [f = opened()] { return std::tuple(posix::sync(f->native_handle())); });
   }
-  result<std::uint64_t> size() const override { return posix::size(file_ ? file_->native_handle() : fd_.get()); }
+  result<std::uint64_t> size() const override { return posix::size(descriptor()); }
   file_alignment alignment() const override { return alignment_; }
 
  private:

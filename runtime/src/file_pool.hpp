@@ -82,6 +82,14 @@ class file_pool {
                              });
   }
 
+  // Completes what took no thread.
+  template <class... T>
+  void answer(asio::any_completion_handler<void(error_code, T...)> done, error_code ec, T... values) {
+    using signature = void(error_code, T...);
+    initiate<signature>(std::move(done), back_.executor(),
+                        [&](beginning<signature>& begin) { begin.complete(ec, std::move(values)...); });
+  }
+
   // True when the job will not run, or is over; without `wait`, only when it was still queued.
   bool withdraw(pool_job& job, bool wait);
   void stop();

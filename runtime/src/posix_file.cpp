@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -90,6 +91,16 @@ std::tuple<error_code, std::size_t> read_at(int fd, std::uint64_t offset, asio::
     if (done % granule != 0) break;  // the end of the file
   }
   return {error_code(), done};
+}
+
+bool read_cached(int fd, std::uint64_t offset, asio::mutable_buffer into) noexcept {
+#if defined(RWF_NOWAIT)
+  const iovec part{into.data(), into.size()};
+  const auto n = ::preadv2(fd, &part, 1, static_cast<off_t>(offset), RWF_NOWAIT);
+  return n > 0 && static_cast<std::size_t>(n) == into.size();
+#else
+  return (void)fd, (void)offset, (void)into, false;
+#endif
 }
 
 std::tuple<error_code, std::size_t> write_at(int fd, std::uint64_t offset, asio::const_buffer from,

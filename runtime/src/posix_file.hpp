@@ -28,6 +28,8 @@ file_alignment direct_alignment(int fd);
 // The whole buffer, in as many calls as it takes; `granule` is what offsets are multiples of.
 std::tuple<error_code, std::size_t> read_at(int fd, std::uint64_t offset, asio::mutable_buffer into,
                                             std::size_t granule);
+// The whole buffer from what the system has in memory: false where a disk would be waited for, or the file ends.
+bool read_cached(int fd, std::uint64_t offset, asio::mutable_buffer into) noexcept;
 std::tuple<error_code, std::size_t> write_at(int fd, std::uint64_t offset, asio::const_buffer from,
                                              std::size_t granule);
 error_code sync(int fd);

@@ -1,5 +1,9 @@
 #include "cokv/runtime/file.hpp"
 
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cstdio>
 #include <filesystem>
 
 #include "cokv/runtime/clock.hpp"
@@ -38,6 +42,18 @@ struct cleanup {
         std::filesystem::remove_all(e.path());
   }
 };
+
+// Not every file system does.
+bool system_tells_what_it_has() {
+  auto* f = std::tmpfile();
+  std::byte b{1};
+  const iovec part{&b, 1};
+  REQUIRE(f);
+  const bool does = ::pwrite(::fileno(f), &b, 1, 0) == 1 && ::preadv2(::fileno(f), &part, 1, 0, RWF_NOWAIT) == 1;
+  std::fclose(f);
+  if (!does) MESSAGE("the file system of temporary files has no reads that do not wait");
+  return does;
+}
 
 std::vector<std::byte> pattern(std::size_t n, unsigned seed = 1) {
   std::vector<std::byte> bytes(n);
@@ -274,4 +290,44 @@ TEST_CASE("a locked file is held by one handle, until it is closed") {
     held = co_await fs.async_open(dir + "/lock", open_mode::lock);
     CHECK(held.is_open());
   });
+}
+
+TEST_CASE("a small read of what the system has in memory takes no thread and no ring, and is there by the next turn") {
+  cleanup after;
+  if (!system_tells_what_it_has()) return;
+  for (const char* ring : {"1", "0"}) {
+    ::setenv("COKV_IO_URING", ring, 1);
+    asio::io_context context(1);
+    file f;
+    auto data = pattern(64 << 10);
+    asio::co_spawn(
+        context,
+        [&]() -> awaitable<void> {
+          const auto ex = co_await asio::this_coro::executor;
+          const auto dir = co_await scratch(ex);
+          f = co_await file_system::of(ex).async_open(dir + "/f", open_mode::create);
+          co_await f.async_write_at(0, asio::buffer(data));
+        },
+        asio::detached);
+    context.run();
+    context.restart();
+    std::vector<std::byte> got(data.size());
+    std::size_t read = 0;
+    f.async_read_at(0, asio::buffer(got), [&](error_code ec, std::size_t n) { read = ec ? 0 : n; });
+    CHECK(read == 0);  // never from within the call
+    CHECK(context.poll_one() == 1);
+    CHECK(read == data.size());
+    CHECK(got == data);
+
+    // What ends before the buffer does goes the long way, and is as short as it is.
+    f.async_read_at(data.size() - 10, asio::buffer(got.data(), 20), [&](error_code ec, std::size_t n) {
+      CHECK(!ec);
+      read = n;
+    });
+    context.restart();
+    context.run();
+    CHECK(read == 10);
+    f.close();
+  }
+  ::unsetenv("COKV_IO_URING");
 }

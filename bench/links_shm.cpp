@@ -1,13 +1,16 @@
 // How fast does KV get into a neighbour process's memory? Over shm:// the sender copies into the window by itself, past
 // the caches, and the receiver verifies it where it lies; beside it, in the same run, a memcpy for each extent into the
-// same memory by one thread. Extents of 4 KiB to 16 MiB lie scattered in the window, and are put in chunks of 1 MiB or
-// an extent, whichever is more; then each by itself.
+// same memory by one thread, and what the machine gives for the work that digests mean: one thread that only copies and
+// digests, one that only verifies, with nothing between them but a count. Extents of 4 KiB to 16 MiB lie
+// scattered in the window, and are put in chunks of 1 MiB or an extent, whichever is more; then each by itself.
 //
 //     bench_links_shm [--bytes 512MiB] [--set 128MiB] [--repeat 7] [--from 4KiB] [--to 16MiB] [--json FILE]
 #include <cstring>
 #include <random>
+#include <semaphore>
 
 #include "cokv/runtime/memory_handle.hpp"
+#include "link/copy_range.hpp"
 #include "link_table.hpp"
 
 namespace {
@@ -31,6 +34,38 @@ void copy_each(const buffer& from, const std::vector<buffer>& into, std::size_t 
   }
 }
 
+void copy_and_verify(const buffer& from, const std::vector<buffer>& into, std::size_t bytes, std::size_t chunk) {
+  using namespace cokv::detail;
+  const auto extent = into.front().size();
+  const std::vector<buffer> source{from};
+  std::vector<std::uint64_t> digests(bytes / chunk);
+  const auto ahead = std::max<std::size_t>(from.size() / chunk / 2, 1);  // never over what is not verified yet
+  std::counting_semaphore<> room(static_cast<std::ptrdiff_t>(ahead)), made(0);
+  const auto place = [&](std::size_t i) {
+    const auto at = i * chunk % from.size();
+    return piece_cursor(into, at / extent, at % extent);
+  };
+  std::jthread verifier([&] {
+    for (std::size_t i = 0; i < digests.size(); ++i) {
+      made.acquire();
+      digest_state d;
+      auto of = place(i);
+      digest_range(d, of, chunk);
+      must(d.value() == digests[i], "verifying");
+      room.release();
+    }
+  });
+  for (std::size_t i = 0; i < digests.size(); ++i) {
+    room.acquire();
+    digest_state d;
+    auto to = place(i);
+    piece_cursor what(source, 0, i * chunk % from.size());
+    copy_range(&d, to, what, chunk);
+    digests[i] = d.value();
+    made.release();
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -46,6 +81,7 @@ int main(int argc, char** argv) {
   std::printf("into shared memory, %s a run, medians of %d\n\n", format_size(s.bytes).c_str(), s.repeat);
   link_table table("shm", "extent",
                    {{"raw", "memcpy each", true},
+                    {"two_threads", "copied and verified by two threads"},
                     {"link", "link"},
                     {"digest", "with digests"},
                     {"put", "an extent a put"},
@@ -59,7 +95,8 @@ int main(int argc, char** argv) {
     linked on(near, listening_at("shm"), pieces, {.digest = digest_algorithm::xxh3_64});
     copy_each(from, pieces, s.set);
     for (int r = 0; r < s.repeat; ++r) {
-      std::vector<throughput> round{timed(s.bytes, [&] { copy_each(from, pieces, s.bytes); })};
+      std::vector<throughput> round{timed(s.bytes, [&] { copy_each(from, pieces, s.bytes); }),
+                                    timed(s.bytes, [&] { copy_and_verify(from, pieces, s.bytes, chunk); })};
       for (auto each : {chunk, extent})
         for (auto* over : {&off, &on})
           round.push_back(timed(s.bytes, [&] { near.get(put_all(over->to(), from, s.bytes, each)); }));

@@ -10,37 +10,40 @@ bool link_session::at_once(const window_ref& window, const buffer& chunk) const 
          credits_.available() > 0 && !may_borrow(window, false) && least_busy();
 }
 
-void link_session::begin(asked what, const window_ref& window, std::uint64_t offset, buffer chunk, transfer_done done) {
-  initiate<void(error_code), waiting_transfer>(
-      std::move(done), executor(), [&](beginning<void(error_code), waiting_transfer>& begin) {
-        auto* lane = least_busy();
-        pending p;
-        p.what = what;
-        p.lane = lane;
-        p.number = lane->number;
-        p.offset = offset;
-        p.length = chunk.size();
-        p.credit = std::move(*credits_.try_acquire());
-        if (what == asked::get) p.into = {chunk};
-        const auto request = open(std::move(p));
-        outgoing_frame frame{.header = {.type = what == asked::put ? link_type::put : link_type::get,
-                                        .algorithm = options_.digest,
-                                        .request = request,
-                                        .window = window.id,
-                                        .generation = window.generation,
-                                        .offset = offset,
-                                        .length = chunk.size()}};
-        if (what == asked::put) frame.payload.push_back(std::move(chunk));
-        lane->send(std::move(frame));
-        auto& op = begin.wait();
-        op.state() = {this, request};
-        op.on_cancel([](auto& it, asio::cancellation_type_t type) { it.state().session->cancel(it, type); });
-        pending_[static_cast<std::uint32_t>(request)].waiter.push_back(op);
-      });
+void link_session::begin(asked what, const window_ref& window, std::uint64_t offset, buffer chunk,
+                         transfer_operation& op) noexcept {
+  auto* lane = least_busy();
+  pending p;
+  p.what = what;
+  p.lane = lane;
+  p.number = lane->number;
+  p.offset = offset;
+  p.length = chunk.size();
+  p.credit = std::move(*credits_.try_acquire());
+  outgoing_frame frame{.header = {.type = what == asked::put ? link_type::put : link_type::get,
+                                  .algorithm = options_.digest,
+                                  .window = window.id,
+                                  .generation = window.generation,
+                                  .offset = offset,
+                                  .length = chunk.size()}};
+  try {
+    (what == asked::put ? frame.payload : p.into).push_back(std::move(chunk));
+    const auto request = open(std::move(p));
+    auto& waiter = pending_[static_cast<std::uint32_t>(request)].waiter;
+    op.state() = {this, request};
+    op.on_cancel(
+        [](auto& it, asio::cancellation_type_t type) { static_cast<link_session*>(it.state().by)->cancel(it, type); });
+    waiter.push_back(op);
+    frame.header.request = request;
+    lane->send(std::move(frame));
+  } catch (const std::bad_alloc&) {  // it is not sent
+    const auto ec = make_error_code(boost::system::errc::not_enough_memory);
+    op.state().by ? close(op.state().request, ec) : op.complete(ec);
+  }
 }
 
 // As finished() has it. The session is there as long as it has the operation.
-void link_session::cancel(transfer_waiter& op, asio::cancellation_type_t type) {
+void link_session::cancel(transfer_operation& op, asio::cancellation_type_t type) {
   constexpr auto may_drain = asio::cancellation_type::total | asio::cancellation_type::partial;
   op.on_cancel([](auto&, asio::cancellation_type_t) {});
   const auto request = op.state().request;

@@ -62,8 +62,8 @@ awaitable<error_code> link_lane::read_some() {
     peer_gone_ |= gone(n.error());
     co_return n.error();
   }
-  heard_ = clock::of(stream_.get_executor()).now();
-  if (direct > 0 && parser_.header().type == link_type::data) heard_answer = heard_;  // a long one comes
+  heard = clock::of(stream_.get_executor()).now();
+  if (direct > 0 && parser_.header().type == link_type::data) heard_answer = heard;  // a long one comes
   pinged_ = false;
   const auto placed = std::min<std::uint64_t>(*n, direct);
   if (placed > 0) parser_.filled(placed);
@@ -118,7 +118,7 @@ awaitable<void> link_lane::refuse(error_code why) {
 void link_lane::run(std::shared_ptr<link_session> session) {
   const auto self = shared_from_this();
   const auto ex = stream_.get_executor();
-  heard_ = wrote_ = clock::of(ex).now();
+  heard = wrote_ = clock::of(ex).now();
   running_ = true;
   queue_.join_up_to(std::min(session->chunk(), most_at_once_ - most_said));
   tasks_ = 3;
@@ -222,7 +222,7 @@ awaitable<void> link_lane::read(std::shared_ptr<link_session> session) {
       if (!room) co_return break_off(broken(room.error()));
       in.waits = false;
       in.staged = std::move(*room);
-      heard_ = clock::of(stream_.get_executor()).now();
+      heard = clock::of(stream_.get_executor()).now();
       continue;
     }
     auto ec = co_await read_some();
@@ -287,11 +287,11 @@ awaitable<void> link_lane::watch(std::shared_ptr<link_session> session) {
     const auto now = time.now();
     const bool owed =
         queue_.empty() && session->awaits_answer(*this) && now - std::max(wrote_, heard_answer) >= silence_;
-    if (now - heard_ >= silence_ || (writing_ && now - wrote_ >= silence_) || owed || leaving_) {
+    if (now - heard >= silence_ || (writing_ && now - wrote_ >= silence_) || owed || leaving_) {
       break_off(errc::unavailable);
       break;
     }
-    if ((now - heard_ < silence_ / 3 && now - wrote_ < silence_ / 3) || pinged_) continue;
+    if ((now - heard < silence_ / 3 && now - wrote_ < silence_ / 3) || pinged_) continue;
     pinged_ = true;
     send({.header = {.type = link_type::ping}});
   }

@@ -68,7 +68,7 @@ class link_lane final : public link_lane_base, public std::enable_shared_from_th
   bool writing_ = false;                                // a write is under way
   bool said_all_ = false;                               // our side ends when no device copies for it any more
   bool leaving_ = false;                                // the connection ends when the queue is empty
-  time_point heard_{}, wrote_{};
+  time_point wrote_{};
   bool pinged_ = false;
   bool running_ = false;
   int tasks_ = 0;

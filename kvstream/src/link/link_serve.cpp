@@ -225,7 +225,7 @@ error_code link_session::take_data(link_lane_base& lane, link_parser& parser) {
   const auto& h = parser.header();
   const auto* p = find(h.request, lane);
   if (!p || p->what != asked::get || p->length != h.length || p->in_place != h.in_place) return errc::protocol;
-  lane.heard_answer = clock::of(executor().get()).now();
+  lane.heard_answer = lane.heard;
   if (h.in_place) return take_data_in_place(*p, parser);
   if (parser.intact() && !lane.in.staged.empty()) {
     auto& landing = pending_[static_cast<std::uint32_t>(h.request)];
@@ -247,7 +247,7 @@ error_code link_session::take_done(link_lane_base& lane, const link_header& h) {
   if (p->what == asked::get && h.code == 0) return errc::protocol;  // success without data
   if (p->what == asked::landing) return errc::protocol;             // it came
   if (p->what == asked::copying) return errc::protocol;             // not asked for yet
-  lane.heard_answer = clock::of(executor().get()).now();
+  lane.heard_answer = lane.heard;
   if (p->what == asked::open) p->asked_for->seal({});  // refused
   if (p->what == asked::recall) lent_.returned(p->window);
   const auto fenced = p->what == asked::fence ? std::optional(p->number) : std::nullopt;

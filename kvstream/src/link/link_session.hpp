@@ -65,6 +65,7 @@ class link_lane_base {
   std::uint32_t landing = 0;         // frames that the device still copies to their place, or whose bytes are carried
   std::optional<error_code> over;    // ended, but for those
   std::uint32_t serving = 0;         // requests of the peer whose answers are not written yet
+  time_point heard{};                // anything
   time_point heard_answer{};         // to a request of ours
   std::uint32_t number = 0;          // of the connections of its link
 };
@@ -109,11 +110,11 @@ class link_session : public std::enable_shared_from_this<link_session> {
   awaitable<error_code> get(window_ref from, std::uint64_t offset, std::vector<buffer> pieces, event begin);
   // One piece, and nothing to wait for but the answer: link_at_once.cpp.
   bool at_once(const window_ref& window, const buffer& chunk) const;
-  void begin_put(const window_ref& to, std::uint64_t offset, buffer chunk, transfer_done done) {
-    begin(asked::put, to, offset, std::move(chunk), std::move(done));
+  void begin_put(const window_ref& to, std::uint64_t offset, buffer chunk, transfer_operation& op) noexcept {
+    begin(asked::put, to, offset, std::move(chunk), op);
   }
-  void begin_get(const window_ref& from, std::uint64_t offset, buffer chunk, transfer_done done) {
-    begin(asked::get, from, offset, std::move(chunk), std::move(done));
+  void begin_get(const window_ref& from, std::uint64_t offset, buffer chunk, transfer_operation& op) noexcept {
+    begin(asked::get, from, offset, std::move(chunk), op);
   }
   awaitable<error_code> commit(window_ref to);
   awaitable<error_code> send(link_message message);
@@ -129,19 +130,14 @@ class link_session : public std::enable_shared_from_this<link_session> {
 
  private:
   enum class asked : std::uint8_t { nothing, put, get, landing, commit, message, fence, open, recall, copying };
-  struct waiting_transfer {
-    link_session* session = nullptr;
-    std::uint64_t request = 0;
-  };
-  using transfer_waiter = operation<void(error_code), waiting_transfer>;
   struct pending {  // a request of ours
     asked what = asked::nothing;
     std::uint32_t serial = 0;
     link_lane_base* lane = nullptr;  // null: it broke, and is being fenced
     std::uint32_t number = 0;        // of that lane; of a fence, of the one it is about
     std::shared_ptr<link_job> job;
-    operation_list<transfer_waiter> waiter;  // in place of a job
-    std::vector<buffer> into;                // of a get
+    operation_list<transfer_operation> waiter;  // in place of a job
+    std::vector<buffer> into;                   // of a get
     std::uint64_t offset = 0, length = 0;
     window_key window;                    // of a get in place, an open and a recall
     std::shared_ptr<link_job> asked_for;  // of an open
@@ -188,8 +184,8 @@ class link_session : public std::enable_shared_from_this<link_session> {
   error_code send_part(transfer& t, std::vector<buffer> part, std::uint64_t n, bool in_place, permit& credit);
   awaitable<error_code> finished(std::shared_ptr<link_job> job, std::vector<std::uint64_t> requests);
   void withdraw(const std::vector<std::uint64_t>& requests);
-  void begin(asked what, const window_ref& window, std::uint64_t offset, buffer chunk, transfer_done done);
-  void cancel(transfer_waiter& op, asio::cancellation_type_t type);
+  void begin(asked what, const window_ref& window, std::uint64_t offset, buffer chunk, transfer_operation& op) noexcept;
+  void cancel(transfer_operation& op, asio::cancellation_type_t type);
 
   // Memory of a device: link_staged.cpp.
   awaitable<result<buffer>> fetch(device_reach& through, std::vector<buffer> pieces, std::uint64_t bytes);

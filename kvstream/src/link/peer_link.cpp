@@ -19,8 +19,8 @@ class link_sink final : public detail::sink_backend {
   }
   awaitable<error_code> commit() override { return session_->commit(window_); }
   bool puts_at_once(const buffer& chunk) const override { return session_->at_once(window_, chunk); }
-  void begin_put(std::uint64_t offset, buffer chunk, detail::transfer_done done) override {
-    session_->begin_put(window_, offset, std::move(chunk), std::move(done));
+  void begin_put(std::uint64_t offset, buffer chunk, detail::transfer_operation& op) noexcept override {
+    session_->begin_put(window_, offset, std::move(chunk), op);
   }
 
  private:
@@ -37,8 +37,8 @@ class link_source final : public detail::source_backend {
     return session_->get(window_, offset, std::move(pieces), std::move(begin));
   }
   bool gets_at_once(const buffer& chunk) const override { return session_->at_once(window_, chunk); }
-  void begin_get(std::uint64_t offset, buffer chunk, detail::transfer_done done) override {
-    session_->begin_get(window_, offset, std::move(chunk), std::move(done));
+  void begin_get(std::uint64_t offset, buffer chunk, detail::transfer_operation& op) noexcept override {
+    session_->begin_get(window_, offset, std::move(chunk), op);
   }
 
  private:

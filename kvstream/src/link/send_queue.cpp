@@ -66,7 +66,12 @@ bool send_queue::join(outgoing_frame& frame) {
     i.joined.push_back({what.request, what.offset, what.length});
     i.pieces.push_back(static_cast<std::uint32_t>(pieces));
   };
-  if (i.joined.empty()) add(last, i.frame.payload.size());
+  if (i.joined.empty()) {
+    i.joined.reserve(most_listed);
+    i.pieces.reserve(most_listed);
+    if (puts) i.frame.payload.reserve(most_pieces);
+    add(last, i.frame.payload.size());
+  }
   add(h, frame.payload.size());
   i.frame.header.length += h.length;
   std::ranges::move(frame.payload, std::back_inserter(i.frame.payload));

@@ -1,5 +1,6 @@
 #include "cokv/kvstream/transfer.hpp"
 
+#include "cokv/runtime/detail/initiate.hpp"
 #include "cokv/runtime/detail/run_as_operation.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
@@ -93,7 +94,10 @@ void start_flush(buffer chunk, sink to, std::uint64_t offset, event begin, compl
     return start_transfer(ex, flush(std::move(chunk), std::move(to), offset, std::move(begin), level), std::move(h));
   }
   const auto bytes = chunk.size();
-  to.backend()->begin_put(offset, std::move(chunk), with_bytes{std::move(h), bytes});
+  const prepared_executor ex(to.get_executor());
+  initiate<void(error_code), begun_transfer>(with_bytes{std::move(h), bytes}, ex, [&](transfer_operation& op) {
+    to.backend()->begin_put(offset, std::move(chunk), op);
+  });
 }
 
 void start_fetch(source from, std::uint64_t offset, buffer chunk, event begin, transfer_handler h) {
@@ -102,7 +106,10 @@ void start_fetch(source from, std::uint64_t offset, buffer chunk, event begin, t
     const auto ex = from.get_executor();
     return start_transfer(ex, fetch(std::move(from), offset, std::move(chunk), std::move(begin)), std::move(h));
   }
-  from.backend()->begin_get(offset, std::move(chunk), with_bytes{std::move(h), bytes});
+  const prepared_executor ex(from.get_executor());
+  initiate<void(error_code), begun_transfer>(with_bytes{std::move(h), bytes}, ex, [&](transfer_operation& op) {
+    from.backend()->begin_get(offset, std::move(chunk), op);
+  });
 }
 
 }  // namespace detail

@@ -22,7 +22,8 @@ transfer_group::transfer_group(sink to, transfer_group_options options)
     : task_group(task_group_options{.limit = 2 * options.in_flight + 2}),  // one that ends is a child a little longer
       to_(std::move(to)),
       options_(options),
-      room_(std::make_unique<semaphore>(to_.get_executor(), options.in_flight)) {}
+      executor_(to_.get_executor()),
+      room_(std::make_unique<semaphore>(executor_.get(), options.in_flight)) {}
 
 awaitable<void> transfer_group::begin(awaitable<result<transferred>> transfer) {
   run(std::move(transfer), co_await room_->async_acquire());
@@ -54,7 +55,9 @@ awaitable<void> transfer_group::flush(buffer chunk, std::uint64_t offset, event 
   auto child = open();
   if (!child) co_return;
   const auto bytes = chunk.size();
-  to_.backend()->begin_put(offset, std::move(chunk), flush_done{{std::move(child)}, std::move(*turn), bytes_, bytes});
+  detail::initiate<void(error_code), detail::begun_transfer>(
+      flush_done{{std::move(child)}, std::move(*turn), bytes_, bytes}, executor_,
+      [&](detail::transfer_operation& op) { to_.backend()->begin_put(offset, std::move(chunk), op); });
 }
 
 awaitable<void> transfer_group::flush_alone(buffer chunk, std::uint64_t offset, event begin_at) {

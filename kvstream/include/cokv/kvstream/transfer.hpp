@@ -25,6 +25,7 @@
 #include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/buffer.hpp"
 #include "cokv/runtime/detail/initiate_erased.hpp"
+#include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/event.hpp"
 
 namespace cokv {
@@ -42,7 +43,12 @@ inline event after(event e) { return e; }
 
 namespace detail {
 
-using transfer_done = asio::any_completion_handler<void(error_code)>;
+// What a backend has begun without a coroutine. `by` and `request` are the backend's.
+struct begun_transfer {
+  void* by = nullptr;
+  std::uint64_t request = 0;
+};
+using transfer_operation = operation<void(error_code), begun_transfer>;
 
 class sink_backend {
  public:
@@ -56,7 +62,7 @@ class sink_backend {
   // Whether a put of this piece has nothing to wait for but its end. If so, begin_put() right behind it is put() without
   // a coroutine.
   virtual bool puts_at_once(const buffer&) const { return false; }
-  virtual void begin_put(std::uint64_t, buffer, transfer_done) {}
+  virtual void begin_put(std::uint64_t, buffer, transfer_operation&) noexcept {}
 };
 
 class source_backend {
@@ -67,7 +73,7 @@ class source_backend {
   virtual awaitable<error_code> get(std::uint64_t offset, std::vector<buffer> pieces, event begin) = 0;
   // As in a sink_backend.
   virtual bool gets_at_once(const buffer&) const { return false; }
-  virtual void begin_get(std::uint64_t, buffer, transfer_done) {}
+  virtual void begin_get(std::uint64_t, buffer, transfer_operation&) noexcept {}
 };
 
 // Waits for a transfer that runs: a cancellation with total or partial in it lets it drain, terminal alone does not.

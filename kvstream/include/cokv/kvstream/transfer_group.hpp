@@ -50,6 +50,7 @@ class transfer_group : public task_group {
 
   sink to_;
   transfer_group_options options_;
+  detail::prepared_executor executor_;
   std::unique_ptr<semaphore> room_;
   std::shared_ptr<std::uint64_t> bytes_ = std::make_shared<std::uint64_t>(0);
 };

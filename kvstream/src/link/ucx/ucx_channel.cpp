@@ -32,7 +32,8 @@ void ucx_channel::await_greeting(operation<void(error_code)>& op) {
   caller_.push_back(op);
 }
 
-bool ucx_channel::arrived(const ucx_head& head, void* data, std::size_t bytes, bool offered) {
+bool ucx_channel::arrived(const ucx_head& head, void* data, std::size_t bytes, coming how) {
+  const bool offered = how == coming::offered;
   if (failed_) return false;
   using what = ucx_head::what;
   if (head.magic != ucx_head().magic || head.version != ucx_head().version) {
@@ -56,14 +57,22 @@ bool ucx_channel::arrived(const ucx_head& head, void* data, std::size_t bytes, b
     return false;
   }
   message m{.kind = head.kind, .size = bytes, .offer = offered ? data : nullptr};
-  if (!offered) {
-    const auto* at = static_cast<const std::byte*>(data);
-    m.bytes.assign(at, at + bytes);
-  }
+  if (!offered) m.data = static_cast<const std::byte*>(data);
   waiting_ += kept;
   came_.emplace(head.number, std::move(m));
   pump();
-  return offered;
+  if (offered) return true;
+  const auto left = came_.find(head.number);  // by the reader
+  if (left == came_.end()) return false;
+  const bool keeps = how == coming::to_keep && bytes > 0 && !failed_;
+  keeps ? void(left->second.held = data) : keep_rest(left->second);
+  return keeps;
+}
+
+void ucx_channel::keep_rest(message& m) {
+  m.bytes.assign(m.data + m.at, m.data + m.size);
+  m.data = m.bytes.data();
+  m.size -= std::exchange(m.at, 0);
 }
 
 void ucx_channel::read(const byte_stream::mutable_buffers& into, ucx_transfer& op) {
@@ -93,6 +102,7 @@ void ucx_channel::pump() {
       if (placed > 0) break;
       fetch(m);
     }
+    if (m.held) port_.api().am_data_release(port_.worker(), m.held);
     came_.erase(came_.begin());
     ++next_in_;
   }
@@ -107,7 +117,7 @@ void ucx_channel::pump() {
 }
 
 std::size_t ucx_channel::take_packed(message& m, std::size_t placed) {
-  const auto rest = asio::buffer(m.bytes) + m.at;
+  const auto rest = asio::buffer(m.data, m.size) + m.at;
   std::size_t n = rest.size();
   if (open_) {
     n = 0;
@@ -152,7 +162,9 @@ void ucx_channel::fetch(const message& m) {
     if (!ec && !rest->empty() && self->open_) {
       --self->next_in_;
       const auto size = rest->size();
-      self->came_.emplace(self->next_in_, message{.size = size, .bytes = std::move(*rest), .fetched = true});
+      const auto* data = rest->data();
+      self->came_.emplace(self->next_in_,
+                          message{.size = size, .data = data, .bytes = std::move(*rest), .fetched = true});
       self->waiting_ += size;
     }
     if (!self->reader_.empty()) {
@@ -261,11 +273,15 @@ void ucx_channel::close() {
   port_.touched();
 }
 
-void ucx_channel::release_offers() {
-  std::erase_if(came_, [&](auto& m) {
-    if (m.second.offer) port_.api().am_data_release(port_.worker(), m.second.offer);
-    return m.second.offer != nullptr;
-  });
+// Of what is UCX's: bytes that came are ours from here on, offers are gone.
+void ucx_channel::let_go() {
+  for (auto& [number, m] : came_) {
+    if (m.offer) port_.api().am_data_release(port_.worker(), m.offer);
+    if (!m.held) continue;
+    keep_rest(m);
+    port_.api().am_data_release(port_.worker(), std::exchange(m.held, nullptr));
+  }
+  std::erase_if(came_, [](const auto& of) { return of.second.offer != nullptr; });
 }
 
 // Closed at both ends, and nothing of it is under way.
@@ -279,7 +295,7 @@ void ucx_channel::fail(error_code why) {
   const auto self = shared_from_this();
   lingering_.emit(asio::cancellation_type::terminal);
   if (auto* ep = std::exchange(ep_, nullptr)) {
-    release_offers();
+    let_go();
     port_.hang_up(ep);
   }
   caller_.complete_all(failed_);

@@ -34,21 +34,27 @@ class ucx_channel : public std::enable_shared_from_this<ucx_channel> {
   void close();
   void fail(error_code why);
 
-  // UCX's `data` of a message; true: it is kept until it is received or released.
-  bool arrived(const ucx_head& head, void* data, std::size_t bytes, bool offered);
+  // How UCX hands us a message's `data`: bytes that are gone after the call, or ours until they are released, or an
+  // offer to be received or released.
+  enum class coming : std::uint8_t { for_now, to_keep, offered };
+  // True: it is kept.
+  bool arrived(const ucx_head& head, void* data, std::size_t bytes, coming how);
 
  private:
   struct message {
     ucx_head::what kind = ucx_head::what::bytes;
     std::size_t size = 0;
-    void* offer = nullptr;         // none: the bytes are
-    std::vector<std::byte> bytes;  // here,
-    std::size_t at = 0;            // taken so far
-    bool fetched = false;          // the rest of an offer: not sent ahead
+    void* offer = nullptr;            // none: the bytes are
+    const std::byte* data = nullptr;  // here,
+    std::size_t at = 0;               // taken so far,
+    void* held = nullptr;             // in UCX's memory,
+    std::vector<std::byte> bytes;     // or in ours
+    bool fetched = false;             // the rest of an offer: not sent ahead
   };
 
   void pump();
-  void release_offers();
+  void keep_rest(message& m);
+  void let_go();
   std::size_t take_packed(message& m, std::size_t placed);
   void fetch(const message& m);
   void taken(std::size_t bytes);

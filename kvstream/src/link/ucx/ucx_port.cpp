@@ -169,7 +169,10 @@ bool ucx_port::arrived(const ucx_head& head, void* data, std::size_t bytes, cons
   if (!(about.recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP)) return false;
   const auto at = channels_.find(about.reply_ep);
   if (at == channels_.end()) return false;
-  return std::shared_ptr(at->second)->arrived(head, data, bytes, about.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV);
+  const auto how = about.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV   ? ucx_channel::coming::offered
+                   : about.recv_attr & UCP_AM_RECV_ATTR_FLAG_DATA ? ucx_channel::coming::to_keep
+                                                                  : ucx_channel::coming::for_now;
+  return std::shared_ptr(at->second)->arrived(head, data, bytes, how);
 }
 
 void ucx_port::send(ucp_ep_h to, ucx_head head, std::span<const asio::const_buffer> bytes, how way, outcome done) {

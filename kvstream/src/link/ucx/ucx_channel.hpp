@@ -90,7 +90,7 @@ class ucx_channel : public std::enable_shared_from_this<ucx_channel> {
   std::size_t sending_ = 0;    // all sends under way,
   std::size_t under_way_ = 0;  // and their bytes
   std::size_t ahead_ = 0;      // packed bytes that the peer has not taken
-  message_packing packing_{16 << 10};
+  message_packing packing_{(256 << 10) + 1};  // offers of several pieces cost UCX more than a copy
   std::shared_ptr<void> kept_;
 };
 

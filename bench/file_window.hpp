@@ -25,7 +25,7 @@ class file_window final : public detail::sink_backend {
   std::uint64_t size() const override { return size_; }
   completion_level reach() const override { return completion_level::visible; }
 
-  awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event begin) override {
+  awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event begin, completion_level) override {
     if (!begin.ready())
       if (auto r = co_await begin.async_wait(as_result); !r) co_return r.error();
     for (const auto& piece : pieces) {

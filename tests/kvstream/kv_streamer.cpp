@@ -23,10 +23,11 @@ class counting_sink final : public detail::sink_backend {
   asio::any_io_executor get_executor() const override { return to_->get_executor(); }
   std::uint64_t size() const override { return to_->size(); }
   completion_level reach() const override { return to_->reach(); }
-  awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event begin) override {
+  awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event begin,
+                            completion_level level) override {
     puts += pieces.size();
     most = std::max(most, ++now);
-    auto ec = co_await to_->put(offset, std::move(pieces), std::move(begin));
+    auto ec = co_await to_->put(offset, std::move(pieces), std::move(begin), level);
     --now;
     co_return ec;
   }

@@ -23,13 +23,14 @@ error_code link_session::copy_by_device(transfer& t, const borrowed_windows::win
   auto& reach = *direct_reach();
   const auto copied = t.what == asked::put ? reach.exchange(theirs, ours) : reach.exchange(ours, theirs);
   if (!copied) return copied.error();
-  tell_when_copied(*lane, ask_next(t, *lane, n, true, credit), *copied);
+  tell_when_copied(*lane, ask_next(t, *lane, n, true, credit), *copied, part_of(t.leaving));
   return {};
 }
 
 // Until the peer hears of it the window is held, and so is the connection: its end says that nothing touches the peer's
 // memory any more.
-void link_session::tell_when_copied(link_lane_base& lane, outgoing_frame frame, const event& copied) {
+void link_session::tell_when_copied(link_lane_base& lane, outgoing_frame frame, const event& copied,
+                                    std::shared_ptr<void> until_copied) {
   const auto request = frame.header.request;
   auto& asks = pending_[static_cast<std::uint32_t>(request)];
   const auto key = asks.window;
@@ -37,8 +38,9 @@ void link_session::tell_when_copied(link_lane_base& lane, outgoing_frame frame, 
   asks.copied = true;
   borrowed_.begin_copy(key, executor());
   ++lane.copying;
-  copied.async_wait([self = shared_from_this(), lane = lanes_[lane.number], key, request,
-                     frame = std::move(frame)](error_code ec) mutable {
+  copied.async_wait([self = shared_from_this(), lane = lanes_[lane.number], key, request, frame = std::move(frame),
+                     until_copied = std::move(until_copied)](error_code ec) mutable {
+    until_copied.reset();
     if (auto* p = self->find(request, *lane)) {
       if (ec || self->error_) {
         self->close(request, ec ? ec : self->error_);

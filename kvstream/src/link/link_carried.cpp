@@ -61,12 +61,12 @@ void link_session::took_carried(link_lane_base& lane, const link_header& h, cons
 
 // The frame goes when its bytes have taken their place.
 void link_session::carry(std::shared_ptr<link_lane_base> lane, outgoing_frame frame, buffer piece,
-                         std::shared_ptr<link_job> job) {
+                         std::shared_ptr<link_job> job, std::shared_ptr<void> until_gone) {
   ++lane->landing;
   if (job) job->begin_frame();
   carrier_->send(
       std::move(piece), [lane, frame = std::move(frame)] { lane->send(frame); },
-      [self = shared_from_this(), lane, job](error_code ec) {
+      [self = shared_from_this(), lane, job, until_gone = std::move(until_gone)](error_code ec) {
         if (ec) self->carrying_failed(ec);
         if (job) job->end_frame(ec ? self->error_ : ec);
         self->landed(*lane);

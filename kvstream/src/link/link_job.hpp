@@ -16,15 +16,22 @@ class link_job {
   void end_frame(error_code ec) {
     if (ec && !error_) error_ = ec;
     --left_;
-    if (done()) waiters_.complete_all({});
+    settle();
   }
   // No more frames will begin.
   void seal(error_code ec) {
     if (ec && !error_) error_ = ec;
     sealed_ = true;
-    if (done()) waiters_.complete_all({});
+    settle();
+  }
+  // It is a frame of another job from here on.
+  void join(std::shared_ptr<link_job> whole) {
+    whole->begin_frame();
+    whole_ = std::move(whole);
+    settle();
   }
 
+  bool idle() const noexcept { return left_ == 0; }
   bool done() const noexcept { return sealed_ && left_ == 0; }
   error_code error() const noexcept { return error_; }
 
@@ -37,11 +44,25 @@ class link_job {
   }
 
  private:
+  void settle() {
+    if (!done()) return;
+    waiters_.complete_all({});
+    if (const auto whole = std::exchange(whole_, nullptr)) whole->end_frame(error_);
+  }
+
   const prepared_executor& ex_;
   std::size_t left_ = 0;
   bool sealed_ = false;
   error_code error_;
   operation_list<operation<void(error_code)>> waiters_;
+  std::shared_ptr<link_job> whole_;
 };
+
+// A frame of the job that ends when what is returned is gone. Null of null.
+inline std::shared_ptr<void> part_of(const std::shared_ptr<link_job>& job) {
+  if (!job) return nullptr;
+  job->begin_frame();
+  return {job.get(), [job](void*) { job->end_frame({}); }};
+}
 
 }  // namespace cokv::detail

@@ -7,18 +7,18 @@
 #include "link/link_session.hpp"
 
 namespace cokv::detail {
-
-awaitable<error_code> link_session::put(window_ref to, std::uint64_t offset, std::vector<buffer> pieces, event begin) {
-  return move(asked::put, to, offset, std::move(pieces), std::move(begin));
+awaitable<error_code> link_session::put(window_ref to, std::uint64_t offset, std::vector<buffer> pieces, event begin,
+                                        completion_level level) {
+  return move(asked::put, to, offset, std::move(pieces), std::move(begin), level);
 }
 
 awaitable<error_code> link_session::get(window_ref from, std::uint64_t offset, std::vector<buffer> pieces,
                                         event begin) {
-  return move(asked::get, from, offset, std::move(pieces), std::move(begin));
+  return move(asked::get, from, offset, std::move(pieces), std::move(begin), completion_level::visible);
 }
 
 awaitable<error_code> link_session::move(asked what, window_ref window, std::uint64_t offset,
-                                         std::vector<buffer> pieces, event begin) {
+                                         std::vector<buffer> pieces, event begin, completion_level level) {
   const auto self = shared_from_this();
   transfer t{.what = what,
              .window = window,
@@ -40,6 +40,7 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
   }
 
   t.job = std::make_shared<link_job>(executor());
+  if (level == completion_level::local) t.leaving = std::make_shared<link_job>(executor());
   error_code stopped;
   co_await asio::this_coro::throw_if_cancelled(false);
   if (!t.carried && may_borrow(window, t.staged))
@@ -86,7 +87,10 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
     stopped = send_part(t, std::move(part), n, place != nullptr, *credit);
   }
   t.job->seal(stopped);
-  co_return co_await finished(t.job, std::move(t.requests));
+  if (t.leaving) t.leaving->seal({});
+  const auto ec = co_await finished(t.job, std::move(t.requests), t.leaving);
+  if (!ec && !t.job->done()) trail(window, t.job);
+  co_return ec;
 }
 
 // What its next n bytes are asked for with.
@@ -126,30 +130,57 @@ error_code link_session::send_part(transfer& t, std::vector<buffer> part, std::u
   if (t.what == asked::get) {
     pending_[static_cast<std::uint32_t>(frame.header.request)].into = std::move(part);
   } else if (t.carried) {
-    carry(lanes_[lane->number], std::move(frame), std::move(part.front()), t.job);
+    carry(lanes_[lane->number], std::move(frame), std::move(part.front()), t.job, part_of(t.leaving));
     return {};
   } else {
     frame.payload = std::move(part);
+    if (!t.staged) frame.keep_alive = part_of(t.leaving);
     if (!t.staged && n < t.bytes) t.source.advance(n);
   }
   lane->send(std::move(frame));
   return {};
 }
 
-// As detail::drained: what has begun ends before a total or partial cancellation does.
-awaitable<error_code> link_session::finished(std::shared_ptr<link_job> job, std::vector<std::uint64_t> requests) {
+// As detail::drained: what has begun ends before a total or partial cancellation does. No error says that all is
+// answered, or has left where that is enough; what has failed already is waited for to its end.
+awaitable<error_code> link_session::finished(std::shared_ptr<link_job> job, std::vector<std::uint64_t> requests,
+                                             std::shared_ptr<link_job> leaving) {
   constexpr auto may_drain = asio::cancellation_type::total | asio::cancellation_type::partial;
   for (;;) {
     const auto asked_for = (co_await asio::this_coro::cancellation_state).cancelled();
-    if (job->done()) co_return job->error();
+    auto over = [&] { return job->done() || (leaving && leaving->done() && !job->error()); };
+    if (over()) co_return job->error();
     if (asked_for != asio::cancellation_type::none) {
       withdraw(requests);
-      if (job->done()) co_return job->error();
+      if (over()) co_return job->error();
       if ((asked_for & may_drain) == asio::cancellation_type::none) co_return asio::error::operation_aborted;
       co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
     }
-    (void)co_await job->async_wait(asio::as_tuple(asio::deferred));
+    const auto& next = leaving && !leaving->done() ? leaving : job;
+    (void)co_await next->async_wait(asio::as_tuple(asio::deferred));
   }
+}
+
+// Whoever put it was told that all is well so far: what becomes of it is told by the window's commits. Each of them: whose
+// put has failed is not known any more.
+void link_session::trail(const window_ref& window, const std::shared_ptr<link_job>& job) {
+  std::erase_if(trails_, [](const auto& t) { return t.second->idle() && !t.second->error(); });
+  auto& trail = trails_[{window.id, window.generation}];
+  if (!trail) trail = std::make_shared<link_job>(executor());
+  if (!trail->done()) job->join(trail);
+}
+
+awaitable<error_code> link_session::trailed(const window_ref& window) {
+  const std::pair key{window.id, window.generation};
+  for (auto t = trails_.find(key); t != trails_.end(); t = trails_.find(key)) {
+    const auto trail = t->second;
+    trail->seal({});
+    while (!trail->done())
+      if (auto waited = co_await trail->async_wait(as_result); !waited) co_return waited.error();
+    if (trail->error()) co_return trail->error();
+    if (const auto now = trails_.find(key); now != trails_.end() && now->second == trail) trails_.erase(now);
+  }
+  co_return error_code();
 }
 
 void link_session::withdraw(const std::vector<std::uint64_t>& requests) {

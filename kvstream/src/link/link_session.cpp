@@ -154,9 +154,10 @@ link_lane_base* link_session::least_busy() const {
 // Once it is sent, it may have had its effect, whatever becomes of the answer.
 awaitable<error_code> link_session::commit(window_ref to) {
   const auto self = shared_from_this();
+  co_await asio::this_coro::throw_if_cancelled(false);
+  if (auto ec = co_await trailed(to)) co_return ec;
   auto credit = co_await credits_.async_acquire(1, as_result);
   if (!credit) co_return credit.error();
-  co_await asio::this_coro::throw_if_cancelled(false);
   const window_key key{to.id, to.generation, window_access::put};
   for (;;) {
     borrowed_.drop(key);  // nothing is put behind it
@@ -179,7 +180,7 @@ awaitable<error_code> link_session::commit(window_ref to) {
   job->begin_frame();
   job->seal({});
   lane->send({.header = {.type = link_type::commit, .request = request, .window = to.id, .generation = to.generation}});
-  co_return co_await finished(job, {});
+  co_return co_await finished(job, {}, nullptr);
 }
 
 awaitable<error_code> link_session::send(link_message message) {

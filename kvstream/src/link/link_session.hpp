@@ -106,7 +106,8 @@ class link_session : public std::enable_shared_from_this<link_session> {
   // Whether the peer owes an answer that doesn't depend on its application.
   bool awaits_answer(const link_lane_base& lane) const noexcept;
 
-  awaitable<error_code> put(window_ref to, std::uint64_t offset, std::vector<buffer> pieces, event begin);
+  awaitable<error_code> put(window_ref to, std::uint64_t offset, std::vector<buffer> pieces, event begin,
+                            completion_level level);
   awaitable<error_code> get(window_ref from, std::uint64_t offset, std::vector<buffer> pieces, event begin);
   // One piece, and nothing to wait for but the answer: link_at_once.cpp.
   bool at_once(const window_ref& window, const buffer& chunk) const;
@@ -158,6 +159,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
     bool staged = false;   // the host can't reach it
     bool direct = false;   // a device can copy it to where the peer's has its memory
     std::shared_ptr<link_job> job;
+    std::shared_ptr<link_job> leaving;  // of a put that completes when its memory may be reused: until then
     std::vector<std::uint64_t> requests;
     std::uint64_t at = 0;         // of the bytes: the next one's
     piece_cursor source{pieces};  // the same, of a put that the host reads
@@ -179,10 +181,13 @@ class link_session : public std::enable_shared_from_this<link_session> {
 
   // link_move.cpp. What takes a credit has left it where it was when it fails.
   awaitable<error_code> move(asked what, window_ref window, std::uint64_t offset, std::vector<buffer> pieces,
-                             event begin);
+                             event begin, completion_level level);
   outgoing_frame ask_next(transfer& t, link_lane_base& lane, std::uint64_t n, bool in_place, permit& credit);
   error_code send_part(transfer& t, std::vector<buffer> part, std::uint64_t n, bool in_place, permit& credit);
-  awaitable<error_code> finished(std::shared_ptr<link_job> job, std::vector<std::uint64_t> requests);
+  awaitable<error_code> finished(std::shared_ptr<link_job> job, std::vector<std::uint64_t> requests,
+                                 std::shared_ptr<link_job> leaving);
+  void trail(const window_ref& window, const std::shared_ptr<link_job>& job);
+  awaitable<error_code> trailed(const window_ref& window);
   void withdraw(const std::vector<std::uint64_t>& requests);
   void begin(asked what, const window_ref& window, std::uint64_t offset, buffer chunk, transfer_operation& op) noexcept;
   void cancel(transfer_operation& op, asio::cancellation_type_t type);
@@ -199,7 +204,8 @@ class link_session : public std::enable_shared_from_this<link_session> {
   // Beside the connection: link_carried.cpp.
   static awaitable<void> take_carried(std::shared_ptr<link_session> self);
   void took_carried(link_lane_base& lane, const link_header& header, const buffer& piece, error_code ec);
-  void carry(std::shared_ptr<link_lane_base> lane, outgoing_frame frame, buffer piece, std::shared_ptr<link_job> job);
+  void carry(std::shared_ptr<link_lane_base> lane, outgoing_frame frame, buffer piece, std::shared_ptr<link_job> job,
+             std::shared_ptr<void> until_gone = {});
   void carrying_failed(error_code ec);
   error_code announced(link_lane_base& lane, const link_header& header);
 
@@ -219,7 +225,8 @@ class link_session : public std::enable_shared_from_this<link_session> {
   // By a device: link_by_device.cpp.
   device_reach* direct_reach() const;
   error_code copy_by_device(transfer& t, const borrowed_windows::window& place, permit& credit);
-  void tell_when_copied(link_lane_base& lane, outgoing_frame frame, const event& copied);
+  void tell_when_copied(link_lane_base& lane, outgoing_frame frame, const event& copied,
+                        std::shared_ptr<void> until_copied);
   // What is copied in one go.
   static constexpr std::uint64_t most_in_place = std::uint64_t{1} << 20;
 
@@ -260,9 +267,10 @@ class link_session : public std::enable_shared_from_this<link_session> {
   channel<received> inbox_;
   lent_windows lent_;
   borrowed_windows borrowed_;
-  std::unique_ptr<link_carrier> carrier_;  // or null
-  link_job met_{executor()};               // by the carrier, or the link is down
-  std::deque<link_header> carried_;        // said to come, and not received yet
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::shared_ptr<link_job>> trails_;  // by window, and generation
+  std::unique_ptr<link_carrier> carrier_;                                                // or null
+  link_job met_{executor()};         // by the carrier, or the link is down
+  std::deque<link_header> carried_;  // said to come, and not received yet
   operation_list<operation<void(error_code)>> announced_;
   operation_list<operation<void(error_code)>> closed_;
   channel<std::uint32_t> lost_;  // those that were not replaced yet

@@ -14,8 +14,9 @@ class link_sink final : public detail::sink_backend {
   asio::any_io_executor get_executor() const override { return session_->executor().get(); }
   std::uint64_t size() const override { return window_.size; }
   completion_level reach() const override { return completion_level::visible; }
-  awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event begin) override {
-    return session_->put(window_, offset, std::move(pieces), std::move(begin));
+  awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event begin,
+                            completion_level level) override {
+    return session_->put(window_, offset, std::move(pieces), std::move(begin), level);
   }
   awaitable<error_code> commit() override { return session_->commit(window_); }
   bool puts_at_once(const buffer& chunk) const override { return session_->at_once(window_, chunk); }

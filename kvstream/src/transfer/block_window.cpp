@@ -41,7 +41,7 @@ class block_sink final : public detail::sink_backend {
   std::uint64_t size() const override { return layout_.bytes() * blocks_; }
   completion_level reach() const override { return completion_level::local; }
 
-  awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event begin) override {
+  awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event begin, completion_level) override {
     std::uint32_t layer = 0;
     auto segments = segments_of(layout_, blocks_, offset, pieces, layer);
     pieces.clear();

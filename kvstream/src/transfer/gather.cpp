@@ -89,12 +89,12 @@ class turns {
 
 // A device's copies are digested when they have ended, and then put.
 awaitable<error_code> seal_and_put(sink to, std::uint64_t offset, buffer staged, event packed,
-                                   std::shared_ptr<digest_state> digest, turns::place mine) {
+                                   std::shared_ptr<digest_state> digest, turns::place mine, completion_level level) {
   if (auto waited = co_await packed.async_wait(as_result); !waited) co_return waited.error();
   if (auto ec = co_await mine.come()) co_return ec;
   digest->update(staged.bytes());
   mine.over();
-  co_return co_await to.backend()->put(offset, {std::move(staged)}, {});
+  co_return co_await to.backend()->put(offset, {std::move(staged)}, {}, level);
 }
 
 }  // namespace
@@ -106,7 +106,7 @@ awaitable<result<transferred>> gather(kv_view from, slice what, sink to, std::ui
   if (!options.through) {
     auto pieces = from.pieces(what);
     if (!pieces) co_return pieces.error();
-    if (auto ec = co_await to.backend()->put(offset, std::move(*pieces), options.begin)) co_return ec;
+    if (auto ec = co_await to.backend()->put(offset, std::move(*pieces), options.begin, options.level)) co_return ec;
     co_return all;
   }
 
@@ -135,9 +135,9 @@ awaitable<result<transferred>> gather(kv_view from, slice what, sink to, std::ui
       }
       const event packed = kernels.record();
       if (parts->on_host || !digest)
-        group.spawn(to.backend()->put(offset, {std::move(staged)}, packed));
+        group.spawn(to.backend()->put(offset, {std::move(staged)}, packed, options.level));
       else
-        group.spawn(seal_and_put(to, offset, std::move(staged), packed, digest, each.next()));
+        group.spawn(seal_and_put(to, offset, std::move(staged), packed, digest, each.next(), options.level));
       offset += n;
     }
     co_return error_code();

@@ -33,7 +33,7 @@ class local_sink final : public detail::sink_backend {
   std::uint64_t size() const override { return memory_.size(); }
   completion_level reach() const override { return completion_level::visible; }
 
-  awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event begin) override {
+  awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event begin, completion_level) override {
     std::vector<copy_op> batch;
     for (auto& piece : pieces) {
       if (piece.empty()) continue;

@@ -71,7 +71,7 @@ void start_transfer(const asio::any_io_executor& ex, awaitable<result<transferre
 awaitable<result<transferred>> flush(buffer chunk, sink to, std::uint64_t offset, event begin, completion_level level) {
   const auto bytes = chunk.size();
   if (auto ec = to.check(offset, bytes, level)) co_return ec;
-  if (auto ec = co_await to.backend()->put(offset, {std::move(chunk)}, std::move(begin))) co_return ec;
+  if (auto ec = co_await to.backend()->put(offset, {std::move(chunk)}, std::move(begin), level)) co_return ec;
   co_return transferred{bytes, 0};
 }
 
@@ -84,8 +84,8 @@ awaitable<result<transferred>> fetch(source from, std::uint64_t offset, buffer c
 
 bool flushes_at_once(const buffer& chunk, const sink& to, std::uint64_t offset, const event& begin,
                      completion_level level) {
-  return begin.ready() && !begin.status() && !to.check(offset, chunk.size(), level) &&
-         to.backend()->puts_at_once(chunk);
+  return begin.ready() && !begin.status() && level >= completion_level::visible &&
+         !to.check(offset, chunk.size(), level) && to.backend()->puts_at_once(chunk);
 }
 
 void start_flush(buffer chunk, sink to, std::uint64_t offset, event begin, completion_level level, transfer_handler h) {

@@ -145,6 +145,32 @@ TEST_CASE("cuda_ipc: fake_cuda: one copy moves what lies in device memory on bot
   check_clean();
 }
 
+TEST_CASE("cuda_ipc: fake_cuda: what was put locally may be written over as soon as the device has copied it") {
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    CAPTURE(seed);
+    start_machine(seed);
+    {
+      two_sides m;
+      m.connect();
+      auto window = m.far->memory(n, 1), data = m.near->memory(n, 2);
+      const std::vector<std::byte> all(data.data(), data.data() + n);
+      auto w = m.far->windows.expose({window}, window_access::put).value();
+      auto to = m.near->link.to(w.ref());
+      ending put, committed;
+      async_flush(data, to, 0, {}, completion_level::local, put.token());
+      CHECK(m.drive([&] { return put.over; }));
+      CHECK(!put.ec);
+      CHECK(!fake_cuda::would_use(data.data(), n));
+      std::memset(data.data(), 0xee, n);
+      to.async_commit(committed.token());
+      CHECK(m.drive([&] { return committed.over; }));
+      CHECK(!committed.ec);
+      CHECK(std::equal(all.begin(), all.end(), window.data()));
+    }
+    check_clean();
+  }
+}
+
 TEST_CASE("cuda_ipc: fake_cuda: what can't be lent, or not so, goes by staging and is as right") {
   enum class what { digests, plain, mixed, refused_export, small, pageable };
   for (auto why : {what::digests, what::plain, what::mixed, what::refused_export, what::small, what::pageable}) {

@@ -124,10 +124,25 @@ awaitable<void> client(sim_context& context, server& s, tally& t, std::uint32_t 
           auto data = s.over.on_device ? s.over.memory(n, ex) : buffer::host(n);
           const auto seed = context.seed() * 1000 + static_cast<std::uint64_t>(round) * 10 + i;
           for (std::size_t k = 0; k < n; ++k) data.bytes()[k] = byte_at(k, seed);
-          auto put = co_await async_flush(data, link.to(s.offered.ref()), at, {}, completion_level::visible, as_result);
-          if (!put) {
+          error_code put;
+          if (i % 2 == 0 || n == 0) {
+            put = (co_await async_flush(data, link.to(s.offered.ref()), at, {}, completion_level::visible, as_result))
+                      .error();
+          } else {  // into a window of its own, which is committed
+            auto own = s.windows->expose({s.memory.slice(at, n)}, window_access::put).value();
+            auto to = link.to(own.ref());
+            auto sent = s.over.on_device ? s.over.memory(n, ex) : buffer::host(n);
+            std::ranges::copy(data.bytes(), sent.bytes().begin());
+            put = (co_await async_flush(sent, to, 0, {}, completion_level::local, as_result)).error();
+            if (!put) {
+              std::ranges::fill(sent.bytes(), std::byte{0xee});
+              put = (co_await to.async_commit(as_result)).error();
+              if (!put) CHECK(own.committed());
+            }
+          }
+          if (put) {
             ++t.failed;
-            t.errors.insert(put.error().message());
+            t.errors.insert(put.message());
             co_return;
           }
           ++t.put;

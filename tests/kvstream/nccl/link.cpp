@@ -90,6 +90,43 @@ TEST_CASE("fake_nccl link: puts and gets of any extents agree with a model, both
   }
 }
 
+TEST_CASE("fake_nccl link: what was put locally may be written over at once, and is all there when it is committed") {
+  for (std::uint64_t seed = 0; seed < 16; ++seed) {
+    CAPTURE(seed);
+    start_machine(seed, {.max_polls = static_cast<int>(seed % 3)});
+    {
+      linked l({.chunk = 4096, .count = 1 + seed % 3});
+      REQUIRE(l.connect() == std::array<error_code, 2>());
+      std::mt19937_64 random(seed);
+      constexpr std::size_t bytes = 30'000;
+      auto memory = cuda_bytes(l.on[1], bytes, 1), data = cuda_bytes(l.on[0], bytes, 2);
+      const std::vector<std::byte> all(data.data(), data.data() + bytes);
+      auto w = l.there.expose({memory}, window_access::put).value();
+      auto wrong = w.ref();
+      wrong.size *= 2;
+      auto body = [&]() -> awaitable<void> {
+        auto to = l.near.to(w.ref());
+        for (std::size_t at = 0; at < bytes;) {
+          const auto n = std::min<std::size_t>(1 + random() % 9000, bytes - at);
+          auto pieces = random() % 2 ? std::vector{data.slice(at, n)} : cut(data.slice(at, n), random);
+          CHECK(!co_await to.backend()->put(at, std::move(pieces), {}, completion_level::local));
+          std::memset(data.data() + at, 0xee, n);
+          at += n;
+        }
+        CHECK(!co_await to.backend()->commit());
+        CHECK(w.committed());
+        CHECK(std::ranges::equal(memory.bytes(), all));
+        // Refused now, which may be known at once or not.
+        auto late = co_await l.near.to(wrong).backend()->put(0, {data}, {}, completion_level::local);
+        CHECK((late || co_await to.backend()->commit()));
+      };
+      l.run(body());
+      w = {};
+    }
+    check_clean();
+  }
+}
+
 TEST_CASE("fake_nccl link: a window's rules hold, and what is refused breaks no other transfer") {
   start_machine(2);
   {

@@ -48,7 +48,7 @@ struct neighbour_memory : detail::source_backend, detail::sink_backend {
   awaitable<error_code> get(std::uint64_t offset, std::vector<buffer> pieces, event) override {
     return pass(offset, std::move(pieces), true, get_fails);
   }
-  awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event) override {
+  awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event, completion_level) override {
     return pass(offset, std::move(pieces), false, put_fails);
   }
 

@@ -11,8 +11,9 @@
 // |              | partial let it drain and give its own result; terminal alone completes at once as            |
 // |              | operation_aborted while it runs on                                                           |
 // | the chunk    | referenced until its last reader or writer is done, also after terminal                      |
-// | completes    | local: the chunk may be reused. visible (the default): the other side has it, verified where |
-// |              | bytes left the process. durable: it survives the other side's restart                        |
+// | completes    | local: the chunk may be reused; what fails later fails the commits of where it was put, which |
+// |              | wait for it. visible (the default): the other side has it, verified where bytes left the    |
+// |              | process. durable: it survives the other side's restart                                       |
 // | errors       | out_of_range; unsupported (a level the sink does not reach); the event's, stream's or        |
 // |              | store's own                                                                                  |
 #pragma once
@@ -57,9 +58,11 @@ class sink_backend {
   virtual std::uint64_t size() const = 0;
   virtual completion_level reach() const = 0;
   // The pieces lie together from `offset`. Checked: they fit. The rest of the table above is the backend's to keep.
-  virtual awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event begin) = 0;
+  // Completes at `level` at the least: one that it reaches.
+  virtual awaitable<error_code> put(std::uint64_t offset, std::vector<buffer> pieces, event begin,
+                                    completion_level level = completion_level::visible) = 0;
   virtual awaitable<error_code> commit() = 0;
-  // Whether a put of this piece has nothing to wait for but its end. If so, begin_put() right behind it is put() without
+  // Whether a put of this piece has nothing to wait for but being visible. If so, begin_put() right behind it is put() without
   // a coroutine.
   virtual bool puts_at_once(const buffer&) const { return false; }
   virtual void begin_put(std::uint64_t, buffer, transfer_operation&) noexcept {}
@@ -92,7 +95,8 @@ class sink {
   completion_level reach() const { return backend_->reach(); }  // the most that a put can complete with
 
   // void(error_code): everything put so far becomes visible at once, where that is a step of its own (a store's
-  // blocks). Cancellation: as the store's async_commit.
+  // blocks, a link's windows), or nothing does. Where something that was put at level local has failed since, this does,
+  // and so does every later one. Cancellation: as the store's async_commit.
   template <class Token = asio::deferred_t>
   auto async_commit(Token&& token = Token()) const {
     return detail::initiate_erased<void(error_code)>(

@@ -6,8 +6,11 @@
 //         [--threads N] [--layers 24 --hidden 896 --heads 14 --kv-heads 2 --intermediate 4864 --vocab 151936]
 //         [--json FILE]
 //
-// The model has 0.5 billion random parameters, written to a temporary folder. A sink is disk, tcp, shm, or a URL
-// that a link_listener takes. The peer is a worker of this process: on another machine its part would not be ours.
+//     mpirun -n 2 bench_overhead --sinks mpi
+//
+// The model has 0.5 billion random parameters, written to a temporary folder. A sink is disk, tcp, shm, mpi, or a URL
+// that a link_listener takes. The peer is a worker of this process, or over MPI the other one, whose processor seconds
+// are not counted: on another machine its part would not be ours.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <filesystem>
@@ -19,6 +22,7 @@
 #include "cokv/runtime/clock.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/size.hpp"
+#include "mpi_peer.hpp"
 #include "origin.hpp"
 #include "others_share.hpp"
 #include "random_checkpoint.hpp"
@@ -30,6 +34,8 @@ namespace {
 
 using namespace cokv;
 using namespace cokv::bench;
+
+constexpr std::size_t landing_bytes = 256 << 20;  // of a link's window
 
 struct settings {
   model_shape shape;
@@ -60,8 +66,11 @@ class side {
                                             {.directory = me.folder_.string(), .limit_bytes = std::uint64_t{2} << 30});
         tiers.push_back({.name = "disk", .blocks = std::move(opened)});
       }(*this, tiers));
+    } else if (sink == "mpi") {
+      other_.emplace(near);
+      tiers.push_back({.name = sink, .blocks = std::make_shared<window_store>(other_->to()), .load = false});
     } else if (!sink.empty()) {
-      const auto landing = on.allocate(256 << 20, landing_kind(sink)).value();
+      const auto landing = on.allocate(landing_bytes, landing_kind(sink)).value();
       std::ranges::fill(landing.bytes(), std::byte{});
       link_.emplace(near, listening_at(sink), std::vector{landing});
       tiers.push_back({.name = sink, .blocks = std::make_shared<window_store>(link_->to()), .load = false});
@@ -81,6 +90,7 @@ class side {
       me.engine_.reset();
     }(*this));
     link_.reset();
+    other_.reset();
   }
 
   answer ask(const std::vector<token_id>& prompt, std::uint32_t output) {
@@ -124,6 +134,7 @@ class side {
   worker& near_;
   std::filesystem::path folder_;
   std::optional<linked> link_;
+  std::optional<mpi_peer> other_;
   std::optional<engine> engine_;
 };
 
@@ -230,7 +241,7 @@ int main(int argc, char** argv) {
   CLI::App app{"What does an engine's request take longer because its KV is streamed out?"};
   settings s;
   std::string json_path;
-  app.add_option("--sinks", s.sinks, "disk, tcp, shm, or a link's URL")->delimiter(',');
+  app.add_option("--sinks", s.sinks, "disk, tcp, shm, mpi, or a link's URL")->delimiter(',');
   app.add_option("--prompt", s.prompt, "tokens")->check(CLI::Range(16, 8192))->capture_default_str();
   app.add_option("--output", s.output, "tokens")->check(CLI::Range(2, 1024))->capture_default_str();
   app.add_option("--rounds", s.rounds, "each asks every side once")->check(CLI::PositiveNumber)->capture_default_str();
@@ -246,6 +257,7 @@ int main(int argc, char** argv) {
   app.add_option("--vocab", s.shape.vocab)->capture_default_str();
   app.add_option("--json", json_path, "also write the figures there");
   CLI11_PARSE(app, argc, argv);
+  if (mpi_rank() == "1") return offer_to_rank_0(landing_bytes), 0;
   const origin from(argc, argv);
   from.print();
   std::printf("%.2f billion parameters, %s, prompts of %u tokens, %u out, %d rounds. Target: ratio <= 1.02.\n\n",

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cokv/kvstream/peer_link.hpp"
+#include "cokv/runtime/progress.hpp"
 
 namespace cokv::bench {
 
@@ -39,7 +40,7 @@ inline memory_kind landing_kind(const std::string& link) {
 
 class worker {
  public:
-  worker() : work_(asio::make_work_guard(context_)), thread_([this] { context_.run(); }) {}
+  worker() : work_(asio::make_work_guard(context_)), thread_([this] { cokv::run(context_); }) {}
   ~worker() {
     work_.reset();
     context_.stop();

@@ -16,9 +16,10 @@
 // |               |                                    | sent                                |                   |
 // | async_receive | the oldest message not taken yet   | every kind: nothing was taken       | [3]               |
 // | async_closed  | the link is down                   | every kind ends the wait            | none: see error() |
-// | to(): a put   | visible: verified in the window    | as transfer.hpp says                | [3] [4]           |
+// | to(): a put   | visible: verified in the window;   | as transfer.hpp says                | [3] [4]           |
+// |               | local: it has left our memory      |                                     |                   |
 // | from(): a get | verified here                      | as transfer.hpp says                | [3] [4]           |
-// | async_commit  | the peer's window is committed     | not sent: nothing happened; sent:   | [3] [4]           |
+// | async_commit  | the peer's window is committed     | not sent: nothing happened; sent:   | [3] [4] [5]       |
 // |               |                                    | as a put that has begun             |                   |
 //
 // [1] the network's; deadline; invalid_argument (the URL, the options); unsupported (a scheme that this build lacks, or
@@ -27,7 +28,8 @@
 // for so long; protocol, too_large, digest_mismatch: a peer that sent what it may not, or damaged; [4] stale_reference,
 // closed (committed), permission_denied, out_of_range (the window); digest_mismatch: the bytes were damaged on their
 // way, and what the range covers is undefined; wrong_device: pieces that the host can't reach, without
-// window_table::stage().
+// window_table::stage(); [5] any of a put's: of what was put at level local into this window over this link, whose
+// answers a commit waits for; then every later commit of the window over it fails so.
 //
 // A connection that breaks fails the transfers on it, no others, and is replaced by who connected; the first one takes
 // the whole link down. What a failed put wrote is undefined, but it writes nothing any more once a later one over this

@@ -15,7 +15,8 @@
 // |              | in is dropped                                                                                 |
 // | completes    | when no peer reads or writes the memory any more, or could: a chunk that is being sent is     |
 // |              | sent first, as fast as its reader reads; one that stops is given up on after                  |
-// |              | link_options.silence. Over shm:// one that has mapped the memory has let go of it, or is dead |
+// |              | link_options.silence. Over shm:// one that has mapped or opened the memory has let go of it,  |
+// |              | or is dead                                                                                    |
 // | cancellation | every kind ends the wait; the window stays revoked                                            |
 // | errors       | none of its own                                                                               |
 //

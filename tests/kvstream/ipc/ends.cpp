@@ -224,3 +224,37 @@ TEST_CASE("cuda_ipc: fake_cuda: a copy that was begun and whose end can't be mar
     check_clean();
   }
 }
+
+TEST_CASE("cuda_ipc: fake_cuda: whenever the devices are lost, everything ends, and what ended well is right") {
+  int failed = 0;
+  for (std::size_t k = 1; k < 150; ++k) {
+    CAPTURE(k);
+    start_machine(k);
+    {
+      two_sides m;
+      m.connect();
+      worker w(m);
+      fake_cuda::lose_after(k, cudaErrorIllegalAddress);
+      w.start();
+      CHECK(m.drive([&] { return w.ended; }));
+      if (!w.error) CHECK(w.right());
+      failed += !!w.error;
+      ending revoked[2];
+      w.into.async_revoke(revoked[0].token());
+      w.from.async_revoke(revoked[1].token());
+      CHECK(m.drive([&] { return revoked[0].over && revoked[1].over; }));
+      std::memset(w.pool.data(), 7, w.pool.size());  // what a lost device had to do it does no more
+      m.rest();
+      CHECK(std::all_of(w.pool.data(), w.pool.data() + w.pool.size(), [](std::byte b) { return b == std::byte{7}; }));
+    }
+    fake_cuda::lose_after(0, 0);
+    const auto wrong = fake_cuda::violations();
+    CHECK_MESSAGE(wrong.empty(), (wrong.empty() ? "" : wrong.front()));
+    start_machine();  // who opens a lost device resets it: here, not under the next test
+    {
+      two_sides again;
+    }
+  }
+  CHECK(failed > 10);
+  fake_cuda::reset();
+}

@@ -199,7 +199,8 @@ class reader {
     const auto before = parser_.at();
     parser_.filled(0);
     require(parser_.feed({}) == 0 && parser_.at() == before, "no bytes change nothing");
-    require(parser_.kept().capacity() <= std::max({limits_.chunk, limits_.message, limits_.text, limits_.layout}),
+    require(parser_.kept().capacity() <=
+                std::max({limits_.chunk, limits_.message, limits_.text, limits_.layout, limits_.list}),
             "memory within the limits");
   }
 

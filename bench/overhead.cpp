@@ -6,7 +6,7 @@
 //         [--threads N] [--layers 24 --hidden 896 --heads 14 --kv-heads 2 --intermediate 4864 --vocab 151936]
 //         [--json FILE]
 //
-//     mpirun -n 2 bench_overhead --sinks mpi
+//     mpirun -n 2 --bind-to none bench_overhead --sinks mpi   (ranks bound to a core would compute on one)
 //
 // The model has 0.5 billion random parameters, written to a temporary folder. A sink is disk, tcp, shm, mpi, or a URL
 // that a link_listener takes. The peer is a worker of this process, or over MPI the other one, whose processor seconds

@@ -7,6 +7,7 @@
 #include "link/link_session.hpp"
 
 namespace cokv::detail {
+
 awaitable<error_code> link_session::put(window_ref to, std::uint64_t offset, std::vector<buffer> pieces, event begin,
                                         completion_level level) {
   return move(asked::put, to, offset, std::move(pieces), std::move(begin), level);
@@ -59,12 +60,13 @@ awaitable<error_code> link_session::move(asked what, window_ref window, std::uin
     }
     const auto* place = borrowed(t.key, t.offset + t.at, t.bytes - t.at);
     if (place && (place->on_device() ? !t.direct : t.staged)) place = nullptr;
-    if (place && (place->on_device() || what == asked::put)) {
-      const auto ec = place->on_device() ? copy_by_device(t, *place, *credit) : put_in_place(t, *place, *credit);
+    const bool by_device = place && place->on_device();
+    if (by_device || (place && what == asked::put)) {
+      const auto ec = by_device ? copy_by_device(t, *place, *credit) : put_in_place(t, *place, *credit);
       credit.reset();
-      if (ec == errc::wrong_device && place->on_device())
+      if (ec == errc::wrong_device && by_device)
         t.direct = false;
-      else if (ec == errc::queue_full && place->on_device())
+      else if (ec == errc::queue_full && by_device)
         stopped = (co_await direct_reach()->exchanging().async_room(as_result)).error();
       else
         stopped = ec;

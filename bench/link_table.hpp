@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +52,14 @@ inline void fill(const buffer& memory) {
   for (std::size_t i = 0; i < memory.size(); ++i) memory.data()[i] = static_cast<std::byte>(i * 2654435761u >> 24);
 }
 
+// All of memory in pieces of one size, in an order of its own: as blocks lie in a pool.
+inline std::vector<buffer> scattered(const buffer& memory, std::size_t piece) {
+  std::vector<buffer> out;
+  for (std::size_t at = 0; at < memory.size(); at += piece) out.push_back(memory.slice(at, piece));
+  std::ranges::shuffle(out, std::mt19937_64(piece));
+  return out;
+}
+
 // All of it, round and round, chunk by chunk, to the same offsets of the sink.
 inline awaitable<void> put_all(sink to, buffer from, std::size_t bytes, std::size_t chunk) {
   auto v = co_await with(transfer_group{to, {.in_flight = 128}}, [&](transfer_group& out) -> awaitable<void> {
@@ -60,6 +69,24 @@ inline awaitable<void> put_all(sink to, buffer from, std::size_t bytes, std::siz
     }
   });
   if (v.error()) std::fprintf(stderr, "%s: ", v.error().message().c_str());
+  must(!v.error(), "put");
+}
+
+// The pieces, round and round, one behind the other in the sink: so many a put.
+inline awaitable<void> put_lists(sink to, const std::vector<buffer>& pieces, std::size_t bytes, std::size_t a_put) {
+  auto put = [](sink into, std::uint64_t at, std::vector<buffer> list, permit) -> awaitable<error_code> {
+    co_return co_await into.backend()->put(at, std::move(list), {});
+  };
+  semaphore turns(to.get_executor(), 16);
+  const auto piece = pieces.front().size();
+  auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+    for (std::size_t sent = 0; sent < bytes; sent += a_put * piece) {
+      auto turn = co_await turns.async_acquire();
+      const auto first = pieces.begin() + static_cast<std::ptrdiff_t>(sent / piece % pieces.size());
+      std::vector<buffer> list(first, first + static_cast<std::ptrdiff_t>(a_put));
+      group.spawn(put(to, sent % (pieces.size() * piece), std::move(list), std::move(turn)));
+    }
+  });
   must(!v.error(), "put");
 }
 

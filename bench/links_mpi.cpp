@@ -3,17 +3,17 @@
 // turns in one run. The loop has as much under way, and is answered once, at its end; a put is answered by itself, when it
 // is visible. Processor seconds are of both processes.
 //
-//     mpirun -n 2 bench_links_mpi [--bytes 256MiB] [--set 64MiB] [--repeat 7] [--from 4KiB] [--to 16MiB]
-//         [--json FILE]
+//     mpirun -n 2 bench_links_mpi [--bytes 256MiB] [--set 64MiB] [--repeat 7] [--connections 1]
+//         [--from 4KiB] [--to 16MiB] [--json FILE]
 #include <unistd.h>
 
-#include <cstring>
 #include <optional>
 
 #include "cokv/runtime/progress.hpp"
 #include "cokv/runtime/result.hpp"
 #include "link/mpi/mpi_api.hpp"
 #include "link_table.hpp"
+#include "words.hpp"
 
 namespace {
 
@@ -48,27 +48,13 @@ void raw_loop(const link_settings& s, const buffer& memory, std::size_t chunk) {
   for (int done = 0; !done;) mpi.Test(&r, &done, &status);
 }
 
-awaitable<peer_link> join(window_table windows, link_listener& door, digest_algorithm digest) {
-  link_options o{.digest = digest, .greeting = std::chrono::seconds(30), .silence = std::chrono::minutes(5)};
+awaitable<peer_link> join(window_table windows, link_listener& door, link_options o) {
   if (rank == 1) co_return co_await door.async_accept();
   for (;;) {
     auto link = co_await async_connect(windows, "mpi://1", o, as_result);
     if (link) co_return std::move(*link);
     must(link.error() == errc::unavailable, "connecting");  // it does not listen yet
   }
-}
-
-awaitable<void> say(peer_link& to, window_ref w = {}) {
-  link_message m(sizeof w);
-  std::memcpy(m.data(), &w, sizeof w);
-  co_await to.async_send(std::move(m));
-}
-awaitable<window_ref> hear(peer_link& from) {
-  const auto m = co_await from.async_receive();
-  window_ref w;
-  must(m.size() == sizeof w, "a message");
-  std::memcpy(&w, m.data(), sizeof w);
-  co_return w;
 }
 
 // Both ranks are here, and their links have said what they had to say.
@@ -85,7 +71,7 @@ awaitable<void> meet() {
   }
 }
 
-awaitable<void> compare(link_settings s) {
+awaitable<void> compare(link_settings s, std::uint32_t connections) {
   auto ex = co_await asio::this_coro::executor;
   window_table windows(ex);
   auto memory = buffer::host(s.set);
@@ -93,13 +79,17 @@ awaitable<void> compare(link_settings s) {
   // Doors one after the other: a rank has one.
   std::optional<peer_link> off, on;
   for (auto [digest, link] : {std::pair(digest_algorithm::none, &off), std::pair(digest_algorithm::xxh3_64, &on)}) {
+    const link_options o{.digest = digest,
+                         .connections = connections,
+                         .greeting = std::chrono::seconds(30),
+                         .silence = std::chrono::minutes(5)};
     link_listener door;
-    if (rank == 1) door = link_listener::listen(windows, "mpi://", {.digest = digest}).value();
-    link->emplace(co_await join(windows, door, digest));
+    if (rank == 1) door = link_listener::listen(windows, "mpi://", o).value();
+    link->emplace(co_await join(windows, door, o));
     if (rank == 1)
-      co_await hear(**link);  // accepted at the other side, too, before the door closes
+      co_await hear<bool>(**link);  // accepted at the other side, too, before the door closes
     else
-      co_await say(**link);
+      co_await say(**link, true);
   }
   window landing;
   window_ref to;
@@ -107,10 +97,10 @@ awaitable<void> compare(link_settings s) {
   if (rank == 1) {
     landing = windows.expose({memory}, window_access::put).value();
     co_await say(*off, landing.ref());
-    co_await say(*off, {.id = static_cast<std::uint64_t>(::getpid())});
+    co_await say(*off, ::getpid());
   } else {
-    to = co_await hear(*off);
-    count_process(static_cast<pid_t>((co_await hear(*off)).id));
+    to = co_await hear<window_ref>(*off);
+    count_process(co_await hear<pid_t>(*off));
     std::printf("mpi between two processes, %s a run, medians of %d\n\n", format_size(s.bytes).c_str(), s.repeat);
     table.heading();
   }
@@ -145,7 +135,9 @@ awaitable<void> compare(link_settings s) {
 int main(int argc, char** argv) {
   CLI::App app{"How close does a link over MPI come to a hand-written loop of MPI_Isend and MPI_Irecv?"};
   link_settings s;
+  std::uint32_t connections = 1;
   s.add_to(app);
+  app.add_option("--connections", connections, "of the link")->check(CLI::Range(1, 64));
   CLI11_PARSE(app, argc, argv);
 
   auto loaded = detail::mpi_api::load("libmpi.so.40");
@@ -158,7 +150,7 @@ int main(int argc, char** argv) {
   must(ranks == 2, "two ranks: mpirun -n 2; that");
   {
     asio::io_context context(1);
-    asio::co_spawn(context, compare(s), [](std::exception_ptr e) {
+    asio::co_spawn(context, compare(s, connections), [](std::exception_ptr e) {
       if (e) std::rethrow_exception(e);
     });
     cokv::run(context);

@@ -6,7 +6,6 @@
 //
 //     bench_links_shm [--bytes 512MiB] [--set 128MiB] [--repeat 7] [--from 4KiB] [--to 16MiB] [--json FILE]
 #include <cstring>
-#include <random>
 #include <semaphore>
 
 #include "cokv/runtime/memory_handle.hpp"
@@ -17,14 +16,6 @@ namespace {
 
 using namespace cokv;
 using namespace cokv::bench;
-
-// All of memory, in extents of one size, in an order of its own.
-std::vector<buffer> scattered(const buffer& memory, std::size_t extent) {
-  std::vector<buffer> out;
-  for (std::size_t at = 0; at < memory.size(); at += extent) out.push_back(memory.slice(at, extent));
-  std::ranges::shuffle(out, std::mt19937_64(extent));
-  return out;
-}
 
 void copy_each(const buffer& from, const std::vector<buffer>& into, std::size_t bytes) {
   const auto extent = into.front().size();

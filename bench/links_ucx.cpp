@@ -3,7 +3,8 @@
 // of a ratio take turns in one run. The loop has as much under way, and is answered once, at its end; a put is answered
 // by itself, when it is visible. Processor seconds are of both processes.
 //
-//     bench_links_ucx [--bytes 256MiB] [--set 64MiB] [--repeat 7] [--from 4KiB] [--to 16MiB] [--json FILE]
+//     bench_links_ucx [--bytes 256MiB] [--set 64MiB] [--repeat 7] [--connections 1] [--from 4KiB] [--to 16MiB]
+//         [--json FILE]
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 #include "cokv/runtime/result.hpp"
 #include "link/ucx/ucx_api.hpp"
 #include "link_table.hpp"
+#include "words.hpp"
 
 namespace {
 
@@ -173,7 +175,11 @@ std::uint16_t port_of(const link_listener& door) {
   const auto url = door.url();
   return static_cast<std::uint16_t>(std::stoul(url.substr(url.rfind(':') + 1)));
 }
-link_options options(digest_algorithm digest) { return {.digest = digest, .silence = std::chrono::minutes(5)}; }
+std::uint32_t connections = 1;
+
+link_options options(digest_algorithm digest) {
+  return {.digest = digest, .connections = connections, .silence = std::chrono::minutes(5)};
+}
 
 [[noreturn]] void receiver(const link_settings& s, int to) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -192,11 +198,7 @@ link_options options(digest_algorithm digest) { return {.digest = digest, .silen
       context,
       [&]() -> awaitable<void> {
         auto plain = co_await off.async_accept(), digested = co_await on.async_accept();
-        while (auto m = co_await plain.async_receive(as_result)) {
-          std::size_t chunk;
-          std::memcpy(&chunk, m->data(), sizeof chunk);
-          raw.receive(s, chunk);
-        }
+        for (;;) raw.receive(s, co_await hear<std::size_t>(plain));
       },
       asio::detached);
   cokv::run(context);
@@ -213,9 +215,7 @@ awaitable<void> compare(link_settings s, told peer, by_hand& raw, buffer memory)
   table.heading();
   for (auto chunk : s.chunks()) {
     for (int r = 0; r < s.repeat; ++r) {
-      link_message m(sizeof chunk);
-      std::memcpy(m.data(), &chunk, sizeof chunk);
-      co_await off.async_send(std::move(m));
+      co_await say(off, chunk);
       // It is on its way when the loop has had its turn.
       co_await clock::of(co_await asio::this_coro::executor).async_wait_for(std::chrono::milliseconds(1));
       std::vector<throughput> round{timed(s.bytes, [&] { raw.send(s, chunk); })};
@@ -237,6 +237,7 @@ int main(int argc, char** argv) {
   CLI::App app{"How close does a link over UCX come to a hand-written loop of active messages?"};
   link_settings s;
   s.add_to(app);
+  app.add_option("--connections", connections, "of the link")->check(CLI::Range(1, 64));
   CLI11_PARSE(app, argc, argv);
 
   int ends[2];

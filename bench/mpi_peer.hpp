@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdlib>
-#include <cstring>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "cokv/runtime/progress.hpp"
 #include "cokv/runtime/result.hpp"
 #include "two_workers.hpp"
+#include "words.hpp"
 
 namespace cokv::bench {
 
@@ -30,10 +30,7 @@ inline void offer_to_rank_0(std::size_t bytes) {
         auto door = link_listener::listen(windows, "mpi://").value();
         auto link = co_await door.async_accept();
         const auto w = windows.expose({buffer::host(n)}, window_access::both).value();
-        const auto ref = w.ref();
-        link_message said(sizeof ref);
-        std::memcpy(said.data(), &ref, sizeof ref);
-        co_await link.async_send(std::move(said));
+        co_await say(link, w.ref());
         co_await link.async_closed();
       }(bytes),
       [](std::exception_ptr e) {
@@ -56,11 +53,7 @@ class mpi_peer {
         p.link_ = std::move(*link);
         break;
       }
-      const auto said = co_await p.link_.async_receive();
-      window_ref ref;
-      must(said.size() == sizeof ref, "a message over MPI");
-      std::memcpy(&ref, said.data(), sizeof ref);
-      co_return ref;
+      co_return co_await hear<window_ref>(p.link_);
     }(*this));
   }
   ~mpi_peer() {

@@ -3,7 +3,9 @@
 namespace cokv {
 
 void permit::release() {
-  if (auto from = std::move(from_)) from->release(std::exchange(count_, 0));
+  if (!from_) return;  // most are, moved from
+  const auto from = std::move(from_);
+  from->release(std::exchange(count_, 0));
 }
 
 namespace detail {

@@ -13,29 +13,32 @@ bool link_session::at_once(const window_ref& window, const buffer& chunk) const 
 void link_session::begin(asked what, const window_ref& window, std::uint64_t offset, buffer chunk,
                          transfer_operation& op) noexcept {
   auto* lane = least_busy();
-  pending p;
-  p.what = what;
-  p.lane = lane;
-  p.number = lane->number;
-  p.offset = offset;
-  p.length = chunk.size();
-  p.credit = std::move(*credits_.try_acquire());
-  outgoing_frame frame{.header = {.type = what == asked::put ? link_type::put : link_type::get,
-                                  .algorithm = options_.digest,
-                                  .window = window.id,
-                                  .generation = window.generation,
-                                  .offset = offset,
-                                  .length = chunk.size()}};
   try {
-    (what == asked::put ? frame.payload : p.into).push_back(std::move(chunk));
-    const auto request = open(std::move(p));
-    auto& waiter = pending_[static_cast<std::uint32_t>(request)].waiter;
-    op.state() = {this, request};
+    const auto slot = take_place();
+    auto& p = pending_[slot];
+    p.what = what;
+    p.lane = lane;
+    p.number = lane->number;
+    p.offset = offset;
+    p.length = chunk.size();
+    p.credit = std::move(*credits_.try_acquire());
+    p.waiter.push_back(op);
+    op.state() = {this, request_of(slot)};
     op.on_cancel(
         [](auto& it, asio::cancellation_type_t type) { static_cast<link_session*>(it.state().by)->cancel(it, type); });
-    waiter.push_back(op);
-    frame.header.request = request;
-    lane->send(std::move(frame));
+    const link_header header{.type = what == asked::put ? link_type::put : link_type::get,
+                             .algorithm = options_.digest,
+                             .request = op.state().request,
+                             .window = window.id,
+                             .generation = window.generation,
+                             .offset = offset,
+                             .length = p.length};
+    if (what == asked::get) {
+      p.into.push_back(std::move(chunk));
+      lane->send({.header = header});
+    } else {
+      lane->send(header, std::move(chunk));
+    }
   } catch (const std::bad_alloc&) {  // it is not sent
     const auto ec = make_error_code(boost::system::errc::not_enough_memory);
     op.state().by ? close(op.state().request, ec) : op.complete(ec);

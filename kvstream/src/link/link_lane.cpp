@@ -12,6 +12,9 @@ namespace {
 constexpr std::size_t inbox_bytes = std::size_t{16} << 10;
 // Payloads with less to come are read with what follows them, and copied: a system call costs more.
 constexpr std::uint64_t least_direct = 16 << 10;
+// Behind a payload that is read to its end: room for what says where the next one goes, and for little that has to be
+// copied.
+constexpr std::size_t most_ahead = 4 << 10;
 // A read or write is digested while its bytes are in the cache.
 constexpr std::uint64_t most_digested = 512 << 10;
 // Beside a payload, what says where it goes fits into the same write.
@@ -44,7 +47,7 @@ awaitable<error_code> link_lane::read_some() {
   std::uint64_t direct = 0;
   if (const auto room = parser_.room(); room >= least_direct) {
     direct = parser_.list_room(most_at_once_, most_parts, into_);
-    if (direct == room) into_.push_back(asio::buffer(inbox_));
+    if (direct == room) into_.push_back(asio::buffer(inbox_, most_ahead));
   } else {
     into_.push_back(asio::buffer(inbox_));
   }
@@ -300,6 +303,18 @@ awaitable<void> link_lane::watch(std::shared_ptr<link_session> session) {
 void link_lane::send(outgoing_frame frame) {
   if (stopped_) return;  // what it is about ends with the lane
   queue_.push(std::move(frame));
+  writer_.complete_all({});
+}
+
+void link_lane::send(const link_header& header, buffer payload) {
+  if (stopped_) return;
+  queue_.push(header, std::move(payload));
+  writer_.complete_all({});
+}
+
+void link_lane::answer(std::uint64_t request, std::uint32_t code) {
+  if (stopped_) return;
+  queue_.answer(request, code);
   writer_.complete_all({});
 }
 

@@ -23,6 +23,8 @@ class link_lane final : public link_lane_base, public std::enable_shared_from_th
   void run(std::shared_ptr<link_session> session);
 
   void send(outgoing_frame frame) override;
+  void send(const link_header& header, buffer payload) override;
+  void answer(std::uint64_t request, std::uint32_t code) override;
   bool withdraw(link_type type, std::uint64_t request) override { return queue_.withdraw(type, request); }
   std::uint64_t queued() const override { return queue_.bytes(); }
   bool up() const override { return !stopped_; }

@@ -76,7 +76,7 @@ void link_parser::begin_payload() {
   part_ = 0;
   filled_ = 0;
   while (part_ < target_.size() && target_[part_].empty()) ++part_;
-  if (header_.algorithm != digest_algorithm::none) {
+  if (digests()) {
     digest_.reset();
     digest_.update(head_);
   }
@@ -129,17 +129,22 @@ std::uint64_t link_parser::list_room(std::uint64_t most, std::size_t parts,
 void link_parser::filled(std::uint64_t n) {
   if (n > room()) throw std::logic_error("link_parser: filled beyond the payload");
   if (n == 0) return;  // between frames, the one before is not over again
-  got_ += n;
   while (n > 0) {
-    const auto part = target_[part_];
-    const auto here = std::min<std::uint64_t>(part.size() - filled_, n);
-    if (header_.algorithm != digest_algorithm::none) digest_.update(part.subspan(filled_, here));
-    filled_ += here;
+    const auto part = target_[part_].subspan(filled_);
+    const auto here = std::min<std::uint64_t>(part.size(), n);
+    if (digests()) digest_.update(part.first(here));
+    advance(here);
     n -= here;
-    while (part_ < target_.size() && filled_ == target_[part_].size()) {
-      ++part_;
-      filled_ = 0;
-    }
+  }
+}
+
+// That many more bytes of this part of the target are there, and digested.
+void link_parser::advance(std::uint64_t n) {
+  got_ += n;
+  filled_ += n;
+  while (part_ < target_.size() && filled_ == target_[part_].size()) {
+    ++part_;
+    filled_ = 0;
   }
   if (got_ == header_.length && !header_.has_trailer()) end_payload();
 }
@@ -153,11 +158,13 @@ std::size_t link_parser::feed_payload(std::span<const std::byte> in) {
       return n;
     }
     for (std::size_t at = 0; at < n;) {
-      const auto to = target_[part_].subspan(filled_);
-      const auto here = std::min(to.size(), n - at);
-      std::memcpy(to.data(), in.data() + at, here);
+      const auto room = target_[part_].subspan(filled_);
+      const auto here = std::min(room.size(), n - at);
+      const auto to = room.first(here);
+      const auto from = in.subspan(at, here);
+      digests() ? digest_.copy(to, from, copy_path::memcpy) : void(std::memcpy(to.data(), from.data(), here));
       at += here;
-      filled(here);
+      advance(here);
     }
     return n;
   }

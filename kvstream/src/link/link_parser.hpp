@@ -69,7 +69,9 @@ class link_parser {
  private:
   std::size_t feed_header(std::span<const std::byte> in);
   std::size_t feed_payload(std::span<const std::byte> in);
+  bool digests() const noexcept { return header_.algorithm != digest_algorithm::none; }
   void begin_payload();
+  void advance(std::uint64_t n);
   void end_payload();
   void fail(error_code ec);
 

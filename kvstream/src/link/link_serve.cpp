@@ -13,7 +13,7 @@ window_ref window_of(const link_header& h) { return {h.window, h.generation, 0};
 }  // namespace
 
 void link_session::answer(link_lane_base& lane, std::uint64_t request, error_code ec) {
-  lane.send({.header = {.type = link_type::done, .code = to_wire(ec), .request = request}, .answer = true});
+  lane.answer(request, to_wire(ec));
 }
 
 error_code link_session::place(link_lane_base& lane, link_parser& parser) {
@@ -43,23 +43,30 @@ error_code link_session::place_put(link_lane_base& lane, link_parser& parser) {
   for (const auto& p : lane.puts) bytes += p.length;
   if (bytes != h.length || (h.listed && h.offset != lane.puts.size())) return errc::protocol;
 
-  std::shared_ptr<window_state> window;
+  auto window = windows_->find(window_of(h), window_access::put, 0, 0);
   std::vector<buffer> target;
   error_code refused = error_;
-  for (auto& p : lane.puts) {
-    auto found = windows_->find(window_of(h), window_access::put, p.offset, p.length);
-    p.refused = found ? error_code() : found.error();
-    if (found) window = std::move(*found);
-    if (found)
-      append_range_of(target, *window, p.offset, p.length);
-    else if (lane.puts.size() > 1)  // its bytes come between those of others, and go nowhere
-      target.push_back(buffer::host(p.length));
+  bool any = false;
+  for (std::size_t i = 0; i < lane.puts.size();) {
+    auto& p = lane.puts[i++];
+    p.refused = !window ? window.error() : (*window)->check(p.offset, p.length);
     if (!refused) refused = p.refused;
+    if (!p.refused) {
+      any = true;
+      auto end = p.offset + p.length;  // of those that lie together
+      for (; i < lane.puts.size() && lane.puts[i].offset == end && !(*window)->check(end, lane.puts[i].length); ++i) {
+        lane.puts[i].refused = {};
+        end += lane.puts[i].length;
+      }
+      append_range_of(target, **window, p.offset, end - p.offset);
+    } else if (lane.puts.size() > 1) {  // its bytes come between those of others, and go nowhere
+      target.push_back(buffer::host(p.length));
+    }
   }
   lane.in = {.staged = std::move(lane.in.staged)};
   // Who verifies what it is sent takes nothing unverified.
   const bool bare = h.algorithm == digest_algorithm::none && options_.digest != digest_algorithm::none;
-  if (error_ || !window || bare || (refused && !on_host(target))) {
+  if (error_ || !any || bare || (refused && !on_host(target))) {
     lane.in.refused = refused ? refused : make_error_code(errc::unsupported);
     parser.discard();
     return {};
@@ -67,7 +74,7 @@ error_code link_session::place_put(link_lane_base& lane, link_parser& parser) {
   receive_into(lane, parser, target);
   if (lane.in.waits || lane.in.refused) return {};
   lane.in.target = std::move(target);
-  lane.in.use = std::make_unique<window_use>(std::move(window), window_access::put, [&lane] { lane.drop_incoming(); });
+  lane.in.use = std::make_unique<window_use>(std::move(*window), window_access::put, [&lane] { lane.drop_incoming(); });
   return {};
 }
 
@@ -164,7 +171,8 @@ error_code link_session::serve_put(link_lane_base& lane, link_parser& parser) {
 }
 
 void link_session::answer_puts(link_lane_base& lane, const std::vector<link_lane_base::put>& puts, error_code ec) {
-  for (const auto& p : puts) answer(lane, p.request, p.refused ? p.refused : ec);
+  const auto code = to_wire(ec);
+  for (const auto& p : puts) lane.answer(p.request, p.refused ? to_wire(p.refused) : code);
 }
 
 // Verified before the first byte of theirs has a place.

@@ -112,24 +112,42 @@ link_session::pending* link_session::find(std::uint64_t request, const link_lane
   return p.what != asked::nothing && p.serial == request >> 32 && p.lane == &lane ? &p : nullptr;
 }
 
-std::uint64_t link_session::open(pending request) {
+std::uint32_t link_session::take_place() {
   if (free_.empty()) {
-    free_.push_back(static_cast<std::uint32_t>(pending_.size()));
     pending_.emplace_back();
+    free_.push_back(static_cast<std::uint32_t>(pending_.size() - 1));
   }
   const auto slot = free_.back();
   free_.pop_back();
-  request.serial = ++serial_ == 0 ? ++serial_ : serial_;
+  pending_[slot].serial = ++serial_ == 0 ? ++serial_ : serial_;
+  return slot;
+}
+
+std::uint64_t link_session::open(pending request) {
+  const auto slot = take_place();
+  request.serial = pending_[slot].serial;
   pending_[slot] = std::move(request);
   return request_of(slot);
 }
 
 void link_session::close(std::uint64_t request, error_code ec) {
   const auto slot = static_cast<std::uint32_t>(request);
-  auto p = std::exchange(pending_[slot], {});
+  auto& p = pending_[slot];
+  if (p.job || p.asked_for || p.waiter.empty()) {
+    const auto over = std::exchange(p, {});
+    free_.push_back(slot);
+    if (over.job) over.job->end_frame(ec);
+    return;
+  }
+  // One that was begun at once has little to undo.
+  const auto into = std::exchange(p.into, {});
+  const auto credit = std::move(p.credit);
+  auto& op = p.waiter.pop_front();
+  p.what = asked::nothing;
+  p.lane = nullptr;
+  p.in_place = p.carried = p.copied = false;
   free_.push_back(slot);
-  if (p.job) p.job->end_frame(ec);
-  p.waiter.complete_all(ec);
+  op.complete(ec);
 }
 
 void link_session::answered(link_lane_base& lane, std::uint32_t n) noexcept {

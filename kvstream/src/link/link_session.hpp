@@ -32,9 +32,11 @@ class link_lane_base {
  public:
   virtual ~link_lane_base() = default;
   virtual void send(outgoing_frame frame) = 0;
-  virtual bool withdraw(link_type type, std::uint64_t request) = 0;  // not begun, and now never sent
-  virtual std::uint64_t queued() const = 0;                          // bytes
-  virtual bool up() const = 0;                                       // takes more
+  virtual void send(const link_header& header, buffer payload) = 0;    // of one piece
+  virtual void answer(std::uint64_t request, std::uint32_t code) = 0;  // of the peer's: done
+  virtual bool withdraw(link_type type, std::uint64_t request) = 0;    // not begun, and now never sent
+  virtual std::uint64_t queued() const = 0;                            // bytes
+  virtual bool up() const = 0;                                         // takes more
   // What comes in for a window is to be dropped from here on.
   virtual void drop_incoming() = 0;
   // Says goodbye if it can; ended() follows when nothing of it touches memory any more.
@@ -171,6 +173,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
   pending* find(std::uint64_t request, const link_lane_base& lane);
   void make_room(std::uint32_t number);
   std::uint64_t request_of(std::uint32_t slot) const { return std::uint64_t{pending_[slot].serial} << 32 | slot; }
+  std::uint32_t take_place();  // of pending_, as new but for its serial
   std::uint64_t open(pending request);
   void close(std::uint64_t request, error_code ec);
   void close_all(std::uint32_t lane, error_code ec);

@@ -24,7 +24,31 @@ std::vector<buffer> payload_of(std::vector<std::byte> bytes) {
 }
 
 void send_queue::push(outgoing_frame frame) {
-  if (join(frame)) return;
+  const auto pieces = frame.payload.size();
+  auto* i = last_alike(frame.header, pieces, frame.answer);
+  if (!i) return add(std::move(frame));
+  join(*i, frame.header, pieces, std::move(frame.keep_alive));
+  std::ranges::move(frame.payload, std::back_inserter(i->frame.payload));
+}
+
+void send_queue::push(const link_header& header, buffer payload) {
+  if (auto* i = last_alike(header, 1, false)) {
+    join(*i, header, 1, nullptr);
+    i->frame.payload.push_back(std::move(payload));
+    return;
+  }
+  outgoing_frame frame{.header = header};
+  frame.payload.push_back(std::move(payload));
+  add(std::move(frame));
+}
+
+void send_queue::answer(std::uint64_t request, std::uint32_t code) {
+  const link_header header{.type = link_type::done, .code = code, .request = request};
+  if (auto* i = last_alike(header, 0, true)) return join(*i, header, 0, nullptr);
+  add({.header = header, .answer = true});
+}
+
+void send_queue::add(outgoing_frame frame) {
   item i;
   if (frame.header.in_place) {
     put(i.trailer.data(), frame.sealed);
@@ -47,41 +71,45 @@ void send_queue::count(item& i) {
   bytes_ += i.total;
 }
 
-// With the last one that waits, if both are puts into the same window, or answers that say the same.
-bool send_queue::join(outgoing_frame& frame) {
-  if (items_.empty() || most_joined_ == 0) return false;
+// The last one that waits, if this may join it: both are puts into the same window, or answers that say the same.
+send_queue::item* send_queue::last_alike(const link_header& h, std::size_t pieces, bool answer) {
+  if (items_.empty() || most_joined_ == 0) return nullptr;
   auto& i = items_.back();
-  const auto &h = frame.header, &last = i.frame.header;
-  if (i.listed || i.joined.size() == most_listed || h.type != last.type || h.code != last.code || frame.keep_alive ||
-      i.frame.keep_alive)
-    return false;
+  const auto& last = i.frame.header;
+  if (i.listed || i.joined.size() == most_listed || h.type != last.type || h.code != last.code) return nullptr;
   const auto alike = [](const link_header& a) { return std::tuple(a.window, a.generation, a.algorithm); };
   const bool puts = h.type == link_type::put && h.has_payload() && last.has_payload() && alike(h) == alike(last) &&
-                    h.length + last.length <= most_joined_ &&
-                    i.frame.payload.size() + frame.payload.size() <= most_pieces;
-  const bool answers =
-      h.type == link_type::done && h.request != 0 && last.request != 0 && frame.answer && i.frame.answer;
-  if (!puts && !answers) return false;
-  const auto add = [&](const link_header& what, std::size_t pieces) {
+                    h.length + last.length <= most_joined_ && i.frame.payload.size() + pieces <= most_pieces;
+  const bool answers = h.type == link_type::done && h.request != 0 && last.request != 0 && answer && i.frame.answer;
+  return puts || answers ? &i : nullptr;
+}
+
+// Its bytes are appended by who calls.
+void send_queue::join(item& i, const link_header& h, std::size_t pieces, std::shared_ptr<void> keep_alive) {
+  const auto add = [&](const link_header& what, std::size_t n) {
     i.joined.push_back({what.request, what.offset, what.length});
-    i.pieces.push_back(static_cast<std::uint32_t>(pieces));
+    i.pieces.push_back(static_cast<std::uint32_t>(n));
   };
   if (i.joined.empty()) {
     i.joined.reserve(most_listed);
     i.pieces.reserve(most_listed);
-    if (puts) i.frame.payload.reserve(most_pieces);
-    add(last, i.frame.payload.size());
+    if (pieces > 0) i.frame.payload.reserve(most_pieces);
+    add(i.frame.header, i.frame.payload.size());
+    if (i.frame.keep_alive) i.alive.push_back(std::move(i.frame.keep_alive));
   }
-  add(h, frame.payload.size());
+  if (keep_alive || !i.alive.empty()) {
+    i.alive.resize(i.joined.size());
+    i.alive.push_back(std::move(keep_alive));
+  }
+  add(h, pieces);
   i.frame.header.length += h.length;
-  std::ranges::move(frame.payload, std::back_inserter(i.frame.payload));
   count(i);
-  return true;
 }
 
 // Nothing joins it, and nothing leaves it, from here on.
 void send_queue::begin(item& i) {
   i.listed = true;
+  if (!i.alive.empty()) i.frame.keep_alive = std::make_shared<decltype(i.alive)>(std::move(i.alive));
   auto& h = i.frame.header;
   if (i.joined.size() == 1) {  // the others were withdrawn
     h.request = i.joined[0].request;
@@ -117,19 +145,30 @@ void send_queue::digest(item& i, std::uint64_t upto) {
     digest_.update(i.head);
   }
   auto begin = i.piece_begin;
+  std::span<const std::byte> run;  // pieces that lie together are one
   for (auto p = i.piece; p < i.frame.payload.size() && begin < upto; ++p) {
     const auto& piece = i.frame.payload[p];
     const auto end = begin + piece.size();
     if (end > i.digested) {
       const auto from = std::max(begin, i.digested) - begin, to = std::min(end, upto) - begin;
-      digest_.update(piece.bytes().subspan(from, to - from));
+      if (run.data() + run.size() != piece.data() + from) digest_.update(std::exchange(run, {piece.data() + from, 0}));
+      run = {run.data(), run.size() + (to - from)};
     }
     begin = end;
   }
+  digest_.update(run);
   i.digested = upto;
   if (upto < i.frame.header.length) return;
   put(i.trailer.data(), digest_.value());
   i.sealed = true;
+}
+
+// What lies behind the last is one buffer with it.
+void send_queue::list(const std::byte* data, std::uint64_t n) {
+  if (!list_.empty())
+    if (auto& last = list_.back(); static_cast<const std::byte*>(last.data()) + last.size() == data)
+      return void(last = {last.data(), last.size() + n});
+  list_.emplace_back(data, n);
 }
 
 std::span<const asio::const_buffer> send_queue::next(std::uint64_t most) {
@@ -142,7 +181,7 @@ std::span<const asio::const_buffer> send_queue::next(std::uint64_t most) {
       if (skip >= n) return skip -= n, true;
       if (room == 0 || list_.size() == most_buffers) return false;
       const auto here = std::min(n - skip, room);
-      list_.emplace_back(data + skip, here);
+      list(data + skip, here);
       room -= here;
       const bool whole = skip + here == n;
       skip = 0;
@@ -206,7 +245,7 @@ bool send_queue::withdraw(link_type type, std::uint64_t request) {
       continue;
     bytes_ -= i->total;
     in_place_ -= in_place(i->frame);
-    const auto gone = std::move(i->frame);  // what it keeps alive may look at the queue
+    const auto gone = std::move(*i);  // what it keeps alive may look at the queue
     items_.erase(std::next(i).base());
     return true;
   }
@@ -222,6 +261,11 @@ bool send_queue::withdraw_joined(item& i, std::uint64_t request) {
   i.frame.payload.erase(piece, piece + i.pieces[at]);
   i.joined.erase(i.joined.begin() + static_cast<std::ptrdiff_t>(at));
   i.pieces.erase(i.pieces.begin() + static_cast<std::ptrdiff_t>(at));
+  std::shared_ptr<void> gone;
+  if (!i.alive.empty()) {
+    gone = std::move(i.alive[at]);
+    i.alive.erase(i.alive.begin() + static_cast<std::ptrdiff_t>(at));
+  }
   count(i);
   return true;
 }

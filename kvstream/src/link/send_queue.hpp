@@ -33,6 +33,8 @@ class send_queue {
   // Puts of so many bytes together may become one; 0: what is pushed stays as it is.
   void join_up_to(std::uint64_t most) noexcept { most_joined_ = most; }
   void push(outgoing_frame frame);
+  void push(const link_header& header, buffer payload);    // of one piece
+  void answer(std::uint64_t request, std::uint32_t code);  // done, of a request of the peer
 
   bool empty() const noexcept { return items_.empty(); }
   std::size_t size() const noexcept { return items_.size(); }
@@ -63,13 +65,17 @@ class send_queue {
     std::uint64_t piece_begin = 0;  // and where in the payload it begins
     bool listed = false;
     bool sealed = false;
-    std::vector<put_place> joined;      // of several puts or answers,
-    std::vector<std::uint32_t> pieces;  // so many pieces of the payload each
-    std::vector<std::byte> before;      // the frame with their places
+    std::vector<put_place> joined;             // of several puts or answers,
+    std::vector<std::uint32_t> pieces;         // so many pieces of the payload each,
+    std::vector<std::shared_ptr<void>> alive;  // and what each keeps alive until the frame begins; none if none does
+    std::vector<std::byte> before;             // the frame with their places
   };
-  bool join(outgoing_frame& frame);
+  item* last_alike(const link_header& header, std::size_t pieces, bool answer);
+  void join(item& i, const link_header& header, std::size_t pieces, std::shared_ptr<void> keep_alive);
+  void add(outgoing_frame frame);
   void count(item& i);
   static void begin(item& i);
+  void list(const std::byte* data, std::uint64_t n);
   bool withdraw_joined(item& i, std::uint64_t request);
   void digest(item& i, std::uint64_t upto);
 

@@ -130,7 +130,7 @@ result<std::shared_ptr<window_state>> window_registry::find(const window_ref& re
   const auto wanted = static_cast<unsigned>(access);
   if ((static_cast<unsigned>(w->access) & wanted) != wanted) return errc::permission_denied;
   if (w->committed && wanted == static_cast<unsigned>(window_access::put)) return errc::closed;
-  if (offset > w->ref.size || length > w->ref.size - offset) return errc::out_of_range;
+  if (auto ec = w->check(offset, length)) return ec;
   return w;
 }
 

@@ -8,6 +8,7 @@
 
 #include "cokv/kvstream/window.hpp"
 #include "cokv/runtime/detail/prepared_executor.hpp"
+#include "cokv/runtime/error.hpp"
 #include "link/device_reach.hpp"
 #include "link/link_roster.hpp"
 
@@ -31,6 +32,10 @@ struct window_state {
 
   void revoke();
   void commit();
+  // errc::out_of_range beyond its end.
+  error_code check(std::uint64_t offset, std::uint64_t length) const {
+    return offset > ref.size || length > ref.size - offset ? make_error_code(errc::out_of_range) : error_code();
+  }
   // Committed, and whoever was putting has let go.
   bool whole() const;
   void settle();  // a user has gone

@@ -414,6 +414,63 @@ TEST_CASE("send_queue: what joined others can be taken back, and other frames jo
   CHECK(queue.size() == 11);
 }
 
+TEST_CASE("send_queue: joined puts let go what they keep alive when they are taken back, or all are written") {
+  send_queue queue;
+  queue.join_up_to(1000);
+  std::vector<std::weak_ptr<int>> kept;
+  const auto put = [&](std::uint64_t request, bool keeps) {
+    auto owner = keeps ? std::make_shared<int>() : nullptr;
+    kept.push_back(owner);
+    auto header = put_of(10);
+    header.request = request;
+    queue.push({.header = header, .payload = {buffer::host(10)}, .keep_alive = std::move(owner)});
+  };
+  put(0, true), put(1, false), put(2, true), put(3, true), put(4, true);
+  CHECK(queue.size() == 1);
+  CHECK(queue.withdraw(link_type::put, 2));
+  CHECK(kept[2].expired());
+  CHECK(queue.withdraw(link_type::put, 1));
+  std::uint64_t n = 0;
+  for (auto part : queue.next(1000)) n += part.size();
+  auto listed = queue.listed();
+  queue.written(n - 1);
+  for (auto i : {0, 3, 4}) CHECK(!kept[i].expired());
+  queue.written(1);
+  CHECK(queue.empty());
+  for (auto i : {0, 3, 4}) CHECK(!kept[i].expired());  // who was told what is listed has it still
+  listed.reset();
+  for (const auto& k : kept) CHECK(k.expired());
+
+  put(5, true), put(6, true);
+  CHECK(queue.withdraw(link_type::put, 5));
+  CHECK(!kept.back().expired());
+  CHECK(queue.withdraw(link_type::put, 6));
+  CHECK(queue.empty());
+  CHECK(kept.back().expired());
+}
+
+TEST_CASE("send_queue: pieces that lie together are one buffer of a write, and the digest is that of their bytes") {
+  std::mt19937_64 random(13);
+  auto data = random_bytes(1000, random);
+  for (bool together : {true, false}) {
+    send_queue queue;
+    std::vector<buffer> pieces;
+    for (std::size_t i = 0; i < 10; ++i) pieces.push_back(data.slice((together ? i : 9 - i) * 100, 100));
+    queue.push({.header = put_of(1000), .payload = pieces});
+    CHECK(queue.next(5000).size() == (together ? 3 : 12));  // between the header and the digest
+    std::vector<std::byte> bytes;
+    for (const auto& p : pieces) bytes.insert(bytes.end(), p.bytes().begin(), p.bytes().end());
+    const auto wire = written(queue, random);
+    link_parser parser;
+    std::span<const std::byte> in = wire;
+    in = in.subspan(parser.feed(in));
+    parser.keep();
+    in = in.subspan(parser.feed(in));
+    CHECK(parser.intact());
+    CHECK(parser.kept() == bytes);
+  }
+}
+
 TEST_CASE("link_frame: places and answers are read as they were written, and nothing else is") {
   const std::vector<put_place> places = {{1, 2, 3}, {4, 5, 6}};
   CHECK(decode_places(encode(places)).value() == places);

@@ -65,6 +65,31 @@ TEST_CASE("peer_link: what was put locally may be written over at once, and is a
       few(20));
 }
 
+TEST_CASE("peer_link: small puts that complete locally travel together, and each may be written over when it is done") {
+  link_test(
+      [](asio::any_io_executor) -> awaitable<void> {
+        auto l = co_await connected();
+        auto memory = landing(n), all = patterned(n), from = blank(n);
+        std::memcpy(from.data(), all.data(), n);
+        auto w = l->there.expose({memory.slice(0, 777), memory.slice(777, n - 777)}, window_access::put).value();
+        auto to = l->near.to(w.ref());
+        auto put = [&](std::size_t at) -> awaitable<error_code> {
+          auto piece = from.slice(at, std::min<std::size_t>(500, n - at));
+          auto put = co_await flush_locally(piece, to, at);
+          std::memset(piece.data(), 0xee, piece.size());
+          co_return put ? error_code() : put.error();
+        };
+        auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+          for (std::size_t at = 0; at < n; at += 500) group.spawn(put(at));
+          co_return;
+        });
+        CHECK(!v.error());
+        CHECK((co_await to.async_commit(as_result)).has_value());
+        CHECK(same(memory, all));
+      },
+      few(20));
+}
+
 TEST_CASE("peer_link: what fails after it was put locally fails every commit of its window, and no other") {
   link_test(
       [](asio::any_io_executor) -> awaitable<void> {

@@ -19,8 +19,9 @@ constexpr std::size_t most_ahead = 4 << 10;
 constexpr std::uint64_t most_digested = 512 << 10;
 // Beside a payload, what says where it goes fits into the same write.
 constexpr std::uint64_t most_said = 4 << 10;
-// Where messages carry the stream, each is as large as it may be.
-constexpr std::uint64_t most_undigested = (1 << 20) + most_said;
+// Where messages carry the stream, each is as large as it may be: one more costs more than bytes that are digested out
+// of the last cache.
+constexpr std::uint64_t most_in_messages = (1 << 20) + most_said;
 constexpr std::size_t most_parts = 60;  // of the 64 of a call
 
 // The peer has closed its end, or the system did it for a process that is dead. Other errors are ours.
@@ -36,7 +37,7 @@ error_code broken(error_code ec) {
 link_lane::link_lane(byte_stream stream, const link_options& options)
     : stream_(std::move(stream)),
       silence_(options.silence),
-      most_at_once_(stream_.keeps() && options.digest == digest_algorithm::none ? most_undigested : most_digested),
+      most_at_once_(stream_.keeps() ? most_in_messages : most_digested),
       parser_({.chunk = options.chunk, .message = max_link_message}),
       inbox_(inbox_bytes),
       executor_(stream_.get_executor()) {}

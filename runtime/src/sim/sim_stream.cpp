@@ -54,6 +54,7 @@ sim_stream::sim_stream(std::shared_ptr<sim_device> owner, stream_options options
       recorder_(trace::of(owner_->get_executor())) {}
 
 error_code sim_stream::copy(std::span<const copy_op> batch, std::string_view name) {
+  if (failure_) return failure_;  // a lost device's memory is nobody's
   plan unused;
   for (auto& c : batch) {
     if (c.dst.size() != c.src.size()) return errc::invalid_argument;
@@ -69,6 +70,7 @@ error_code sim_stream::launch(std::string_view name, kernel fn, cost price) {
 result<buffer> sim_stream::allocate(std::size_t bytes) { return owner_->allocate(bytes, memory_kind::device); }
 
 error_code sim_stream::wait(const event& e) {
+  if (failure_) return failure_;
   if (!e.ready()) {
     // One context's streams wait for each other without the host; another's time has nothing to do with this one's.
     const auto* home = e.line()->get_executor().target<sim_context::executor_type>();

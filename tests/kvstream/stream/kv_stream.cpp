@@ -14,6 +14,7 @@
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/sim_net.hpp"
+#include "kvstream/small_models.hpp"
 #include "kvstream/transfers.hpp"
 
 using namespace cokv;
@@ -24,17 +25,6 @@ namespace {
 
 constexpr std::uint32_t block_tokens = 4;
 constexpr std::uint32_t pool_blocks = 24;
-
-std::vector<geometry> geometries() {
-  std::vector<plane> kv{{"k", dtype::bf16, true, 4}, {"v", dtype::bf16, true, 2}};
-  std::vector<plane> latent{{"c", dtype::bf16, false, 6}, {"r", dtype::bf16, false, 2}};
-  std::vector<plane> scaled{
-      {"s", dtype::f32, true, 1}, {"k", dtype::fp8_e4m3, true, 8}, {"v", dtype::fp8_e4m3, true, 8}};
-  return {geometry::attention(6, 4, 8, dtype::f32, block_tokens), geometry(block_tokens, {{0, 5, 0, latent}}),
-          geometry(block_tokens, {{0, 2, 3, kv}, {2, 2, 0, latent}, {4, 2, 2, scaled}}),
-          geometry(block_tokens, {{.first = 0, .count = 2, .kv_heads = 2, .planes = kv, .window = 5},
-                                  {.first = 2, .count = 3, .kv_heads = 2, .planes = kv}})};
-}
 
 std::byte truth(std::uint32_t layer, std::size_t plane, std::uint32_t head, std::uint32_t sequence, std::uint32_t token,
                 std::uint64_t at) {
@@ -204,7 +194,7 @@ awaitable<error_code> send(cluster& c, worker self) {
 
 cluster make(sim_context& context) {
   const auto pick = [&](std::uint32_t n) { return 1 + static_cast<std::uint32_t>(context.below(n)); };
-  const auto models = geometries();
+  const auto models = small_models(block_tokens);
   const auto model = models[context.below(models.size())];
   const auto split = [&] { return static_cast<std::uint32_t>(context.below(3)); };
   topology from(pick(3), pick(3), split()), to(pick(3), pick(3), split());

@@ -1,8 +1,9 @@
 // What does packing cost against a memcpy for each extent? Extents of 128 B to 1 MiB, scattered over memory beyond the
 // cache, are packed into memory beyond the cache: a memcpy each, packed, and packed with the digest made in the same
-// pass; in turn, in one run.
+// pass; in turn, in one run. On a device: by batches of copies and by the packing kernel, beside one plain copy.
 //
 //     bench_gather [--bytes 256MiB] [--repeat 9] [--json FILE]
+//     bench_gather --device cuda:0 [--staging 4MiB] ...
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -11,6 +12,7 @@
 #include <random>
 
 #include "cokv/runtime/size.hpp"
+#include "gather_device.hpp"
 #include "throughput.hpp"
 #include "transfer/run_copy.hpp"
 
@@ -23,13 +25,16 @@ using namespace cokv::bench;
 
 int main(int argc, char** argv) {
   CLI::App app{"What does packing cost against a memcpy for each extent?"};
-  std::string bytes_text = "256MiB", json;
+  std::string bytes_text = "256MiB", staging_text = "4MiB", device, json;
   int repeat = 9;
   app.add_option("--bytes", bytes_text, "bytes a run");
   app.add_option("--repeat", repeat, "runs of each way, in turn")->check(CLI::PositiveNumber);
+  app.add_option("--device", device, "pack what lies on this one");
+  app.add_option("--staging", staging_text, "bytes of a staging buffer there");
   app.add_option("--json", json, "also write the figures there");
   CLI11_PARSE(app, argc, argv);
   const auto bytes = parse_size(bytes_text).value();
+  if (!device.empty()) return gather_on_device(device, bytes, parse_size(staging_text).value(), repeat, json);
 
   // Twice the memory, every second extent of it: no two lie together.
   const std::vector<buffer> memory = {buffer::host(2 * bytes)};
@@ -43,6 +48,7 @@ int main(int argc, char** argv) {
       "|---|---|---|---|---|---|---|\n");
   std::string rows;
   std::mt19937_64 random(1);
+  detail::running_digest none(digest_algorithm::none);
   for (std::size_t extent = 128; extent <= (1 << 20); extent *= extent == 128 ? 8 : 4) {
     std::vector<kv_run> runs;
     for (std::size_t at = 0; at + extent <= bytes; at += extent)
@@ -58,10 +64,10 @@ int main(int argc, char** argv) {
           to += run.chunk_bytes;
         }
       }));
-      b.push_back(timed(n, [&] { detail::pack(nullptr, into.bytes().first(n), runs, memory); }));
+      b.push_back(timed(n, [&] { detail::pack(none, into.bytes().first(n), runs, memory); }));
       c.push_back(timed(n, [&] {
-        digest_state digest;
-        detail::pack(&digest, into.bytes().first(n), runs, memory);
+        detail::running_digest digest(digest_algorithm::xxh3_64);
+        detail::pack(digest, into.bytes().first(n), runs, memory);
       }));
     }
     const auto each = median(a), packed = median(b), digested = median(c);

@@ -281,6 +281,9 @@ TEST_CASE("file store: a folder that can't be is an error, a missing option a co
   asio::io_context ctx(1);
   CHECK_THROWS_AS((void)file_store::async_open(ctx.get_executor(), {}), config_error);
   CHECK_THROWS_AS((void)file_store::async_open(ctx.get_executor(), {.directory = "x", .limit_bytes = 0}), config_error);
+  file_store_options other{.directory = "x"};
+  other.digest = digest_algorithm::xxh3_64_tree;
+  CHECK_THROWS_AS((void)file_store::async_open(ctx.get_executor(), other), config_error);
 }
 
 TEST_CASE("file store: a folder is one store's at a time, of all processes, and free when that one was killed") {

@@ -83,10 +83,11 @@ TEST_CASE("a slice gathered is its bytes in order, and scattered it is where it 
 
                 const bool packed = variant % 2 == 1;
                 const auto* through = packed ? &s.through : nullptr;
+                const auto how = variant == 1 ? digest_algorithm::xxh3_64 : digest_algorithm::xxh3_64_tree;
                 local_window window(blank(at.size() + 20), s.copies);
-                auto sent = co_await async_gather(view, what, window.to(), 10, {.through = through});
+                auto sent = co_await async_gather(view, what, window.to(), 10, {.through = through, .digest = how});
                 CHECK(sent.bytes == at.size());
-                if (packed) CHECK(sent.digest == digest_of(expected));
+                if (packed) CHECK(sent.digest == (variant == 1 ? digest_of(expected) : tree_digest_of(expected)));
                 CHECK(same(window.memory().slice(10, at.size()).bytes(), expected));
                 CHECK(window.memory().bytes()[9] == std::byte{0xdd});
                 CHECK(window.memory().bytes()[10 + at.size()] == std::byte{0xdd});
@@ -98,7 +99,7 @@ TEST_CASE("a slice gathered is its bytes in order, and scattered it is where it 
                   CHECK(twice.error() == errc::invalid_argument);
                   continue;
                 }
-                scatter_options back{.through = through};
+                scatter_options back{.through = through, .algorithm = how};
                 if (packed) back.digest = sent.digest;
                 auto got = co_await async_scatter(window.from(), 10, into, what, back);
                 CHECK(got.bytes == at.size());
@@ -164,7 +165,7 @@ TEST_CASE(
 namespace {
 
 // On a device's own memory, where no kernel of the host packs: its copies do.
-awaitable<void> device_round_trip(asio::any_io_executor ex) {
+awaitable<void> device_round_trip(asio::any_io_executor ex, digest_algorithm how) {
   const auto g = mixed();
   stage s(ex, 60);
   const auto bytes = pool_bytes(g, 3);
@@ -178,11 +179,12 @@ awaitable<void> device_round_trip(asio::any_io_executor ex) {
   what.tokens({1, 6});
   local_window window(blank(what.bytes()), s.copies);
   auto sent = co_await async_gather(kv_view(g, near, 3), what, window.to(), 0,
-                                    {.through = &s.through, .begin = after(filled)}, as_result);
+                                    {.through = &s.through, .begin = after(filled), .digest = how}, as_result);
   if (!sent) co_return;
-  CHECK(sent->digest == digest_of(window.memory().bytes()));
+  const auto all = window.memory().bytes();
+  CHECK(sent->digest == (how == digest_algorithm::xxh3_64 ? digest_of(all) : tree_digest_of(all)));
   auto got = co_await async_scatter(window.from(), 0, kv_view(g, far, 3), what,
-                                    {.through = &s.through, .digest = sent->digest}, as_result);
+                                    {.through = &s.through, .digest = sent->digest, .algorithm = how}, as_result);
   if (!got) co_return;
   CHECK(!s.copies.copy(back, far));
   if (!co_await s.copies.record().async_wait(as_result)) co_return;
@@ -195,18 +197,24 @@ awaitable<void> device_round_trip(asio::any_io_executor ex) {
   }
   CHECK(wrong == 0);
   CHECK(std::ranges::all_of(back.bytes(), [](std::byte b) { return b == std::byte{0xdd}; }));
-  (void)co_await async_gather(kv_view(g, near, 3), what, window.to(), 0, {.through = &s.through, .digest = false},
-                              as_result);
-  (void)co_await async_scatter(window.from(), 0, kv_view(g, near, 3), what,
-                               {.through = &s.through, .digest = sent->digest + 1}, as_result);
+  auto bare = co_await async_gather(kv_view(g, near, 3), what, window.to(), 0,
+                                    {.through = &s.through, .digest = digest_algorithm::none}, as_result);
+  if (bare) CHECK(bare->digest == 0);
+  auto other =
+      co_await async_scatter(window.from(), 0, kv_view(g, near, 3), what,
+                             {.through = &s.through, .digest = sent->digest + 1, .algorithm = how}, as_result);
+  CHECK(!other);
 }
 
 }  // namespace
 
 TEST_CASE("what lies on a device is packed and unpacked by its copies, and digested on the way") {
-  co_test(device_round_trip, {.real = false, .seeds = 200});
-  cancel_at_every_step(device_round_trip, {.real = false, .seeds = 1});
-  destroy_at_every_step(device_round_trip, {.real = false, .seeds = 1});
+  for (auto how : {digest_algorithm::xxh3_64, digest_algorithm::xxh3_64_tree}) {
+    const auto body = [how](asio::any_io_executor ex) { return device_round_trip(ex, how); };
+    co_test(body, {.real = false, .seeds = 100});
+    cancel_at_every_step(body, {.real = false, .seeds = 1});
+    destroy_at_every_step(body, {.real = false, .seeds = 1});
+  }
 }
 
 TEST_CASE("memory that is neither the host's nor the packing device's is refused") {

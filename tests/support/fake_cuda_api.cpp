@@ -16,6 +16,11 @@ namespace cokv::test::fake_cuda {
 void add_stream(model& m, CUstream_st* s);
 }
 
+struct CUlib_st {};
+struct CUkern_st {
+  kernel_maker make;
+};
+
 // Every call: one lock, counted, and failed when a test planned it.
 #define CALL(name)        \
   const own_work inside;  \
@@ -50,7 +55,7 @@ cudaError_t take(model& m, void** p, std::size_t n, cudaMemoryType type) {
   if (n > m.how.memory - std::min(m.how.memory, m.used_memory)) return cudaErrorMemoryAllocation;
   *p = std::aligned_alloc(4096, (n + 4095) / 4096 * 4096);
   std::memset(*p, 0xDB, n);
-  m.memory[static_cast<std::byte*>(*p)] = {n, type, true};
+  m.memory[static_cast<std::byte*>(*p)] = {n, type, true, current};
   m.used_memory += n;
   return cudaSuccess;
 }
@@ -295,6 +300,33 @@ cudaError_t cudaMemcpyBatchAsync(void* const* dsts, const void* const* srcs, con
 }
 #endif
 
+#if CUDART_VERSION >= 12080
+cudaError_t cudaLibraryLoadData(cudaLibrary_t* library, const void* code, cudaJitOption*, void**, unsigned,
+                                cudaLibraryOption*, void**, unsigned) {
+  CALL(cudaLibraryLoadData);
+  if (!code) return note(cudaErrorInvalidValue);
+  static CUlib_st only;
+  return *library = &only, cudaSuccess;
+}
+cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, const char* name) {
+  CALL(cudaLibraryGetKernel);
+  if (!library) return note(cudaErrorInvalidResourceHandle);
+  const auto make = known_kernel(name);
+  if (!make) return note(cudaErrorSymbolNotFound);
+  static auto* loaded = new std::map<std::string, CUkern_st>;  // for the whole process
+  *kernel = &loaded->insert_or_assign(name, CUkern_st{make}).first->second;
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3, void** arguments, std::size_t, cudaStream_t s) {
+  CALL(cudaLaunchKernel);
+  if (!m.valid(s, "cudaLaunchKernel")) return cudaErrorInvalidResourceHandle;
+  operation op;
+  op.kernel = static_cast<const CUkern_st*>(function)->make(arguments, grid.x, s->device);
+  m.enqueue(*s, std::move(op));
+  return cudaSuccess;
+}
+#endif
+
 cudaError_t cudaMalloc(void** p, std::size_t n) {
   CALL(cudaMalloc);
   return take(m, p, n, cudaMemoryTypeDevice);
@@ -329,7 +361,7 @@ cudaError_t cudaFreeAsync(void* p, cudaStream_t s) {
 }
 cudaError_t cudaHostRegister(void* p, std::size_t n, unsigned) {
   CALL(cudaHostRegister);
-  m.memory[static_cast<std::byte*>(p)] = {n, cudaMemoryTypeHost, false};
+  m.memory[static_cast<std::byte*>(p)] = {n, cudaMemoryTypeHost, false, current};
   return cudaSuccess;
 }
 cudaError_t cudaHostUnregister(void* p) {
@@ -344,7 +376,11 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
   auto after = m.memory.upper_bound(at);
   if (after == m.memory.begin()) return cudaSuccess;
   --after;
-  if (at < after->first + after->second.bytes) a->type = after->second.type;
+  if (at >= after->first + after->second.bytes) return cudaSuccess;
+  a->type = after->second.type;
+  a->device = after->second.device;
+  a->devicePointer = at;
+  if (a->type == cudaMemoryTypeHost) a->hostPointer = at;
   return cudaSuccess;
 }
 cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t* handle, void* p) {

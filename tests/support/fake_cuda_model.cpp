@@ -196,6 +196,31 @@ bool model::used(const void* p, std::size_t n) {
   return false;
 }
 
+bool model::has(const void* p, std::size_t n, int device) const {
+  auto* first = static_cast<std::byte*>(const_cast<void*>(p));
+  auto after = memory.upper_bound(first);
+  if (after == memory.begin()) return false;
+  --after;
+  const auto& a = after->second;
+  return first + n <= after->first + a.bytes && (a.type == cudaMemoryTypeHost || a.device == device);
+}
+
+namespace {
+
+std::map<std::string, kernel_maker>& kernels() {
+  static auto* all = new std::map<std::string, kernel_maker>;
+  return *all;
+}
+
+}  // namespace
+
+void know_kernel(const char* name, kernel_maker make) { kernels()[name] = make; }
+
+kernel_maker known_kernel(const std::string& name) {
+  const auto found = kernels().find(name);
+  return found == kernels().end() ? nullptr : found->second;
+}
+
 void reset(options o) { model::get().reset(o); }
 
 bool step() {

@@ -30,7 +30,7 @@ struct copy_part {
   std::size_t n;
 };
 
-// What a library's kernel does on a stream, a step at a time; with the lock held.
+// What a kernel does on a stream, a step at a time; with the lock held.
 class kernel {
  public:
   virtual ~kernel() = default;
@@ -39,6 +39,12 @@ class kernel {
   virtual bool done() const = 0;
   virtual bool uses(const std::byte* p, std::size_t n) const = 0;
 };
+
+// What a kernel is that the program loaded by its name and launches, made of a launch's arguments. It does on the host
+// what it would do on the device, by the same code.
+using kernel_maker = std::shared_ptr<kernel> (*)(void** arguments, unsigned blocks, int device);
+void know_kernel(const char* name, kernel_maker make);  // for the whole process
+kernel_maker known_kernel(const std::string& name);
 
 struct operation {
   std::vector<copy_part> copies;
@@ -98,6 +104,8 @@ class model {
   void reset(options o);
   void forget_handles(std::unique_lock<std::mutex>& lock);
   bool used(const void* p, std::size_t n);  // by an operation that is not done
+  // The device reaches all of it; with the lock held.
+  bool has(const void* p, std::size_t n, int device) const;
   std::uint64_t below(std::uint64_t bound);  // of the seed
   void changed() { changed_.notify_all(); }  // by whom no operation tells of
 
@@ -105,6 +113,7 @@ class model {
     std::size_t bytes;
     cudaMemoryType type;
     bool ours;  // to be freed
+    int device = 0;
   };
 
   options how;

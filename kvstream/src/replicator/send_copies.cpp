@@ -66,7 +66,7 @@ error_code own_fault(const own_steps::one& step) {
 awaitable<error_code> put_step(std::shared_ptr<sending> to, own_steps::one step, sink into, std::uint64_t offset) {
   for (const auto& part : step.what.what) {
     // As an operation: what drains in a coroutine of its own leaves this one's cancellation as it is.
-    const gather_options how{.through = to->s->options.through, .begin = step.ready, .digest = false};
+    const gather_options how{.through = to->s->options.through, .begin = step.ready, .digest = digest_algorithm::none};
     auto moved = co_await async_gather(step.what.view, part, into, offset, how, as_result);
     if (!moved) co_return moved.error();
     offset += moved->bytes;

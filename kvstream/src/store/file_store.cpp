@@ -125,6 +125,8 @@ file_store::~file_store() = default;
 void file_store::check(const file_store_options& options) {
   if (options.directory.empty()) throw config_error("file store: no directory");
   if (options.limit_bytes == 0) throw config_error("file store: limit is 0 bytes");
+  if (options.digest == digest_algorithm::xxh3_64_tree)
+    throw config_error("file store: its digests are XXH3-64 or none");
 }
 
 void file_store::open(asio::any_io_executor ex, file_store_options options, open_handler handler) {

@@ -88,7 +88,7 @@ awaitable<void> outbound_stream::layer(std::uint32_t local, event begin, std::op
       spawn(run(
           s,
           detail::gather(s->side.memory, part.what, *leg.to, part.offset,
-                         {.through = s->options.through, .begin = begin, .digest = false}),  // the link makes its own
+                         {.through = s->options.through, .begin = begin, .digest = digest_algorithm::none}),  // the link makes its own
           std::move(turn)));
     }
   }

@@ -93,11 +93,11 @@ void move_rows(std::byte* packed, std::byte* memory, const kv_run& run, std::uin
 }
 
 template <bool Packs, class Byte>
-void move_runs(digest_state* digest, std::span<Byte> packed, std::span<const kv_run> runs,
+void move_runs(running_digest& digest, std::span<Byte> packed, std::span<const kv_run> runs,
                std::span<const buffer> memory) noexcept {
   std::uint64_t at = 0, hashed = 0;
   auto hash = [&] {
-    if (digest) digest->update(packed.subspan(hashed, at - hashed));
+    if (digest) digest.update(packed.subspan(hashed, at - hashed));
     hashed = at;
   };
   for (const auto& run : runs) {
@@ -107,9 +107,9 @@ void move_runs(digest_state* digest, std::span<Byte> packed, std::span<const kv_
       const auto here = packed.subspan(at, run.chunk_bytes);
       const std::span<std::byte> run_bytes(there, run.chunk_bytes);
       if constexpr (Packs)
-        digest ? digest->copy(here, run_bytes) : copy_bytes(here, run_bytes);
+        digest.copy(here, run_bytes);
       else
-        digest ? digest->copy(run_bytes, here) : copy_bytes(run_bytes, here);
+        digest.copy(run_bytes, here);
       hashed = at += run.chunk_bytes;
       continue;
     }
@@ -133,17 +133,22 @@ void move_runs(digest_state* digest, std::span<Byte> packed, std::span<const kv_
   hash();
 }
 
+// f(buffer, offset, n) for each chunk, as far as the group has it.
 template <class F>
-void for_each_chunk(std::span<const kv_run> runs, const F& f) {
-  for (const auto& run : runs)
+void for_each_chunk(const run_group& group, const F& f) {
+  auto skip = group.skip, left = group.bytes;
+  for (const auto& run : group.runs)
     for (std::uint64_t row = 0; row < run.rows; ++row)
-      for (std::uint64_t c = 0; c < run.chunks; ++c)
-        f(run.buffer, run.offset + row * run.row_stride + c * run.chunk_stride, run.chunk_bytes);
+      for (std::uint64_t c = 0; c < run.chunks; ++c) {
+        const auto without = std::min(skip, run.chunk_bytes), n = std::min(run.chunk_bytes - without, left);
+        skip -= without;
+        left -= n;
+        if (n > 0) f(run.buffer, run.offset + row * run.row_stride + c * run.chunk_stride + without, n);
+      }
 }
 
 // Neighbours in memory are one copy: they are neighbours in what is packed as well.
-std::vector<copy_op> copies(const buffer& packed, std::span<const kv_run> runs, std::span<const buffer> memory,
-                            bool packs) {
+std::vector<copy_op> copies(const buffer& packed, const run_group& group, std::span<const buffer> memory, bool packs) {
   std::vector<copy_op> out;
   std::uint64_t at = 0, begin = 0, bytes = 0;
   std::uint32_t of = 0;
@@ -153,7 +158,7 @@ std::vector<copy_op> copies(const buffer& packed, std::span<const kv_run> runs, 
     out.push_back(packs ? copy_op{std::move(here), std::move(there)} : copy_op{std::move(there), std::move(here)});
     at += std::exchange(bytes, 0);
   };
-  for_each_chunk(runs, [&](std::uint32_t b, std::uint64_t offset, std::uint64_t n) {
+  for_each_chunk(group, [&](std::uint32_t b, std::uint64_t offset, std::uint64_t n) {
     if (bytes > 0 && b == of && offset == begin + bytes) {
       bytes += n;
       return;
@@ -169,14 +174,12 @@ std::vector<copy_op> copies(const buffer& packed, std::span<const kv_run> runs, 
 
 }  // namespace
 
-std::vector<copy_op> packing_copies(const buffer& packed, std::span<const kv_run> runs,
-                                    std::span<const buffer> memory) {
-  return copies(packed, runs, memory, true);
+std::vector<copy_op> packing_copies(const buffer& packed, const run_group& group, std::span<const buffer> memory) {
+  return copies(packed, group, memory, true);
 }
 
-std::vector<copy_op> unpacking_copies(const buffer& packed, std::span<const kv_run> runs,
-                                      std::span<const buffer> memory) {
-  return copies(packed, runs, memory, false);
+std::vector<copy_op> unpacking_copies(const buffer& packed, const run_group& group, std::span<const buffer> memory) {
+  return copies(packed, group, memory, false);
 }
 
 std::vector<run_group> cut(std::span<const kv_run> runs, std::uint64_t room) {
@@ -185,12 +188,12 @@ std::vector<run_group> cut(std::span<const kv_run> runs, std::uint64_t room) {
   return std::move(c).groups();
 }
 
-void pack(digest_state* digest, std::span<std::byte> packed, std::span<const kv_run> runs,
+void pack(running_digest& digest, std::span<std::byte> packed, std::span<const kv_run> runs,
           std::span<const buffer> memory) noexcept {
   move_runs<true>(digest, packed, runs, memory);
 }
 
-void unpack(digest_state* digest, std::span<const std::byte> packed, std::span<const kv_run> runs,
+void unpack(running_digest& digest, std::span<const std::byte> packed, std::span<const kv_run> runs,
             std::span<const buffer> memory) noexcept {
   move_runs<false>(digest, packed, runs, memory);
 }

@@ -72,7 +72,7 @@ awaitable<void> transfer_group::flush_alone(buffer chunk, std::uint64_t offset, 
 awaitable<void> transfer_group::gather(kv_view from, slice what, std::uint64_t offset, event begin_at) {
   return begin(
       detail::gather(std::move(from), std::move(what), to_, offset,
-                     {options_.through, std::move(begin_at), options_.level, false}));  // nobody asks for its digest
+                     {options_.through, std::move(begin_at), options_.level, digest_algorithm::none}));  // nobody asks for its digest
 }
 
 awaitable<void> transfer_group::settled() {

@@ -2,6 +2,9 @@
 // async_scatter spreads a range of a source over them: packed through staging buffers, where copy and digest are one
 // pass, or piece by piece where the other side takes pieces as well.
 //
+// A digest is XXH3-64, or its tree form (digest.hpp), which a CUDA device makes itself while it packs; of XXH3-64 the
+// host makes a pass of its own over what a device has packed. Both sides take the same one, whatever packs there.
+//
 //     packing through{staging, pack_stream};
 //     transferred sent = co_await async_gather(view, slice(g, {0, 4}, table), to, 0, {.through = &through});
 //     co_await async_scatter(from, 0, view, slice(g, {0, 4}, other_table),
@@ -19,9 +22,11 @@
 // |              | digest_mismatch: what the slice covers is undefined                                       |
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 
+#include "cokv/kvstream/digest.hpp"
 #include "cokv/kvstream/kv_view.hpp"
 #include "cokv/kvstream/transfer.hpp"
 #include "cokv/runtime/detail/initiate_erased.hpp"
@@ -31,28 +36,46 @@
 
 namespace cokv {
 
-// Staging and the stream that packs: by kernels launched on it where the host reaches the memory, else by one batch of
-// copies for each staging buffer, an extent each. Staging is host memory. Both outlive the transfers. Gathers
+namespace detail {
+
+class pack_kernels;
+std::shared_ptr<pack_kernels> make_pack_kernels();
+
+}  // namespace detail
+
+// How a CUDA device packs its own memory: by one batch of copies for each staging buffer, an extent each, or by a kernel
+// that reads and writes staging over PCIe, which takes a few of its processors.
+enum class packing_way : std::uint8_t {
+  automatic,  // a kernel where it makes the digest, or where extents are small; else copies
+  copies,
+  kernel,  // where it can: the stream is a CUDA device's, the memory its own, and a staging buffer has room for it
+};
+
+// Staging and the stream that packs: by the host's threads where the host reaches the memory, else by the device's copies
+// or kernel. Staging is host memory. Both outlive the transfers. Gathers
 // through one of them pack in the order in which they began, so that a layer that is not computed yet never holds up
-// one that is.
+// one that is. A kernel's table has its place in the staging buffer too, behind the bytes: a buffer takes a little less
+// of them, a multiple of 4 KiB.
 struct packing {
   staging_pool& staging;
   stream kernels;
   std::shared_ptr<semaphore> turn = std::make_shared<semaphore>(staging.get_executor(), 1);
+  packing_way way = packing_way::automatic;
+  std::shared_ptr<detail::pack_kernels> device = detail::make_pack_kernels();  // what is known of the stream's
 };
 
 struct gather_options {
   const packing* through = nullptr;  // none: piece by piece
   event begin = {};
   completion_level level = completion_level::visible;
-  bool digest = true;  // made while packing; a link makes its own
+  digest_algorithm digest = digest_algorithm::xxh3_64;  // made while packing; a link makes its own
 };
 
 struct scatter_options {
   const packing* through = nullptr;
   event begin = {};
-  std::optional<std::uint64_t> digest = {};  // what the bytes must have; needs `through`
-  bool make_digest = true;                   // where there is none to compare with
+  std::optional<std::uint64_t> digest = {};  // what the bytes must have; needs `through` and an algorithm
+  digest_algorithm algorithm = digest_algorithm::xxh3_64;
 };
 
 namespace detail {

@@ -33,7 +33,8 @@ namespace cokv {
 
 enum class completion_level : std::uint8_t { local, visible, durable };
 
-// What an operation moved. The digest is XXH3-64 of the bytes in their order, where the operation made one.
+// What an operation moved. The digest is of the bytes in their order, where the operation made one: XXH3-64, unless it was
+// asked for another.
 struct transferred {
   std::uint64_t bytes = 0;
   std::uint64_t digest = 0;

@@ -1,0 +1,129 @@
+#include "kernel/pack_kernels.hpp"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "cokv/runtime/error.hpp"
+#include "kernel/cuda/pack_image.hpp"
+
+namespace cokv::detail {
+namespace {
+
+// Blocks at once, of 16 KiB each: enough bytes on their way to fill PCIe, and few enough to leave most of a device to
+// what computes. From data sheets, and unproven: bench_gather --device cuda:0 would settle it.
+constexpr std::uint64_t most_blocks = 32;
+
+class category_type final : public boost::system::error_category {
+ public:
+  const char* name() const noexcept override { return "cuda"; }
+  std::string message(int value) const override {
+    const auto e = static_cast<cudaError_t>(value);
+    return std::string(cudaGetErrorName(e)) + ": " + cudaGetErrorString(e);
+  }
+};
+
+error_code make_error(cudaError_t e) {
+  static const category_type category;
+  if (e == cudaSuccess) return {};
+  (void)cudaGetLastError();  // it would be reported again by the next call
+  return {e, category};
+}
+
+// Loaded once for all devices of the process, and never unloaded: a launch may be under way at its end.
+struct loaded {
+  std::mutex mutex;
+  cudaLibrary_t library = nullptr;
+  cudaKernel_t pack = nullptr, unpack = nullptr;
+
+  static loaded& get() {
+    static auto* instance = new loaded;
+    return *instance;
+  }
+};
+
+cudaError_t find_kernels(cudaKernel_t& pack, cudaKernel_t& unpack) {
+  auto& all = loaded::get();
+  std::lock_guard lock(all.mutex);
+  auto e = cudaSuccess;
+  if (!all.library) e = cudaLibraryLoadData(&all.library, cokv_pack_image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+  if (e == cudaSuccess && !all.pack) e = cudaLibraryGetKernel(&all.pack, all.library, "cokv_pack");
+  if (e == cudaSuccess && !all.unpack) e = cudaLibraryGetKernel(&all.unpack, all.library, "cokv_unpack");
+  pack = all.pack;
+  unpack = all.unpack;
+  return e;
+}
+
+// The current device's: a kernel that touches another's memory would end everything on its device.
+bool reaches(const buffer& memory, int device) {
+  cudaPointerAttributes a{};
+  if (cudaPointerGetAttributes(&a, memory.data()) != cudaSuccess) return (void)cudaGetLastError(), false;
+  return a.type == cudaMemoryTypeDevice && a.device == device;
+}
+
+// Host memory's address on the device, less the host's.
+std::optional<std::ptrdiff_t> moved_to(const buffer& staging) {
+  cudaPointerAttributes a{};
+  if (cudaPointerGetAttributes(&a, staging.data()) != cudaSuccess) return (void)cudaGetLastError(), std::nullopt;
+  if (a.type != cudaMemoryTypeHost || !a.devicePointer) return std::nullopt;
+  return static_cast<std::byte*>(a.devicePointer) - staging.data();
+}
+
+template <class T>
+void move_by(T*& p, std::ptrdiff_t offset) {
+  if (p) p = reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(offset));
+}
+
+}  // namespace
+
+bool pack_kernels::on(stream s) {
+  if (known_ != known::not_yet) return known_ == known::there;
+  auto found = cudaErrorUnknown;
+  const auto ec = s.launch_native("", {}, [&](void*) {
+    cudaKernel_t pack = nullptr, unpack = nullptr;
+    found = find_kernels(pack, unpack);
+    if (found != cudaSuccess) (void)cudaGetLastError();  // what can't be loaded is done by copies
+  });
+  if (ec == errc::queue_full) return false;  // next time
+  known_ = !ec && found == cudaSuccess ? known::there : known::not_there;
+  return known_ == known::there;
+}
+
+error_code pack_kernels::launch(stream s, bool packs, const pack_job& job, const buffer& staging,
+                                std::span<const buffer> memory, bool& reached) {
+  std::vector<buffer> uses(memory.begin(), memory.end());
+  uses.push_back(staging);
+  reached = true;
+  return s.launch_native(packs ? "pack" : "unpack", uses, [&](void* native) -> error_code {
+    cudaKernel_t pack = nullptr, unpack = nullptr;
+    int device = -1;
+    auto e = cudaGetDevice(&device);
+    if (e == cudaSuccess) e = find_kernels(pack, unpack);
+    if (e != cudaSuccess) return make_error(e);
+    const auto offset = moved_to(staging);
+    reached = offset && std::ranges::all_of(memory, [&](const buffer& b) { return reaches(b, device); });
+    if (!reached) return {};
+    auto there = job;
+    move_by(there.packed, *offset);
+    move_by(there.runs, *offset);
+    move_by(there.first, *offset);
+    move_by(there.leaves, *offset);
+    void* arguments[] = {&there};
+    const auto blocks = static_cast<unsigned>(std::min(tiles_of(job.bytes), most_blocks));
+    const void* kernel = packs ? pack : unpack;
+    return make_error(
+        cudaLaunchKernel(kernel, dim3(blocks), dim3(pack_threads), arguments, 0, static_cast<cudaStream_t>(native)));
+  });
+}
+
+void forget_pack_kernels() {
+  auto& all = loaded::get();
+  std::lock_guard lock(all.mutex);
+  all.library = nullptr;
+  all.pack = all.unpack = nullptr;
+}
+
+}  // namespace cokv::detail

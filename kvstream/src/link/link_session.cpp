@@ -140,7 +140,8 @@ void link_session::close(std::uint64_t request, error_code ec) {
     return;
   }
   // One that was begun at once has little to undo.
-  const auto into = std::exchange(p.into, {});
+  std::vector<buffer> into;
+  into.swap(p.into);
   const auto credit = std::move(p.credit);
   auto& op = p.waiter.pop_front();
   p.what = asked::nothing;

@@ -49,15 +49,38 @@ void send_queue::answer(std::uint64_t request, std::uint32_t code) {
 }
 
 void send_queue::add(outgoing_frame frame) {
-  item i;
+  spare_.empty() ? void(items_.emplace_back()) : items_.splice(items_.end(), spare_, spare_.begin());
+  auto& i = items_.back();
   if (frame.header.in_place) {
     put(i.trailer.data(), frame.sealed);
     i.sealed = true;
   }
   in_place_ += in_place(frame);
-  i.frame = std::move(frame);
+  auto room = std::exchange(i.frame, std::move(frame)).payload;  // of one before
+  if (i.frame.payload.size() < room.capacity()) {
+    std::ranges::move(i.frame.payload, std::back_inserter(room));
+    i.frame.payload = std::move(room);
+  }
   count(i);
-  items_.push_back(std::move(i));
+}
+
+// The front one is written. What it referenced is let go, its lists are kept.
+void send_queue::pop() {
+  constexpr std::size_t most_spare = 8, most_room = 1024;  // of pieces
+  auto& i = items_.front();
+  if (spare_.size() == most_spare || i.frame.payload.capacity() > most_room) return items_.pop_front();
+  const auto gone = std::move(i.frame.keep_alive);
+  auto payload = std::move(i.frame.payload);
+  auto joined = std::move(i.joined);
+  auto pieces = std::move(i.pieces);
+  auto before = std::move(i.before);
+  payload.clear(), joined.clear(), pieces.clear(), before.clear();
+  i = {};
+  i.frame.payload = std::move(payload);
+  i.joined = std::move(joined);
+  i.pieces = std::move(pieces);
+  i.before = std::move(before);
+  spare_.splice(spare_.end(), items_, items_.begin());
 }
 
 // What it takes to send it.
@@ -227,7 +250,7 @@ std::uint32_t send_queue::written(std::uint64_t n) {
     if (items_.front().frame.answer)
       answers += std::max<std::uint32_t>(1, static_cast<std::uint32_t>(items_.front().joined.size()));
     in_place_ -= in_place(items_.front().frame);
-    items_.pop_front();
+    pop();
   }
   if (items_.empty()) return answers;
   auto& i = items_.front();

@@ -75,11 +75,13 @@ class send_queue {
   void add(outgoing_frame frame);
   void count(item& i);
   static void begin(item& i);
+  void pop();
   void list(const std::byte* data, std::uint64_t n);
   bool withdraw_joined(item& i, std::uint64_t request);
   void digest(item& i, std::uint64_t upto);
 
   std::list<item> items_;   // buffers of a write under way point into them
+  std::list<item> spare_;   // whose lists have room already
   std::uint64_t sent_ = 0;  // of the front item
   std::uint64_t bytes_ = 0;
   std::uint64_t in_place_ = 0;

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 #include "kernel/xxh3_leaf.hpp"
@@ -63,6 +64,8 @@ COKV_ON_DEVICE void move_as(std::byte* to, const std::byte* from) {
 #if defined(__CUDA_ARCH__)
   *reinterpret_cast<T*>(to) = *reinterpret_cast<const T*>(from);
 #else
+  // On a device that would be its loss.
+  if ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % sizeof(T) != 0) std::abort();
   std::memcpy(to, from, sizeof(T));
 #endif
 }

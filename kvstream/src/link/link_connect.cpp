@@ -21,6 +21,8 @@ constexpr std::uint32_t most_lanes = 64;
 error_code check(const link_options& o, const link_url& url) {
   // Between two devices nobody looks at the bytes.
   if (url.scheme == link_scheme::nccl && o.digest != digest_algorithm::none) return errc::invalid_argument;
+  // Frames are digested as they come; a tree is for what lies still.
+  if (o.digest != digest_algorithm::none && o.digest != digest_algorithm::xxh3_64) return errc::invalid_argument;
   if (o.name.size() > 255 || o.topology.size() > 255) return errc::too_large;
   const bool sound = o.connections >= 1 && o.connections <= most_lanes && o.credits >= 1 && o.credits <= 65536 &&
                      o.messages >= 1 && o.messages <= 65536 && o.chunk >= 4096 &&

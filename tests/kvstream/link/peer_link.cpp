@@ -188,6 +188,8 @@ TEST_CASE("peer_link: greetings that don't fit are refused on both sides") {
         CHECK((co_await async_connect(here, "nonsense", {}, as_result)).error() == errc::invalid_argument);
         CHECK((co_await async_connect(here, url, {.connections = 0}, as_result)).error() == errc::invalid_argument);
         CHECK((co_await async_connect(here, url, {.chunk = 1}, as_result)).error() == errc::invalid_argument);
+        const link_options by_tree{.digest = digest_algorithm::xxh3_64_tree};
+        CHECK((co_await async_connect(here, url, by_tree, as_result)).error() == errc::invalid_argument);
         auto any = co_await async_connect(here, url, {}, as_result);
         CHECK(any.has_value());
         CHECK((co_await door.async_accept(as_result)).has_value());

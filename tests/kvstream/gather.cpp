@@ -200,9 +200,8 @@ awaitable<void> device_round_trip(asio::any_io_executor ex, digest_algorithm how
   auto bare = co_await async_gather(kv_view(g, near, 3), what, window.to(), 0,
                                     {.through = &s.through, .digest = digest_algorithm::none}, as_result);
   if (bare) CHECK(bare->digest == 0);
-  auto other =
-      co_await async_scatter(window.from(), 0, kv_view(g, near, 3), what,
-                             {.through = &s.through, .digest = sent->digest + 1, .algorithm = how}, as_result);
+  auto other = co_await async_scatter(window.from(), 0, kv_view(g, near, 3), what,
+                                      {.through = &s.through, .digest = sent->digest + 1, .algorithm = how}, as_result);
   CHECK(!other);
 }
 

@@ -37,7 +37,8 @@ awaitable<verdict> bring(source from, restore_request what) {
         group.spawn([](awaitable<result<transferred>> moving, permit) -> awaitable<error_code> {
           auto moved = co_await std::move(moving);
           co_return moved ? error_code() : moved.error();
-        }(scatter(from, offset, step.view, part, {.through = what.through, .algorithm = digest_algorithm::none}), std::move(turn)));
+        }(scatter(from, offset, step.view, part, {.through = what.through, .algorithm = digest_algorithm::none}),
+                                                                      std::move(turn)));
         offset += part.bytes();
       }
   });

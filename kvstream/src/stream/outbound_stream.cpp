@@ -85,11 +85,12 @@ awaitable<void> outbound_stream::layer(std::uint32_t local, event begin, std::op
         to->bytes += moved->bytes;
         co_return error_code();
       };
-      spawn(run(
-          s,
-          detail::gather(s->side.memory, part.what, *leg.to, part.offset,
-                         {.through = s->options.through, .begin = begin, .digest = digest_algorithm::none}),  // the link makes its own
-          std::move(turn)));
+      spawn(run(s,
+                detail::gather(s->side.memory, part.what, *leg.to, part.offset,
+                               {.through = s->options.through,
+                                .begin = begin,
+                                .digest = digest_algorithm::none}),  // the link makes its own
+                std::move(turn)));
     }
   }
 }

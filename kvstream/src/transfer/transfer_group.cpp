@@ -1,5 +1,7 @@
 #include "cokv/kvstream/transfer_group.hpp"
 
+#include <tuple>
+
 namespace cokv {
 namespace {
 
@@ -61,18 +63,27 @@ awaitable<void> transfer_group::flush(buffer chunk, std::uint64_t offset, event 
 }
 
 awaitable<void> transfer_group::flush_alone(buffer chunk, std::uint64_t offset, event begin_at) {
+  const auto bytes = chunk.size();
   const bool throwing = co_await asio::this_coro::throw_if_cancelled();
-  auto moved = co_await detail::flush(std::move(chunk), to_, offset, std::move(begin_at), options_.level);
-  co_await asio::this_coro::throw_if_cancelled(throwing);
-  if (!moved) fail(moved.error());
+  error_code ec;
+  if (detail::flushes_at_once(chunk, to_, offset, begin_at, options_.level)) {
+    auto put = detail::initiate<void(error_code), detail::begun_transfer>(
+        asio::as_tuple(asio::deferred), executor_,
+        [&](detail::transfer_operation& op) { to_.backend()->begin_put(offset, std::move(chunk), op); });
+    std::tie(ec) = co_await std::move(put);
+  } else {
+    ec = (co_await detail::flush(std::move(chunk), to_, offset, std::move(begin_at), options_.level)).error();
+    co_await asio::this_coro::throw_if_cancelled(throwing);
+  }
+  if (ec) fail(ec);
   if (cancelled()) throw boost::system::system_error(asio::error::operation_aborted);
-  *bytes_ += moved->bytes;
+  *bytes_ += bytes;
 }
 
 awaitable<void> transfer_group::gather(kv_view from, slice what, std::uint64_t offset, event begin_at) {
-  return begin(
-      detail::gather(std::move(from), std::move(what), to_, offset,
-                     {options_.through, std::move(begin_at), options_.level, digest_algorithm::none}));  // nobody asks for its digest
+  return begin(detail::gather(
+      std::move(from), std::move(what), to_, offset,
+      {options_.through, std::move(begin_at), options_.level, digest_algorithm::none}));  // nobody asks for its digest
 }
 
 awaitable<void> transfer_group::settled() {

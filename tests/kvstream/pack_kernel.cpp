@@ -5,9 +5,9 @@
 #include <cstring>
 #include <random>
 
-#include "kernel/pack_on_host.hpp"
 #include "kernel/pack_table.hpp"
 #include "kvstream/transfers.hpp"
+#include "support/pack_on_host.hpp"
 
 using namespace cokv;
 using namespace cokv::test;

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernel/pack_on_host.hpp"
 #include "support/fake_cuda_model.hpp"
+#include "support/pack_on_host.hpp"
 
 namespace cokv::test::fake_cuda {
 namespace {

@@ -1,3 +1,4 @@
+#include "cokv/runtime/detail/cuda_error.hpp"
 #include "cuda.hpp"
 
 namespace cokv::cuda {
@@ -9,3 +10,9 @@ std::string explain(int ordinal) {
 }
 
 }  // namespace cokv::cuda
+
+namespace cokv::detail {
+
+error_code cuda_error(int code) noexcept { return code == 0 ? error_code() : make_error_code(errc::unsupported); }
+
+}  // namespace cokv::detail

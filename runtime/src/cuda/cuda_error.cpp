@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "cokv/runtime/detail/cuda_error.hpp"
+
 namespace cokv::cuda {
 namespace {
 
@@ -52,3 +54,13 @@ bool means_no_device(cudaError_t e) noexcept {
 }
 
 }  // namespace cokv::cuda
+
+namespace cokv::detail {
+
+error_code cuda_error(int code) noexcept {
+  const auto e = static_cast<cudaError_t>(code);
+  cuda::drop(e);
+  return cuda::make_error(e);
+}
+
+}  // namespace cokv::detail

@@ -3,6 +3,8 @@
 
 #include <functional>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "cokv/runtime/progress.hpp"
 #include "kernel/pack_kernels.hpp"
@@ -193,6 +195,26 @@ TEST_CASE("cuda packing: fake_cuda: memory of another device, and kernels that c
     }
     check_clean();
   }
+}
+
+TEST_CASE("cuda packing: fake_cuda: a kernel and a copy that CUDA refuses are the same error") {
+  std::vector<error_code> said;
+  for (auto [way, call] :
+       {std::pair(packing_way::kernel, "cudaLaunchKernel"), {packing_way::copies, "cudaMemcpyAsync"}}) {
+    fake_cuda::reset({.seed = 3, .batches = false});
+    {
+      packed_trip t(tree, way);
+      REQUIRE(t.start());
+      fake_cuda::fail_call(call, 1, cudaErrorInvalidValue);
+      t.gather();
+      CHECK(t.drive([&] { return t.over; }));
+      said.push_back(t.error);
+    }
+    check_clean();
+  }
+  CHECK(said[0].value() == cudaErrorInvalidValue);
+  CHECK(said[0] == said[1]);
+  CHECK(said[0].message() == said[1].message());
 }
 
 TEST_CASE(

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <mutex>
 #include <optional>
-#include <string>
 
+#include "cokv/runtime/detail/cuda_error.hpp"
 #include "cokv/runtime/error.hpp"
 #include "kernel/cuda/pack_image.hpp"
 
@@ -16,22 +16,6 @@ namespace {
 // Blocks at once, of 16 KiB each: enough bytes on their way to fill PCIe, and few enough to leave most of a device to
 // what computes. From data sheets, and unproven: bench_gather --device cuda:0 would settle it.
 constexpr std::uint64_t most_blocks = 32;
-
-class category_type final : public boost::system::error_category {
- public:
-  const char* name() const noexcept override { return "cuda"; }
-  std::string message(int value) const override {
-    const auto e = static_cast<cudaError_t>(value);
-    return std::string(cudaGetErrorName(e)) + ": " + cudaGetErrorString(e);
-  }
-};
-
-error_code make_error(cudaError_t e) {
-  static const category_type category;
-  if (e == cudaSuccess) return {};
-  (void)cudaGetLastError();  // it would be reported again by the next call
-  return {e, category};
-}
 
 // Loaded once for all devices of the process, and never unloaded: a launch may be under way at its end.
 struct loaded {
@@ -102,7 +86,7 @@ error_code pack_kernels::launch(stream s, bool packs, const pack_job& job, const
     int device = -1;
     auto e = cudaGetDevice(&device);
     if (e == cudaSuccess) e = find_kernels(pack, unpack);
-    if (e != cudaSuccess) return make_error(e);
+    if (e != cudaSuccess) return cuda_error(e);
     const auto offset = moved_to(staging);
     reached = offset && std::ranges::all_of(memory, [&](const buffer& b) { return reaches(b, device); });
     if (!reached) return {};
@@ -114,7 +98,7 @@ error_code pack_kernels::launch(stream s, bool packs, const pack_job& job, const
     void* arguments[] = {&there};
     const auto blocks = static_cast<unsigned>(std::min(tiles_of(job.bytes), most_blocks));
     const void* kernel = packs ? pack : unpack;
-    return make_error(
+    return cuda_error(
         cudaLaunchKernel(kernel, dim3(blocks), dim3(pack_threads), arguments, 0, static_cast<cudaStream_t>(native)));
   });
 }

@@ -1,4 +1,4 @@
-// The packing kernels' threads, one after the other on the host: what tests run.
+// The packing kernels' threads, one after the other on the host.
 #pragma once
 
 #include "kernel/pack_kernel.hpp"

@@ -50,7 +50,7 @@ class window_store final : public store {
     detail::run_as_operation(get_executor(), body(std::move(r)), std::move(handler));
   }
 
-  void do_match(namespace_id, std::vector<block_key>, count_handler handler) override {
+  void do_match(namespace_id, std::vector<block_key>, match_options, count_handler handler) override {
     answer(result<std::size_t>(0), std::move(handler));
   }
   void do_open_write(namespace_id, block_layout layout, std::vector<block_key> keys, write_options,

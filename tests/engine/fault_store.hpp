@@ -136,7 +136,7 @@ class fault_store final : public store {
     std::size_t found_ = 0;
   };
 
-  void do_match(namespace_id, std::vector<block_key> keys, count_handler h) override {
+  void do_match(namespace_id, std::vector<block_key> keys, match_options, count_handler h) override {
     detail::run_as_operation(get_executor(), match(std::move(keys)), std::move(h));
   }
   awaitable<result<std::size_t>> match(std::vector<block_key> keys) {

@@ -152,6 +152,35 @@ TEST_CASE("memory store: a key stored with another layout is not written over") 
   });
 }
 
+TEST_CASE("memory store: what a match refreshes is not given up next") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    for (const bool refresh : {false, true}) {
+      memory_store s(ex, {.limit_bytes = 4 * contract_layout().bytes()});
+      for (std::uint32_t i = 0; i < 4; ++i) CHECK(!co_await write_blocks(s, ns, i, 1));
+      CHECK(co_await s.async_match(ns, contract_keys(0, 2), match_options{.refresh = refresh}) == 2);
+      CHECK(!co_await write_blocks(s, ns, 10, 2));
+      CHECK(co_await s.async_match(ns, contract_keys(0, 2)) == (refresh ? 2 : 0));
+    }
+  });
+}
+
+TEST_CASE("memory store: who reads a block that is replaced reads the old one to its end, and its memory counts") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    memory_store s(ex, {.limit_bytes = 3 * contract_layout().bytes()});
+    const auto layout = contract_layout();
+    CHECK(!co_await write_blocks(s, ns, 0, 1));
+    auto reader = co_await s.async_open_read(ns, layout, contract_keys(0, 1));
+    CHECK(!co_await write_blocks(s, ns, 0, 1, {.force = true}));
+    CHECK(s.info().blocks == 1);
+    CHECK(s.info().used_bytes == 2 * layout.bytes());
+    for (std::uint32_t layer = 0; layer < layout.layers(); ++layer)
+      CHECK(co_await reader->async_read(layer, {buffer::host(layout.segments[layer])}) == 1);
+    reader.reset();
+    CHECK(s.info().used_bytes == layout.bytes());
+    CHECK(!co_await write_blocks(s, ns, 1, 3));  // no pin of the old one holds the new one
+  });
+}
+
 TEST_CASE("memory store: a limit of 0 is refused") {
   asio::io_context ctx(1);
   CHECK_THROWS_AS(memory_store(ctx.get_executor(), {.limit_bytes = 0}), config_error);

@@ -80,6 +80,38 @@ TEST_CASE("tiered store: the lasting tier decides, the fast one may fail") {
   });
 }
 
+TEST_CASE("tiered store: what is replaced is replaced in both, also where the fast tier has no room for it") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    for (const std::uint64_t fast_blocks : {1u, 100u}) {
+      pair p(ex, fast_blocks, 100);
+      CHECK(!co_await write_blocks(*p.both, ns, 0, 1));
+      CHECK(p.fast->info().blocks == 1);
+      std::unique_ptr<block_reader> holds;  // so that the fast one can't make room
+      if (fast_blocks == 1) holds = co_await p.fast->async_open_read(ns, contract_layout(), contract_keys(0, 1));
+      auto writer =
+          co_await p.both->async_open_write(ns, contract_layout(), contract_keys(0, 1), write_options{.force = true});
+      for (std::uint32_t layer = 0; layer < contract_layout().layers(); ++layer)
+        co_await writer->async_write(layer, contract_segments(7, 1, layer));
+      co_await writer->async_commit();
+      CHECK(p.fast->info().blocks == (fast_blocks == 1 ? 0 : 1));
+      auto reader = co_await p.both->async_open_read(ns, contract_layout(), contract_keys(0, 1));
+      auto views = co_await reader->async_view(0);
+      REQUIRE(views.size() == 1);
+      CHECK(views[0].bytes.data()[5] == contract_byte(7, 0, 5));
+    }
+  });
+}
+
+TEST_CASE("tiered store: a match that refreshes keeps both copies") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    pair p(ex, 4, 4);
+    for (std::uint32_t i = 0; i < 4; ++i) CHECK(!co_await write_blocks(*p.both, ns, i, 1));
+    CHECK(co_await p.both->async_match(ns, contract_keys(0, 2), match_options{.refresh = true}) == 2);
+    CHECK(!co_await write_blocks(*p.both, ns, 10, 2));
+    for (auto* tier : {p.fast, p.lasting}) CHECK(co_await tier->async_match(ns, contract_keys(0, 2)) == 2);
+  });
+}
+
 TEST_CASE("tiered store: damage in one tier ends the prefix there, for all layers to come") {
   co_test([](asio::any_io_executor ex) -> awaitable<void> {
     pair p(ex, 100, 100);

@@ -154,6 +154,73 @@ awaitable<void> blocks_never_change(cokv::store& s) {
   CHECK(co_await read_blocks(s, ns_a, 0, 1) == 1);  // what was there first
 }
 
+// Writes under a key what belongs to another.
+awaitable<error_code> replace(cokv::store& s, std::uint32_t key, std::uint32_t with, write_options options) {
+  const auto layout = contract_layout();
+  auto [ec, writer] = co_await s.async_open_write(ns_a, layout, contract_keys(key, 1), options, as_tuple());
+  if (ec) co_return ec;
+  for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
+    auto [write_ec] = co_await writer->async_write(layer, contract_segments(with, 1, layer), as_tuple());
+    CHECK(!write_ec);
+  }
+  CHECK(co_await match(s, ns_a, key, 1) == 1);  // what was there, until the commit
+  auto [commit_ec] = co_await writer->async_commit(as_tuple());
+  co_return commit_ec;
+}
+
+// How many layers of a block are there, all of them with the bytes of `with`.
+awaitable<std::uint32_t> read_as(block_reader& reader, std::uint32_t with) {
+  const auto layout = contract_layout();
+  for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
+    const auto want = contract_segments(with, 1, layer)[0];
+    const auto into = buffer::host(layout.segments[layer]);
+    auto [ec, good] = co_await reader.async_read(layer, {into}, as_tuple());
+    if (ec || good == 0) co_return layer;
+    CHECK(std::memcmp(into.data(), want.data(), want.size()) == 0);
+  }
+  co_return layout.layers();
+}
+
+awaitable<void> a_forced_write_replaces(cokv::store& s) {
+  const auto layout = contract_layout();
+  CHECK(!co_await write_blocks(s, ns_a, 0, 3));
+  const auto before = s.info().used_bytes;
+  auto [old_ec, old] = co_await s.async_open_read(ns_a, layout, contract_keys(1, 1), as_tuple());
+  CHECK(!old_ec);
+  CHECK(!co_await replace(s, 1, 77, {.force = true}));
+  co_await read_as(*old, 1);  // the old bytes or fewer layers, never the new ones
+  old.reset();
+  CHECK(co_await match(s, ns_a, 0, 3) == 3);
+  auto [ec, reader] = co_await s.async_open_read(ns_a, layout, contract_keys(1, 1), as_tuple());
+  CHECK(!ec);
+  CHECK(co_await read_as(*reader, 77) == layout.layers());
+  reader.reset();
+  if (before) CHECK(s.info().used_bytes == before);
+  CHECK(!co_await replace(s, 1, 55, {}));  // without force nothing changes
+  auto [again_ec, again] = co_await s.async_open_read(ns_a, layout, contract_keys(1, 1), as_tuple());
+  CHECK(!again_ec);
+  CHECK(co_await read_as(*again, 77) == layout.layers());
+  again.reset();
+
+  {  // given up: what is there stays
+    auto [open_ec, writer] =
+        co_await s.async_open_write(ns_a, layout, contract_keys(0, 1), {.force = true}, as_tuple());
+    CHECK(!open_ec);
+  }
+  CHECK(co_await read_blocks(s, ns_a, 0, 1) == 1);
+
+  auto [other_ec, other] = co_await s.async_open_write(ns_a, {{8}}, contract_keys(2, 1), {.force = true}, as_tuple());
+  CHECK(!other_ec);
+  auto [write_ec] = co_await other->async_write(0, {buffer::host(8)}, as_tuple());
+  CHECK(!write_ec);
+  auto [commit_ec] = co_await other->async_commit(as_tuple());
+  CHECK(!commit_ec);
+  CHECK(co_await read_blocks(s, ns_a, 2, 1) == 0);
+  auto [layout_ec, of_other] = co_await s.async_open_read(ns_a, {{8}}, contract_keys(2, 1), as_tuple());
+  CHECK(!layout_ec);
+  CHECK(of_other->found() == 1);
+}
+
 awaitable<void> bad_requests_are_refused(cokv::store& s) {
   auto layout = contract_layout();
   auto keys = contract_keys(0, 2);
@@ -379,6 +446,7 @@ void store_contract(const store_maker& make, const contract_options& options) {
   SUBCASE("a reader goes forward and may stop early") { promise(a_reader_may_stop_early_or_skip); }
   SUBCASE("what is removed is gone") { promise(removed_is_gone); }
   SUBCASE("blocks never change") { promise(blocks_never_change); }
+  SUBCASE("a forced write takes the place of what is there") { promise(a_forced_write_replaces); }
   SUBCASE("bad requests are refused") { promise(bad_requests_are_refused); }
   SUBCASE("two writers of a key both succeed") { promise(two_writers_of_a_key); }
   SUBCASE("deferred writes come to be") { promise(deferred_comes_to_be); }

@@ -28,13 +28,18 @@ std::optional<namespace_id> namespace_of(const exchange& x) {
 }
 std::optional<block_key> key_of(const exchange& x) { return block_key::parse(x.request().parameter("key")); }
 
-// Nothing, or what is wrong with the value; the routes that know no `deferred` refuse it themselves.
-std::optional<http::problem> read_deferred(const exchange& x, bool& deferred) {
-  const auto value = x.request().query_value("deferred");
+// Nothing, or what is wrong with the value; the routes that do not know `name` refuse it themselves.
+std::optional<http::problem> read_flag(const exchange& x, const char* name, bool& set) {
+  const auto value = x.request().query_value(name);
   if (value && *value != "0" && *value != "1" && !value->empty())
-    return http::problem{status::bad_request, "deferred is 0 or 1", "deferred", "invalid_argument"};
-  deferred = value && *value != "0";
+    return http::problem{status::bad_request, std::string(name) + " is 0 or 1", name, "invalid_argument"};
+  set = value && *value != "0";
   return std::nullopt;
+}
+
+std::optional<http::problem> read_write_options(const exchange& x, write_options& into) {
+  if (auto wrong = read_flag(x, "deferred", into.deferred)) return wrong;
+  return read_flag(x, "force", into.force);
 }
 
 http::problem too_large(std::string message) {
@@ -61,13 +66,15 @@ void service::add_routes(http::server& server) {
   };
   const std::uint64_t key_lists = 4096 + options_.frames.max_blocks * std::uint64_t{80};
   const auto begins = options_.frames.payload(frame_type::begin) + frame_header_bytes + frame_trailer_bytes;
-  const std::vector<std::string> json{json_type}, frames{frames_type, "application/octet-stream"}, deferred{"deferred"};
-  on(verb::post, "/v1/kv/{namespace}:match", &service::match, {.body_bytes = key_lists, .body_types = json});
+  const std::vector<std::string> json{json_type}, frames{frames_type, "application/octet-stream"};
+  const std::vector<std::string> of_match{"refresh"}, of_write{"deferred", "force"};
+  on(verb::post, "/v1/kv/{namespace}:match", &service::match,
+     {.body_bytes = key_lists, .body_types = json, .query = of_match});
   on(verb::post, "/v1/kv/{namespace}:read", &service::read, {.body_bytes = begins, .body_types = frames});
   on(verb::post, "/v1/kv/{namespace}:write", &service::write,
-     {.body_bytes = options_.max_body, .body_types = frames, .query = deferred});
+     {.body_bytes = options_.max_body, .body_types = frames, .query = of_write});
   on(verb::put, "/v1/kv/{namespace}/{key}", &service::put,
-     {.body_bytes = options_.max_body, .body_types = frames, .query = deferred});
+     {.body_bytes = options_.max_body, .body_types = frames, .query = of_write});
   on(verb::get, "/v1/kv/{namespace}/{key}", &service::get);
   on(verb::delete_, "/v1/kv/{namespace}/{key}", &service::remove);
   server.route(verb::get, "/v1/info",
@@ -81,11 +88,13 @@ void service::add_routes(http::server& server) {
 awaitable<void> service::match(exchange& x) {
   const auto ns = namespace_of(x);
   if (!ns) co_return (void) co_await x.refuse(bad_id("namespace"));
+  match_options how;
+  if (auto wrong = read_flag(x, "refresh", how.refresh)) co_return (void) co_await x.refuse(std::move(*wrong));
   const auto body = co_await x.read_all();
   if (!body) co_return;
   auto list = parse_key_list(*body, options_.frames.max_blocks);
   if (list.refused) co_return (void) co_await x.refuse(std::move(*list.refused));
-  auto matched = co_await store_.async_match(*ns, std::move(list.keys), as_result);
+  auto matched = co_await store_.async_match(*ns, std::move(list.keys), how, as_result);
   if (!matched) co_return co_await refuse(x, problem_of(matched.error(), transfer::reading));
   co_await x.respond(status::ok, json_type, "{\"matched\":" + std::to_string(*matched) + "}");
 }
@@ -166,7 +175,7 @@ http::problem service::problem_of_stream(const stream_parser& parser, transfer w
 // Takes a stream in: a layer is handed to the store when all of it is verified, and the blocks become visible when the
 // stream was complete. What comes back with the body broken is not looked at.
 awaitable<std::optional<http::problem>> service::store_stream(exchange& x, stream_parser& parser, namespace_id ns,
-                                                              bool deferred, const block_key* only) {
+                                                              write_options how, const block_key* only) {
   const auto failed = [](error_code ec) { return problem_of(ec, transfer::storing); };
   std::vector<std::byte> chunk(64 << 10);
   std::span<const std::byte> in;
@@ -183,7 +192,7 @@ awaitable<std::optional<http::problem>> service::store_stream(exchange& x, strea
         auto room = co_await hold(x, bytes);
         if (!room) co_return room.error();
         held = std::move(*room);
-        auto opened = co_await store_.async_open_write(ns, about.layout, about.keys, {.deferred = deferred}, as_result);
+        auto opened = co_await store_.async_open_write(ns, about.layout, about.keys, how, as_result);
         if (!opened) co_return failed(opened.error());
         writer = std::move(*opened);
         layer = memory.of(about.layout, about.keys.size(), 0);
@@ -240,9 +249,9 @@ awaitable<std::optional<http::problem>> service::store_stream(exchange& x, strea
   }
 }
 
-awaitable<service::upload> service::receive(exchange& x, namespace_id ns, bool deferred, const block_key* only) {
+awaitable<service::upload> service::receive(exchange& x, namespace_id ns, write_options how, const block_key* only) {
   stream_parser parser(options_.frames);
-  auto refused = co_await store_stream(x, parser, ns, deferred, only);
+  auto refused = co_await store_stream(x, parser, ns, std::move(how), only);
   const bool full = refused && refused->code == status::insufficient_storage;
   if (full && !std::exchange(full_, true)) spdlog::warn("no room for more KV: writes are refused until there is");
   if (!refused && std::exchange(full_, false)) spdlog::info("there is room for KV again");
@@ -252,13 +261,13 @@ awaitable<service::upload> service::receive(exchange& x, namespace_id ns, bool d
 awaitable<void> service::write(exchange& x) {
   const auto ns = namespace_of(x);
   if (!ns) co_return (void) co_await x.refuse(bad_id("namespace"));
-  bool deferred = false;
-  if (auto wrong = read_deferred(x, deferred)) co_return (void) co_await x.refuse(std::move(*wrong));
-  auto taken = co_await receive(x, *ns, deferred, nullptr);
+  write_options how;
+  if (auto wrong = read_write_options(x, how)) co_return (void) co_await x.refuse(std::move(*wrong));
+  auto taken = co_await receive(x, *ns, how, nullptr);
   if (x.body_error()) co_return;
   if (taken.refused) co_return co_await refuse(x, std::move(*taken.refused));
   const auto ack = ack_frame(*ns, taken.about.generation, {}, static_cast<std::uint32_t>(taken.about.keys.size()));
-  co_await x.respond(deferred ? status::accepted : status::ok, frames_type,
+  co_await x.respond(how.deferred ? status::accepted : status::ok, frames_type,
                      {reinterpret_cast<const char*>(ack.data()), ack.size()});
 }
 
@@ -267,12 +276,12 @@ awaitable<void> service::put(exchange& x) {
   if (!ns) co_return (void) co_await x.refuse(bad_id("namespace"));
   const auto key = key_of(x);
   if (!key) co_return (void) co_await x.refuse(bad_id("key"));
-  bool deferred = false;
-  if (auto wrong = read_deferred(x, deferred)) co_return (void) co_await x.refuse(std::move(*wrong));
-  auto taken = co_await receive(x, *ns, deferred, &*key);
+  write_options how;
+  if (auto wrong = read_write_options(x, how)) co_return (void) co_await x.refuse(std::move(*wrong));
+  auto taken = co_await receive(x, *ns, how, &*key);
   if (x.body_error()) co_return;
   if (taken.refused) co_return co_await refuse(x, std::move(*taken.refused));
-  co_await x.respond(deferred ? status::accepted : status::no_content, "", "");
+  co_await x.respond(how.deferred ? status::accepted : status::no_content, "", "");
 }
 
 // ---- downloads

@@ -72,9 +72,9 @@ class service {
   held_room held_for(http::exchange& x, permit room, std::uint64_t bytes);
   std::uint64_t max_held() const;     // bytes that one transfer may hold
   std::uint64_t max_segment() const;  // bytes of a segment that can be sent here
-  awaitable<upload> receive(http::exchange& x, namespace_id ns, bool deferred, const block_key* only);
+  awaitable<upload> receive(http::exchange& x, namespace_id ns, write_options how, const block_key* only);
   awaitable<std::optional<http::problem>> store_stream(http::exchange& x, stream_parser& parser, namespace_id ns,
-                                                       bool deferred, const block_key* only);
+                                                       write_options how, const block_key* only);
   std::optional<http::problem> check_begin(const stream_begin& about, namespace_id ns, const block_key* only) const;
   http::problem problem_of_stream(const stream_parser& parser, transfer way) const;
   awaitable<void> refuse(http::exchange& x, http::problem p);

@@ -99,9 +99,16 @@ awaitable<error_code> file_store::state::recover_file(std::string directory, nam
     remove_later(path);
   } else if (!head || !size || head->id != detail::stored_id{ns, label->key}) {
     ++counters.refused;  // another version, another name than its own, or unreadable: not ours to remove
-  } else if (find(head->id)) {
-    remove_later(path);  // stored twice by a race that a crash left undecided
   } else {
+    // Stored twice by a race, or a replacement, that a crash left undecided: the later one counts.
+    if (auto there = find(head->id)) {
+      const auto other = detail::parse_block_file_name(there->path.substr(directory.size() + 1));
+      if (other && other->serial > label->serial) {
+        remove_later(path);
+        co_return error_code();
+      }
+      drop(there);
+    }
     auto e = std::make_shared<detail::file_entry>();
     e->id = head->id;
     e->path = path;

@@ -149,9 +149,10 @@ store_info file_store::info() const {
   return out;
 }
 
-void file_store::do_match(namespace_id ns, std::vector<block_key> keys, count_handler handler) {
+void file_store::do_match(namespace_id ns, std::vector<block_key> keys, match_options options, count_handler handler) {
   std::size_t n = 0;
   while (n < keys.size() && state_->find({ns, keys[n]})) ++n;
+  for (std::size_t i = 0; options.refresh && i < n; ++i) state_->order.touch({ns, keys[i]});
   detail::finish(std::move(handler), get_executor(), {}, n);
 }
 

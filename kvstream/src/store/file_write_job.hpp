@@ -39,6 +39,7 @@ struct write_job : std::enable_shared_from_this<write_job> {
   file_pins present;
   reservation room;
   error_code failed;
+  bool force = false;  // takes the place of what is there
   bool busy = false;
   bool over = false;       // committed, or given up
   bool abandoned = false;  // the writer is gone: give up when not busy
@@ -240,7 +241,9 @@ struct write_job : std::enable_shared_from_this<write_job> {
     // From the last: of blocks that came together, those at the end of the prefix are given up first.
     for (auto i = slots.size(); i-- > 0;) {
       auto& s = slots[i];
-      if (store->find(s.about.id)) {
+      if (auto there = store->find(s.about.id); there && force) {
+        store->drop(there);
+      } else if (there) {
         store->remove_later(s.path);  // another writer was first
         continue;
       }

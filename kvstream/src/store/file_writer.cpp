@@ -59,13 +59,14 @@ awaitable<std::tuple<error_code, std::unique_ptr<block_writer>>> open_file_write
   if (auto ec = check_distinct(keys)) co_return fail(ec);
   auto job = std::make_shared<write_job>(s, ns, std::move(keys));
   job->alignment = s->alignment();
+  job->force = options.force;
   auto bytes = block_file_bytes(layout, job->alignment);
   job->layout = s->share(ns, layout);
   job->written.resize(layout.layers());
   std::size_t fresh = 0;
   for (std::size_t i = 0; i < job->keys.size(); ++i) {
     stored_id id{ns, job->keys[i]};
-    auto there = s->find(id);
+    auto there = options.force ? nullptr : s->find(id);
     if (there && *there->layout != layout) co_return fail(errc::namespace_mismatch);
     if (there)
       job->present.add(id);

@@ -21,7 +21,7 @@ struct http_remote {
 };
 
 awaitable<result<std::unique_ptr<block_writer>>> open_http_writer(std::shared_ptr<http_remote> remote,
-                                                                  stream_begin about);
+                                                                  stream_begin about, bool force);
 awaitable<result<std::unique_ptr<block_reader>>> open_http_reader(std::shared_ptr<http_remote> remote,
                                                                   stream_begin about);
 

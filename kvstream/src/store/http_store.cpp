@@ -70,14 +70,14 @@ http_store::~http_store() { state_->client->close(); }
 
 store_info http_store::info() const { return state_->counters; }
 
-void http_store::do_match(namespace_id ns, std::vector<block_key> keys, count_handler handler) {
-  static constexpr auto match = [](std::shared_ptr<http_remote> s, namespace_id ns,
-                                   std::vector<block_key> keys) -> awaitable<result<std::size_t>> {
+void http_store::do_match(namespace_id ns, std::vector<block_key> keys, match_options options, count_handler handler) {
+  static constexpr auto match = [](std::shared_ptr<http_remote> s, namespace_id ns, std::vector<block_key> keys,
+                                   bool refresh) -> awaitable<result<std::size_t>> {
     co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
     if (keys.empty()) co_return std::size_t(0);
     if (keys.size() > s->max_blocks) co_return errc::too_large;
     auto reply = co_await s->client->exchange({.method = "POST",
-                                               .target = kv_target(ns, ":match"),
+                                               .target = kv_target(ns, refresh ? ":match?refresh=1" : ":match"),
                                                .fields = "Content-Type: application/json\r\n",
                                                .body = keys_json(keys)});
     if (!reply) co_return reply.error();
@@ -88,14 +88,15 @@ void http_store::do_match(namespace_id ns, std::vector<block_key> keys, count_ha
     s->counters.misses += keys.size() - *matched;
     co_return static_cast<std::size_t>(*matched);
   };
-  detail::run_as_operation(get_executor(), match(state_, ns, std::move(keys)), std::move(handler));
+  detail::run_as_operation(get_executor(), match(state_, ns, std::move(keys), options.refresh), std::move(handler));
 }
 
 void http_store::do_open_write(namespace_id ns, block_layout layout, std::vector<block_key> keys, write_options options,
                                writer_handler handler) {
   detail::run_as_operation(
       get_executor(),
-      detail::open_http_writer(state_, {ns, next_generation(), options.deferred, std::move(layout), std::move(keys)}),
+      detail::open_http_writer(state_, {ns, next_generation(), options.deferred, std::move(layout), std::move(keys)},
+                               options.force),
       std::move(handler));
 }
 

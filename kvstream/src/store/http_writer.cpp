@@ -8,6 +8,11 @@
 namespace cokv::detail {
 namespace {
 
+std::string_view write_target(bool deferred, bool force) {
+  if (force) return deferred ? ":write?deferred=1&force=1" : ":write?force=1";
+  return deferred ? ":write?deferred=1" : ":write";
+}
+
 class http_writer final : public block_writer {
  public:
   struct body {
@@ -30,17 +35,17 @@ class http_writer final : public block_writer {
   http_writer(asio::any_io_executor ex, std::shared_ptr<body> b) : block_writer(std::move(ex)), body_(std::move(b)) {}
   ~http_writer() override { body_->busy ? body_->lease.close() : body_->fail(); }
 
-  static awaitable<result<std::unique_ptr<block_writer>>> open(std::shared_ptr<http_remote> owner, stream_begin about) {
+  static awaitable<result<std::unique_ptr<block_writer>>> open(std::shared_ptr<http_remote> owner, stream_begin about,
+                                                               bool force) {
     co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
     if (auto ec = refused(about, owner->max_blocks)) co_return ec;
     if (auto ec = check_distinct(about.keys)) co_return ec;
     const auto ex = owner->client->get_executor();
     const auto size = stream_bytes(about.layout, about.keys.size());
-    auto exchange =
-        co_await owner->client->start({.method = "POST",
-                                       .target = kv_target(about.ns, about.deferred ? ":write?deferred=1" : ":write"),
-                                       .fields = stream_type,
-                                       .follows = size});
+    auto exchange = co_await owner->client->start({.method = "POST",
+                                                   .target = kv_target(about.ns, write_target(about.deferred, force)),
+                                                   .fields = stream_type,
+                                                   .follows = size});
     if (!exchange) co_return exchange.error();
     if (exchange->head.status != 100) co_return error_of(exchange->head.status);
     auto b = std::make_shared<body>(std::move(owner), std::move(about));
@@ -146,8 +151,8 @@ class http_writer final : public block_writer {
 }  // namespace
 
 awaitable<result<std::unique_ptr<block_writer>>> open_http_writer(std::shared_ptr<http_remote> remote,
-                                                                  stream_begin about) {
-  return http_writer::open(std::move(remote), std::move(about));
+                                                                  stream_begin about, bool force) {
+  return http_writer::open(std::move(remote), std::move(about), force);
 }
 
 }  // namespace cokv::detail

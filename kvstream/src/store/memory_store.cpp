@@ -104,10 +104,11 @@ class pins {
 class memory_writer final : public block_writer {
  public:
   memory_writer(asio::any_io_executor ex, std::shared_ptr<memory_store::state> s, namespace_id ns, block_layout layout,
-                std::vector<block_key> keys)
+                std::vector<block_key> keys, const write_options& options)
       : block_writer(std::move(ex)),
         state_(std::move(s)),
         ns_(ns),
+        force_(options.force),
         layout_(std::make_shared<const block_layout>(std::move(layout))),
         keys_(std::move(keys)),
         blocks_(keys_.size()),
@@ -121,7 +122,7 @@ class memory_writer final : public block_writer {
   error_code reserve() {
     std::uint64_t bytes = layout_->bytes(), fresh = 0;
     for (auto& k : keys_) {
-      auto there = state_->find({ns_, k});
+      auto there = force_ ? nullptr : state_->find({ns_, k});
       if (there && *there->layout != *layout_) return errc::namespace_mismatch;
       // Views are given out unread. Who writes a block again may have found that what is here is not what it was.
       if (there && !intact(*there)) {
@@ -139,7 +140,7 @@ class memory_writer final : public block_writer {
     if (!state_->make_room(bytes * fresh)) return errc::store_full;
     try {
       for (std::size_t i = 0; i < keys_.size(); ++i)
-        if (!state_->find({ns_, keys_[i]})) blocks_[i] = std::make_shared<block>(state_->used, layout_);
+        if (force_ || !state_->find({ns_, keys_[i]})) blocks_[i] = std::make_shared<block>(state_->used, layout_);
     } catch (const std::bad_alloc&) {
       return errc::out_of_memory;
     }
@@ -170,7 +171,8 @@ class memory_writer final : public block_writer {
     // From the last: of blocks that came together, those at the end of the prefix are given up first.
     for (auto i = keys_.size(); i-- > 0;) {
       stored_id id{ns_, keys_[i]};
-      if (!blocks_[i] || state_->find(id)) continue;
+      if (!blocks_[i] || (!force_ && state_->find(id))) continue;
+      state_->drop(id);
       state_->counters.written_blocks += 1;
       state_->counters.written_bytes += layout_->bytes();
       state_->blocks.emplace(id, std::move(blocks_[i]));
@@ -182,6 +184,7 @@ class memory_writer final : public block_writer {
 
   std::shared_ptr<memory_store::state> state_;
   namespace_id ns_;
+  bool force_;
   std::shared_ptr<const block_layout> layout_;
   std::vector<block_key> keys_;
   std::vector<std::shared_ptr<block>> blocks_;  // empty where the key is there already
@@ -289,19 +292,21 @@ buffer memory_store::stored_segment(const namespace_id& ns, const block_key& key
   return b && layer < b->segments.size() ? segment_of(b, layer) : buffer();
 }
 
-void memory_store::do_match(namespace_id ns, std::vector<block_key> keys, count_handler handler) {
+void memory_store::do_match(namespace_id ns, std::vector<block_key> keys, match_options options,
+                            count_handler handler) {
   std::size_t n = 0;
   while (n < keys.size() && state_->find({ns, keys[n]})) ++n;
+  for (std::size_t i = 0; options.refresh && i < n; ++i) state_->order.touch({ns, keys[i]});
   finish(std::move(handler), get_executor(), {}, n);
 }
 
-void memory_store::do_open_write(namespace_id ns, block_layout layout, std::vector<block_key> keys, write_options,
-                                 writer_handler handler) {
+void memory_store::do_open_write(namespace_id ns, block_layout layout, std::vector<block_key> keys,
+                                 write_options options, writer_handler handler) {
   auto ec = detail::check_request(layout, keys);
   if (!ec) ec = detail::check_distinct(keys);
   std::unique_ptr<memory_writer> writer;
   if (!ec) {
-    writer = std::make_unique<memory_writer>(get_executor(), state_, ns, std::move(layout), std::move(keys));
+    writer = std::make_unique<memory_writer>(get_executor(), state_, ns, std::move(layout), std::move(keys), options);
     ec = writer->reserve();
     if (ec) writer.reset();
   }

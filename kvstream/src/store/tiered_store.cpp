@@ -60,11 +60,13 @@ awaitable<result<std::vector<tiered_store::run>>> tiered_store::plan(std::shared
 class tiered_store::writer final : public block_writer {
  public:
   writer(asio::any_io_executor ex, std::shared_ptr<tiers> t, std::unique_ptr<block_writer> fast,
-         std::unique_ptr<block_writer> lasting)
+         std::unique_ptr<block_writer> lasting, namespace_id ns, std::vector<block_key> replaced)
       : block_writer(std::move(ex)), both_(std::make_shared<pair>()) {
     both_->keep = std::move(t);
     both_->fast = std::move(fast);
     both_->lasting = std::move(lasting);
+    both_->ns = ns;
+    both_->replaced = std::move(replaced);
   }
 
  protected:
@@ -80,6 +82,8 @@ class tiered_store::writer final : public block_writer {
   struct pair {
     std::shared_ptr<tiers> keep;
     std::unique_ptr<block_writer> fast, lasting;  // fast: empty when it has failed
+    namespace_id ns;
+    std::vector<block_key> replaced;  // what the fast one has under these is not to be read any more
   };
 
   static awaitable<error_code> write(std::shared_ptr<pair> both, std::uint32_t layer, std::vector<buffer> segments) {
@@ -92,10 +96,12 @@ class tiered_store::writer final : public block_writer {
 
   static awaitable<error_code> commit(std::shared_ptr<pair> both) {
     co_await asio::this_coro::reset_cancellation_state(asio::enable_partial_cancellation());
+    for (const auto& key : both->replaced) (void)co_await both->keep->fast->async_remove(both->ns, key, as_result);
     auto visible = co_await both->lasting->async_commit(as_result);
-    if (!visible) co_return visible.error();
-    if (both->fast) (void)co_await both->fast->async_commit(as_result);
-    co_return error_code();
+    if (visible && both->fast && co_await both->fast->async_commit(as_result)) co_return error_code();
+    // What another writer has copied there meanwhile is the old one.
+    for (const auto& key : both->replaced) (void)co_await both->keep->fast->async_remove(both->ns, key, as_result);
+    co_return visible ? error_code() : visible.error();
   }
 
   std::shared_ptr<pair> both_;
@@ -183,15 +189,22 @@ class tiered_store::reader final : public block_reader {
   std::shared_ptr<body> body_;
 };
 
-void tiered_store::do_match(namespace_id ns, std::vector<block_key> keys, count_handler handler) {
-  static constexpr auto match = [](std::shared_ptr<tiers> t, namespace_id ns,
-                                   std::vector<block_key> keys) -> awaitable<result<std::size_t>> {
+void tiered_store::do_match(namespace_id ns, std::vector<block_key> keys, match_options options,
+                            count_handler handler) {
+  static constexpr auto match = [](std::shared_ptr<tiers> t, namespace_id ns, std::vector<block_key> keys,
+                                   match_options options) -> awaitable<result<std::size_t>> {
     co_await total();
-    auto runs = co_await plan(std::move(t), ns, std::move(keys));
+    auto runs = co_await plan(t, ns, keys);
     if (!runs) co_return runs.error();
-    co_return runs->empty() ? 0 : runs->back().first + runs->back().count;
+    const auto found = runs->empty() ? 0 : runs->back().first + runs->back().count;
+    if (options.refresh && found != 0) {  // a copy that is used keeps the original too
+      keys.resize(found);
+      (void)co_await t->fast->async_match(ns, keys, options, as_result);
+      (void)co_await t->lasting->async_match(ns, std::move(keys), options, as_result);
+    }
+    co_return found;
   };
-  detail::run_as_operation(get_executor(), match(tiers_, ns, std::move(keys)), std::move(handler));
+  detail::run_as_operation(get_executor(), match(tiers_, ns, std::move(keys), options), std::move(handler));
 }
 
 void tiered_store::do_open_write(namespace_id ns, block_layout layout, std::vector<block_key> keys,
@@ -202,11 +215,13 @@ void tiered_store::do_open_write(namespace_id ns, block_layout layout, std::vect
     co_await total();
     auto lasting = co_await t->lasting->async_open_write(ns, layout, keys, options, as_result);
     if (!lasting) co_return lasting.error();
-    auto fast = co_await t->fast->async_open_write(ns, layout, keys, options, as_result);
+    auto fast = co_await t->fast->async_open_write(ns, std::move(layout), keys, options, as_result);
     const auto ex = t->lasting->get_executor();
-    co_return std::make_unique<writer>(ex, std::move(t), fast ? std::move(*fast) : nullptr, std::move(*lasting));
+    if (!options.force) keys.clear();
+    co_return std::make_unique<writer>(ex, std::move(t), fast ? std::move(*fast) : nullptr, std::move(*lasting), ns,
+                                       std::move(keys));
   };
-  detail::run_as_operation(get_executor(), open(tiers_, ns, std::move(layout), std::move(keys), options),
+  detail::run_as_operation(get_executor(), open(tiers_, ns, std::move(layout), std::move(keys), std::move(options)),
                            std::move(handler));
 }
 

@@ -34,6 +34,19 @@ TEST_CASE("http store: a writer that is given up between its operations counts i
       {.seeds = 5});
 }
 
+TEST_CASE("http store: a match that refreshes keeps what it found from being given up next") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        cache_server server(ex, 4 * contract_layout().bytes());
+        http_store s(ex, server.url());
+        for (std::uint32_t i = 0; i < 4; ++i) CHECK(!co_await write_blocks(s, cache_ns, i, 1));
+        CHECK(co_await s.async_match(cache_ns, contract_keys(0, 2), match_options{.refresh = true}) == 2);
+        CHECK(!co_await write_blocks(s, cache_ns, 10, 2));
+        CHECK(co_await s.async_match(cache_ns, contract_keys(0, 2)) == 2);
+      },
+      {.seeds = 5});
+}
+
 TEST_CASE("http store: a URL that is none is a config error that names it") {
   asio::io_context ctx(1);
   for (const char* url : {"127.0.0.1:80", "https://x", "http://x/y", ""}) {

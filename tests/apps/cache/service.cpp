@@ -58,6 +58,16 @@ TEST_CASE("cache server: a block is put, found, read, and deleted") {
         CHECK(r.result_int() == 204);
         r = co_await ask(server, with_body("PUT", block_path + "?deferred=1", whole));
         CHECK(r.result_int() == 202);
+        auto other = one_block();
+        other.layout = {{4, 4}};
+        r = co_await ask(server, with_body("PUT", block_path, stream_of(other)));
+        CHECK(r.result_int() == 409);
+        r = co_await ask(server, with_body("PUT", block_path + "?force=1", stream_of(other)));
+        CHECK(r.result_int() == 204);
+        r = co_await ask(server, get(block_path));
+        CHECK(r.body() == stream_of(other));
+        r = co_await ask(server, with_body("PUT", block_path + "?force=1", whole));
+        CHECK(r.result_int() == 204);
         r = co_await ask(server, get(block_path));
         CHECK(r.result_int() == 200);
         CHECK(r[bh::field::content_type] == "application/vnd.cokv.frames");
@@ -156,6 +166,9 @@ TEST_CASE("cache server: bad input is one JSON error object, and nothing is stor
             {"a flipped byte in a payload", post(base + ":write", flipped(begin + 128)), 422},
             {"a flipped byte in a digest", post(base + ":write", flipped(begin + 137)), 422},
             {"an unknown parameter", post(base + ":write?defer=1", whole), 400},
+            {"a force that is none", post(base + ":write?force=2", whole), 400},
+            {"a refresh that is none", post(base + ":match?refresh=x", "[]"), 400},
+            {"a refresh of a write", post(base + ":write?refresh=1", whole), 400},
             {"a parameter of another kind", post(base + ":write?deferred=maybe", whole), 400},
             {"a put under another key", with_body("PUT", block_path, stream_of(other_key)), 400},
             {"a put of a cut stream", with_body("PUT", block_path, whole.substr(0, 300)), 400},

@@ -62,7 +62,7 @@ class file_store final : public store {
   static void check(const file_store_options& options);
   static void open(asio::any_io_executor ex, file_store_options options, open_handler handler);
 
-  void do_match(namespace_id ns, std::vector<block_key> keys, count_handler handler) override;
+  void do_match(namespace_id ns, std::vector<block_key> keys, match_options options, count_handler handler) override;
   void do_open_write(namespace_id ns, block_layout layout, std::vector<block_key> keys, write_options options,
                      writer_handler handler) override;
   void do_open_read(namespace_id ns, block_layout layout, std::vector<block_key> keys, reader_handler handler) override;

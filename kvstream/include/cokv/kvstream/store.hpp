@@ -21,13 +21,14 @@
 // | async_settle     | the wait ends          | none                 | see there          |                   |
 //
 // [1] invalid_argument, too_large for what no store could take; [2] too_large, store_full for want of room;
-// [3] namespace_mismatch when a key is stored with another layout; [4] out_of_range (layer), invalid_argument (number
+// [3] namespace_mismatch when a key is stored with another layout, without force; [4] out_of_range (layer), invalid_argument (number
 // or size of buffers, layer out of turn), wrong_device (not the host's); [5] invalid_argument when layers are missing,
 // closed when it was committed before. All: the system's, errc::unavailable. Every type of cancellation is taken;
 // memory is not touched any more when the operation completes.
 //
 // A block that is missing, damaged or evicted is no error of async_read: it ends the prefix, so `good` is smaller.
-// Blocks never change: a commit of a key that is there already keeps what is there. All objects belong to one context.
+// Blocks never change: a commit of a key that is there already keeps what is there, unless write_options::force says
+// otherwise. All objects belong to one context.
 #pragma once
 
 #include <concepts>
@@ -69,6 +70,17 @@ struct write_options {
   // async_commit completes as soon as the store has taken the bytes; they become visible later, or are dropped and
   // counted in failed_writes. The bytes on their way are bounded, so a commit may still wait.
   bool deferred = false;
+  // At commit the new blocks take the place of what is stored under their keys, whatever its layout; until then that is
+  // read as before, and readers that have it open keep it. Without: what is there stays.
+  bool force = false;
+  // On whose account the blocks are kept; empty: nobody's. http_store does not send it: a cache server knows its tenants
+  // by their API keys.
+  std::string tenant = {};
+};
+
+struct match_options {
+  // The blocks found count as used, as if they had been read: what was asked for is not what is given up next.
+  bool refresh = false;
 };
 
 // Destroyed without async_commit: nothing becomes visible. One operation at a time.
@@ -180,9 +192,14 @@ class store {
   // How many of the keys, from the first, are stored whole.
   template <asio::completion_token_for<void(error_code, std::size_t)> Token = asio::deferred_t>
   auto async_match(namespace_id ns, std::vector<block_key> keys, Token&& token = Token()) {
+    return async_match(ns, std::move(keys), match_options(), std::forward<Token>(token));
+  }
+  template <asio::completion_token_for<void(error_code, std::size_t)> Token = asio::deferred_t>
+  auto async_match(namespace_id ns, std::vector<block_key> keys, match_options options, Token&& token = Token()) {
     return detail::initiate_erased<void(error_code, std::size_t)>(
-        std::forward<Token>(token), executor_,
-        [this, ns, keys = std::move(keys)](count_handler h) mutable { do_match(ns, std::move(keys), std::move(h)); });
+        std::forward<Token>(token), executor_, [this, ns, keys = std::move(keys), options](count_handler h) mutable {
+          do_match(ns, std::move(keys), options, std::move(h));
+        });
   }
 
   template <asio::completion_token_for<void(error_code, std::unique_ptr<block_writer>)> Token = asio::deferred_t>
@@ -190,8 +207,9 @@ class store {
                         Token&& token = Token()) {
     return detail::initiate_erased<void(error_code, std::unique_ptr<block_writer>)>(
         std::forward<Token>(token), executor_,
-        [this, ns, layout = std::move(layout), keys = std::move(keys), options](writer_handler h) mutable {
-          do_open_write(ns, std::move(layout), std::move(keys), options, std::move(h));
+        [this, ns, layout = std::move(layout), keys = std::move(keys),
+         options = std::move(options)](writer_handler h) mutable {
+          do_open_write(ns, std::move(layout), std::move(keys), std::move(options), std::move(h));
         });
   }
 
@@ -228,7 +246,7 @@ class store {
   }
 
  protected:
-  virtual void do_match(namespace_id ns, std::vector<block_key> keys, count_handler handler) = 0;
+  virtual void do_match(namespace_id ns, std::vector<block_key> keys, match_options options, count_handler handler) = 0;
   virtual void do_open_write(namespace_id ns, block_layout layout, std::vector<block_key> keys, write_options options,
                              writer_handler handler) = 0;
   virtual void do_open_read(namespace_id ns, block_layout layout, std::vector<block_key> keys,

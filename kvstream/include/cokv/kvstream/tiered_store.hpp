@@ -22,7 +22,7 @@ class tiered_store final : public store {
   store_info info() const override;
 
  protected:
-  void do_match(namespace_id ns, std::vector<block_key> keys, count_handler handler) override;
+  void do_match(namespace_id ns, std::vector<block_key> keys, match_options options, count_handler handler) override;
   void do_open_write(namespace_id ns, block_layout layout, std::vector<block_key> keys, write_options options,
                      writer_handler handler) override;
   void do_open_read(namespace_id ns, block_layout layout, std::vector<block_key> keys, reader_handler handler) override;

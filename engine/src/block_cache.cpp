@@ -9,7 +9,7 @@ namespace cokv {
 
 namespace detail {
 
-class block_cache_state : public std::enable_shared_from_this<block_cache_state> {
+class block_cache_state final : public device_blocks {
  public:
   static constexpr block_index none = std::numeric_limits<block_index>::max();
 
@@ -24,6 +24,22 @@ class block_cache_state : public std::enable_shared_from_this<block_cache_state>
   };
 
   block_cache_state(kv_pool& p, bool k) : pool(&p), keep(k), slots(p.blocks()) {}
+
+  std::size_t capacity() const override { return slots.size(); }
+  buffer segment(std::uint32_t layer, block_index block) const override {
+    return pool->segment(layer, slots.at(block).lease);
+  }
+  void hold(block_index block) override { use(block); }
+  void release(block_index block) noexcept override { leave(block); }
+  void quarantine(block_index block, const event& until) override {
+    if (pool) pool->hold_until(slots[block].lease, until);
+  }
+  void filled(const block_key& key, block_index block) override {
+    auto& s = used(block);
+    if (!keep || s.cached || !by_key.emplace(key, block).second) return;
+    s.cached = true;
+    s.key = key;
+  }
 
   slot& used(block_index block) {
     BOOST_ASSERT_MSG(slots.at(block).uses > 0, "a block that nobody has");
@@ -110,28 +126,6 @@ class block_cache_state : public std::enable_shared_from_this<block_cache_state>
 
 }  // namespace detail
 
-block_hold::block_hold(std::shared_ptr<detail::block_cache_state> state, block_index block)
-    : state_(std::move(state)), block_(block) {
-  state_->use(block);
-}
-
-block_hold& block_hold::operator=(block_hold&& o) noexcept {
-  if (this != &o) {
-    reset();
-    state_ = std::move(o.state_);
-    block_ = o.block_;
-  }
-  return *this;
-}
-
-void block_hold::reset() noexcept {
-  if (auto state = std::move(state_)) state->leave(block_);
-}
-
-void block_hold::quarantine_until(const event& done) {
-  if (state_ && state_->pool) state_->pool->hold_until(state_->slots[block_].lease, done);
-}
-
 block_cache::block_cache(kv_pool& pool, bool keep) : state_(std::make_shared<detail::block_cache_state>(pool, keep)) {}
 
 // Leases go back to the pool with the state: at once, or when the last hold is gone.
@@ -167,18 +161,10 @@ std::size_t block_cache::matching(std::span<const block_key> keys) const {
   return n;
 }
 
-void block_cache::publish(const block_key& key, block_index block) {
-  auto& s = state_->used(block);
-  if (!state_->keep || s.cached || !state_->by_key.emplace(key, block).second) return;
-  s.cached = true;
-  s.key = key;
-}
-
+void block_cache::publish(const block_key& key, block_index block) { state_->filled(key, block); }
 block_hold block_cache::hold(block_index block) { return block_hold(state_, block); }
-
-buffer block_cache::segment(std::uint32_t layer, block_index block) const {
-  return state_->pool->segment(layer, state_->slots.at(block).lease);
-}
+buffer block_cache::segment(std::uint32_t layer, block_index block) const { return state_->segment(layer, block); }
+std::shared_ptr<device_blocks> block_cache::device() const { return state_; }
 
 void block_cache::on_room(std::function<void()> listener) { state_->listener = std::move(listener); }
 

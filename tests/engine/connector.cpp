@@ -1,6 +1,5 @@
 #include "cokv/engine/connector.hpp"
 
-#include "cokv/kvstream/file_store.hpp"
 #include "engine/connector_machine.hpp"
 
 using namespace cokv;
@@ -61,29 +60,6 @@ TEST_CASE("the last prompt token is always computed") {
   });
 }
 
-TEST_CASE("the longest prefix is put together from all tiers, and what was far is nearer next time") {
-  co_test([](asio::any_io_executor ex) -> awaitable<void> {
-    auto host = make_store(ex), remote = make_store(ex);
-    const auto prompt = tokens(25);
-    {
-      machine m(ex, 16, {{"remote", remote}});
-      co_await m.serve(1, prompt);
-      co_await m.connector->async_close();
-    }
-    auto keys = chain_keys(prompt, block_tokens);
-    for (int i : {0, 1, 4}) host->kept[keys[i]] = remote->kept[keys[i]];  // 2, 3 and 5 only in the remote one
-    machine m(ex, 16, {{"host", host}, {"remote", remote}});
-    auto r = co_await m.serve(2, prompt);
-    CHECK(r.loaded == 6);
-    auto c = m.connector->counters();
-    CHECK(c.tiers[0].loaded_blocks == 2);
-    CHECK(c.tiers[1].loaded_blocks == 4);
-    co_await m.connector->async_close();
-    CHECK(host->kept.size() == 6);
-    CHECK(remote->kept.size() == 6);
-  });
-}
-
 TEST_CASE("a lookup that opens costs the load no second question, and gives up what no load wants") {
   co_test(
       [](asio::any_io_executor ex) -> awaitable<void> {
@@ -128,46 +104,6 @@ TEST_CASE("a lookup that opens costs the load no second question, and gives up w
       {.real = false});
 }
 
-TEST_CASE("a load that ends with its connector, at any moment, reports no block that is not there") {
-  for (int posts = 0; posts < 60; ++posts)
-    co_test(
-        [posts](asio::any_io_executor ex) -> awaitable<void> {
-          auto disk = make_store(ex);
-          disk->fault.slowest = 0ns;
-          const auto prompt = tokens(17);
-          {
-            machine m(ex, 16, {{"disk", disk}});
-            co_await m.serve(1, prompt);
-            co_await m.connector->async_close();
-          }
-          machine m(ex, 16, {{"disk", disk}});
-          m.cache.open(2, prompt);  // no lookup, so no plan: the load itself asks the tiers
-          const auto keys = m.cache.keys(2);
-          std::vector<block_index> blocks;
-          REQUIRE(m.cache.allocate(4, blocks));
-          auto load = m.connector->load(2, 0, blocks);
-          for (int i = 0; i < posts; ++i) co_await asio::post(asio::deferred);
-          m.connector.reset();
-          const auto good = co_await load.async_done();
-          for (std::uint32_t b = 0; b < good; ++b) CHECK(m.right(keys[b], blocks[b]));
-        },
-        {.real = false, .seeds = 5});
-}
-
-TEST_CASE("a load that never started completes") {
-  asio::io_context io(1);
-  machine m(io.get_executor(), 16, {{"disk", make_store(io.get_executor())}});
-  m.cache.open(1, tokens(17));
-  std::vector<block_index> blocks;
-  REQUIRE(m.cache.allocate(4, blocks));
-  std::optional<std::uint32_t> good;
-  auto load = m.connector->load(1, 0, blocks);
-  load.async_done([&](error_code, std::uint32_t n) { good = n; });
-  m.connector.reset();
-  io.run();
-  CHECK(good == 0u);
-}
-
 TEST_CASE("blocks that a step still writes are not handed out when its connector is gone") {
   for (bool gone_first : {true, false})
     co_test([gone_first](asio::any_io_executor ex) -> awaitable<void> {
@@ -189,17 +125,4 @@ TEST_CASE("blocks that a step still writes are not handed out when its connector
       for (int i = 0; i < 50; ++i) co_await asio::post(asio::deferred);
       CHECK(m.cache.available() == 4);
     });
-}
-
-TEST_CASE("closing waits until what was saved is on the disk") {
-  co_test(
-      [](asio::any_io_executor ex) -> awaitable<void> {
-        std::shared_ptr<store> files = co_await file_store::async_open(ex, {.directory = "kv"});
-        machine m(ex, 16, {{"disk", files}});
-        co_await m.serve(1, tokens(17));
-        co_await m.connector->async_close();
-        CHECK(m.connector->counters().tiers[0].saved_blocks == 4);
-        CHECK(files->info().blocks == 4);
-      },
-      {.real = false});
 }

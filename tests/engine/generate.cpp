@@ -9,7 +9,7 @@
 #include "cokv/kvstream/block_key.hpp"
 #include "cokv/kvstream/memory_store.hpp"
 #include "engine/expected.hpp"
-#include "engine/fault_store.hpp"
+#include "support/fault_store.hpp"
 
 using namespace cokv;
 using namespace cokv::test;

@@ -20,6 +20,7 @@
 
 #include "cokv/engine/scheduler.hpp"
 #include "cokv/kvstream/block_key.hpp"
+#include "cokv/kvstream/device_blocks.hpp"
 #include "cokv/kvstream/kv_pool.hpp"
 
 namespace cokv {
@@ -27,27 +28,6 @@ namespace cokv {
 namespace detail {
 class block_cache_state;
 }
-
-// Keeps one block as it is. May outlive the cache.
-class block_hold {
- public:
-  block_hold() = default;
-  block_hold(block_hold&& o) noexcept : state_(std::move(o.state_)), block_(o.block_) {}
-  block_hold& operator=(block_hold&& o) noexcept;
-  ~block_hold() { reset(); }
-
-  block_index block() const noexcept { return block_; }
-  void reset() noexcept;
-  // The block is not handed out again before the event is ready, whoever gives it up until then.
-  void quarantine_until(const event& done);
-
- private:
-  friend class block_cache;
-  block_hold(std::shared_ptr<detail::block_cache_state> state, block_index block);
-
-  std::shared_ptr<detail::block_cache_state> state_;
-  block_index block_ = 0;
-};
 
 struct block_cache_stats {
   std::uint64_t hits = 0;     // blocks that match() handed out
@@ -75,6 +55,8 @@ class block_cache final : public block_source {
   void publish(const block_key& key, block_index block);
   block_hold hold(block_index block);
   buffer segment(std::uint32_t layer, block_index block) const;
+  // The blocks for those who move KV. May outlive the cache.
+  std::shared_ptr<device_blocks> device() const;
 
   // Called when blocks became available.
   void on_room(std::function<void()> listener);

@@ -49,7 +49,7 @@ struct engine_options {
   std::uint32_t max_sequence = 0;           // prompt and answer together; 0: what the model was made for
   bool prefix_cache = true;                 // keep KV of finished requests on the device while there is room
   std::vector<kv_tier> tiers = {};          // behind the device, from the fastest to the slowest
-  kv_connector_options connector = {};
+  tiered_cache_options connector = {};
   // Once, when a step threw: all its requests have failed, and more are refused with this code.
   std::function<void(error_code, std::string_view what)> on_broken = {};
 };

@@ -1,6 +1,7 @@
 // Two stores as one: what is written goes through to both, what is read comes from the fast one and, where that has
 // lost it, from the lasting one. The lasting one decides: a commit has succeeded when it has the blocks, and the fast
-// one is a copy that may fail without anybody hearing of it.
+// one is a copy that may fail without anybody hearing of it. (tiered_cache is something else: what an engine has behind
+// its device, of any number of tiers that may each fail.)
 //
 //     cokv::tiered_store both(std::make_unique<cokv::memory_store>(ex, options), std::move(disk));
 //     co_await both.async_match(ns, keys);                   // a prefix may lie in pieces in either

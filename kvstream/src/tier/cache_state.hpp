@@ -1,20 +1,17 @@
-// What the parts of kv_connector share: the tiers with their health and books, the requests' plans, and the
-// coroutines that carry blocks.
+// What the parts of tiered_cache share: the tiers with their health and books, and the coroutines that carry blocks.
 #pragma once
 
 #include <deque>
-#include <map>
 #include <optional>
-#include <set>
 #include <unordered_set>
 
-#include "cokv/engine/connector.hpp"
+#include "cokv/kvstream/tiered_cache.hpp"
 #include "cokv/runtime/channel.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/detail/background.hpp"
 #include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/semaphore.hpp"
-#include "tier_health.hpp"
+#include "tier/tier_health.hpp"
 
 namespace cokv::detail {
 
@@ -40,7 +37,7 @@ class known_keys {
 };
 
 struct tier_state {
-  tier_state(kv_tier t, const kv_connector_options& options, const asio::any_io_executor& ex)
+  tier_state(kv_tier t, const tiered_cache_options& options, const asio::any_io_executor& ex)
       : tier(std::move(t)),
         health(std::make_shared<tier_health>(options.first_backoff, options.most_backoff)),
         saves(ex, options.max_saves) {
@@ -54,20 +51,6 @@ struct tier_state {
   known_keys known;
   kv_tier_counters count;
   time_point open_from{};  // lookups only ask until then: it was slow to open
-};
-
-// Where the blocks [first, first + count) of a sequence come from; `reader`, if it is open already, is for them alone.
-struct load_run {
-  std::size_t tier = 0;
-  std::uint32_t first = 0;
-  std::uint32_t count = 0;
-  std::shared_ptr<block_reader> reader = nullptr;
-};
-
-// A block of a sequence with its name.
-struct named_block {
-  block_key key;
-  block_index block = 0;
 };
 
 // Blocks on their way to one tier. `layers` brings an event a layer, then closes; closed early: the step came to
@@ -122,10 +105,10 @@ class load_end {
   std::shared_ptr<load_state> load_;
 };
 
-class connector_state : public std::enable_shared_from_this<connector_state> {
+class tiered_cache_state : public std::enable_shared_from_this<tiered_cache_state> {
  public:
-  connector_state(asio::any_io_executor ex, namespace_id ns, block_cache& cache, std::vector<kv_tier> tiers,
-                  kv_connector_options options);
+  tiered_cache_state(asio::any_io_executor ex, namespace_id ns, block_layout layout,
+                     std::shared_ptr<device_blocks> device, std::vector<kv_tier> tiers, tiered_cache_options options);
 
   time_point now() const { return clock::of(ex).now(); }
   tier_try try_tier(tier_state& t) { return tier_try::begin(t.health, now()); }
@@ -133,10 +116,9 @@ class connector_state : public std::enable_shared_from_this<connector_state> {
   void settle(tier_state& t, error_code ec);
   void settle(tier_state& t, tier_try& attempt, error_code ec);
 
-  awaitable<result<kv_match>> lookup(request_id id, std::size_t prompt_tokens, kv_lookup how);
   awaitable<std::vector<load_run>> find(std::vector<block_key> keys, std::uint32_t first, std::uint32_t covered,
                                         kv_lookup how);
-  std::shared_ptr<load_state> load(request_id id, std::uint32_t first, std::span<const block_index> blocks);
+  std::shared_ptr<load_state> load(std::vector<named_block> places, std::uint32_t first, kv_found& found);
 
   // Begins saving to one tier what it has not and may have.
   std::shared_ptr<save> begin_save(std::size_t tier, std::span<const named_block> blocks);
@@ -144,22 +126,22 @@ class connector_state : public std::enable_shared_from_this<connector_state> {
 
   asio::any_io_executor ex;
   namespace_id ns;
-  block_cache* cache;  // null once the connector is gone
   block_layout layout;
-  kv_connector_options options;
+  std::shared_ptr<device_blocks> device;  // null once the cache is gone
+  tiered_cache_options options;
   std::vector<std::unique_ptr<tier_state>> tiers;
-  std::map<request_id, std::vector<load_run>> plans;
   background tasks;
   bool closing = false;
 
  private:
   // Those that are spawned start later, or never: they own what they need from the call on.
-  static awaitable<void> run_load(load_end end, std::shared_ptr<connector_state> self, std::vector<block_key> keys,
-                                  std::vector<load_run> plan, std::uint32_t first, std::vector<block_hold> blocks);
-  static awaitable<void> run_part(std::shared_ptr<connector_state> self, std::shared_ptr<load_state> l,
-                                  std::size_t part, std::vector<block_key> keys, std::vector<block_index> blocks);
-  static awaitable<void> run_save(std::shared_ptr<connector_state> self, tier_state& t, std::shared_ptr<save> s);
-  void finish_load(load_state& l, std::span<const named_block> named, std::uint32_t first);
+  static awaitable<void> run_load(load_end end, std::shared_ptr<tiered_cache_state> self,
+                                  std::vector<named_block> places, std::vector<load_run> plan, std::uint32_t first,
+                                  std::vector<block_hold> held);
+  static awaitable<void> run_part(std::shared_ptr<tiered_cache_state> self, std::shared_ptr<load_state> l,
+                                  std::size_t part, std::span<const named_block> places);
+  static awaitable<void> run_save(std::shared_ptr<tiered_cache_state> self, tier_state& t, std::shared_ptr<save> s);
+  void finish_load(load_state& l, std::span<const named_block> places, std::uint32_t first);
   void promote(const load_run& run, std::span<const named_block> blocks);
   // How many blocks arrived, beside what became of the rest.
   awaitable<std::tuple<error_code, std::size_t>> send(tier_state& t, save& s);
@@ -167,14 +149,14 @@ class connector_state : public std::enable_shared_from_this<connector_state> {
 
 class step_state {
  public:
-  explicit step_state(std::shared_ptr<connector_state> c) : to(std::move(c)) {}
+  explicit step_state(std::shared_ptr<tiered_cache_state> c) : to(std::move(c)) {}
 
   void tell(event computed);
   void close(std::optional<event> done);
 
-  std::shared_ptr<connector_state> to;
-  std::vector<block_hold> held;       // all blocks that the step writes
-  std::vector<named_block> finished;  // those it fills
+  std::shared_ptr<tiered_cache_state> to;
+  std::vector<block_hold> held;     // all blocks that the step writes
+  std::vector<named_block> filled;  // those it completes
   std::vector<std::shared_ptr<save>> saves;
   std::uint32_t told = 0;
   event last;

@@ -1,8 +1,6 @@
-#include <boost/assert.hpp>
-
 #include "cokv/runtime/detail/initiate.hpp"
 #include "cokv/runtime/trace.hpp"
-#include "connector_state.hpp"
+#include "tier/cache_state.hpp"
 
 namespace cokv {
 
@@ -43,31 +41,25 @@ void load_state::cancel() {
   if (group) group->cancel();
 }
 
-std::shared_ptr<load_state> connector_state::load(request_id id, std::uint32_t first,
-                                                  std::span<const block_index> blocks) {
+std::shared_ptr<load_state> tiered_cache_state::load(std::vector<named_block> places, std::uint32_t first,
+                                                     kv_found& found) {
   auto l = std::make_shared<load_state>(ex, layout.layers());
-  const auto& keys = cache->keys(id);
-  BOOST_ASSERT_MSG(first + blocks.size() <= keys.size(), "a load of blocks that have no keys");
-  std::vector<block_key> wanted(keys.begin() + first, keys.begin() + first + blocks.size());
   std::vector<block_hold> held;
-  for (auto b : blocks) held.push_back(cache->hold(b));
-  std::vector<load_run> runs;
-  if (auto plan = plans.find(id); plan != plans.end()) {
-    runs = plan->second;
-    for (auto& run : plan->second) run.reader.reset();  // they are for one load
-  }
-  tasks.spawn(run_load(load_end(l), shared_from_this(), std::move(wanted), std::move(runs), first, std::move(held)));
+  for (const auto& p : places) held.emplace_back(device, p.block);
+  auto plan = found.runs;
+  found.release();  // the lease is for one load
+  tasks.spawn(run_load(load_end(l), shared_from_this(), std::move(places), std::move(plan), first, std::move(held)));
   return l;
 }
 
-awaitable<void> connector_state::run_load(load_end end, std::shared_ptr<connector_state> self,
-                                          std::vector<block_key> keys, std::vector<load_run> plan, std::uint32_t first,
-                                          std::vector<block_hold> blocks) {
+awaitable<void> tiered_cache_state::run_load(load_end end, std::shared_ptr<tiered_cache_state> self,
+                                             std::vector<named_block> places, std::vector<load_run> plan,
+                                             std::uint32_t first, std::vector<block_hold> held) {
   const auto& l = end.load();
   // The lookup's plan, cut to what is wanted. The device may have lost blocks since: then the tiers are asked again.
   std::vector<load_run> runs;
   std::uint32_t covered = 0;
-  const auto count = static_cast<std::uint32_t>(keys.size());
+  const auto count = static_cast<std::uint32_t>(places.size());
   for (const auto& r : plan) {
     const auto begin = std::max(r.first, first + covered), end = std::min(r.first + r.count, first + count);
     if (begin != first + covered || begin >= end) continue;
@@ -76,35 +68,32 @@ awaitable<void> connector_state::run_load(load_end end, std::shared_ptr<connecto
     covered += end - begin;
   }
   plan.clear();
-  if (covered == 0 && count > 0 && !l->cancelled) runs = co_await self->find(keys, first, 0, kv_lookup::open);
+  if (covered == 0 && count > 0 && !l->cancelled) {
+    std::vector<block_key> keys;
+    for (const auto& p : places) keys.push_back(p.key);
+    runs = co_await self->find(std::move(keys), first, 0, kv_lookup::open);
+  }
   for (auto& r : runs) l->runs.push_back({{r.tier, r.first, r.count, std::move(r.reader)}, r.count, 0, false});
 
-  std::vector<named_block> named;
-  for (std::size_t i = 0; i < keys.size(); ++i) named.push_back({keys[i], blocks[i].block()});
   if (!l->cancelled) {
     auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
       l->group = &group;
-      for (std::size_t part = 0; part < runs.size(); ++part) {
-        const auto at = runs[part].first - first;
-        std::vector<block_index> into;
-        for (std::uint32_t i = 0; i < runs[part].count; ++i) into.push_back(named[at + i].block);
-        group.spawn(
-            run_part(self, l, part, {keys.begin() + at, keys.begin() + at + runs[part].count}, std::move(into)));
-      }
+      for (std::size_t part = 0; part < runs.size(); ++part)
+        group.spawn(run_part(self, l, part, std::span(places).subspan(runs[part].first - first, runs[part].count)));
       co_return;
     });
     l->group = nullptr;
   }
 
-  self->finish_load(*l, named, first);
+  self->finish_load(*l, places, first);
 }
 
 // The books, and what others may have of it.
-void connector_state::finish_load(load_state& l, std::span<const named_block> named, std::uint32_t first) {
+void tiered_cache_state::finish_load(load_state& l, std::span<const named_block> places, std::uint32_t first) {
   for (auto& p : l.runs)
     if (p.layers < l.layers) p.good = 0;
   std::uint32_t left = l.good();
-  publish(named.first(left));
+  publish(places.first(left));
   for (const auto& p : l.runs) {
     auto& t = *tiers[p.run.tier];
     const auto used = std::min(left, p.run.count);
@@ -113,14 +102,13 @@ void connector_state::finish_load(load_state& l, std::span<const named_block> na
     t.count.loaded_bytes += used * layout.bytes();
     t.count.load_failures += p.run.count - used;
     const auto at = p.run.first - first;
-    for (std::uint32_t i = p.good; i < p.run.count; ++i) t.known.erase(named[at + i].key);  // save it again
-    promote(p.run, named.subspan(at, used));
+    for (std::uint32_t i = p.good; i < p.run.count; ++i) t.known.erase(places[at + i].key);  // save it again
+    promote(p.run, places.subspan(at, used));
   }
 }
 
-awaitable<void> connector_state::run_part(std::shared_ptr<connector_state> self, std::shared_ptr<load_state> l,
-                                          std::size_t part, std::vector<block_key> keys,
-                                          std::vector<block_index> blocks) {
+awaitable<void> tiered_cache_state::run_part(std::shared_ptr<tiered_cache_state> self, std::shared_ptr<load_state> l,
+                                             std::size_t part, std::span<const named_block> places) {
   auto& t = *self->tiers[l->runs[part].run.tier];
   struct on_exit {
     load_state& l;
@@ -137,15 +125,17 @@ awaitable<void> connector_state::run_part(std::shared_ptr<connector_state> self,
   bool waited = reader != nullptr;  // since the lookup, unread
   for (std::uint32_t layer = 0; layer < l->layers;) {
     if (!reader) {
-      auto opened = co_await with_deadline(t.tier.blocks->async_open_read(self->ns, self->layout, keys, asio::deferred),
-                                           t.tier.load_budget);
+      std::vector<block_key> keys;
+      for (const auto& p : places) keys.push_back(p.key);
+      auto opened = co_await with_deadline(
+          t.tier.blocks->async_open_read(self->ns, self->layout, std::move(keys), asio::deferred), t.tier.load_budget);
       self->settle(t, opened ? error_code() : opened.error());
       if (!opened) co_return;
       reader = std::move(*opened);
     }
-    if (!self->cache) co_return;
+    if (!self->device) co_return;
     std::vector<buffer> into;
-    for (auto b : blocks) into.push_back(self->cache->segment(layer, b));
+    for (const auto& p : places) into.push_back(self->device->segment(layer, p.block));
     auto span = trace::of(self->ex).scope("KV from " + t.tier.name, "load " + std::to_string(layer));
     span.arg("layer", std::int64_t{layer});
     span.arg("bytes", static_cast<std::int64_t>(into.size() * self->layout.segments[layer]));
@@ -166,7 +156,7 @@ awaitable<void> connector_state::run_part(std::shared_ptr<connector_state> self,
 }
 
 // What a slower tier gave is saved to the faster ones: next time it is nearer.
-void connector_state::promote(const load_run& run, std::span<const named_block> blocks) {
+void tiered_cache_state::promote(const load_run& run, std::span<const named_block> blocks) {
   if (blocks.empty()) return;
   for (std::size_t i = 0; i < run.tier; ++i) {
     auto s = begin_save(i, blocks);

@@ -1,15 +1,15 @@
 #include <boost/assert.hpp>
 
 #include "cokv/runtime/trace.hpp"
-#include "connector_state.hpp"
+#include "tier/cache_state.hpp"
 
 namespace cokv {
 
 namespace detail {
 
-std::shared_ptr<save> connector_state::begin_save(std::size_t tier, std::span<const named_block> blocks) {
+std::shared_ptr<save> tiered_cache_state::begin_save(std::size_t tier, std::span<const named_block> blocks) {
   auto& t = *tiers[tier];
-  if (!cache || closing || !t.tier.save || blocks.empty()) return nullptr;
+  if (!device || closing || !t.tier.save || blocks.empty()) return nullptr;
   auto s = std::make_shared<save>(ex, layout.layers());
   key_set chosen;  // a key twice in one step is one block
   for (const auto& b : blocks) {
@@ -20,7 +20,7 @@ std::shared_ptr<save> connector_state::begin_save(std::size_t tier, std::span<co
       continue;
     }
     s->keys.push_back(b.key);
-    s->blocks.push_back(cache->hold(b.block));
+    s->blocks.emplace_back(device, b.block);
   }
   if (s->keys.empty()) return nullptr;
   s->attempt = try_tier(t);
@@ -35,8 +35,8 @@ std::shared_ptr<save> connector_state::begin_save(std::size_t tier, std::span<co
   return nullptr;
 }
 
-awaitable<void> connector_state::run_save(std::shared_ptr<connector_state> self, tier_state& t,
-                                          std::shared_ptr<save> s) {
+awaitable<void> tiered_cache_state::run_save(std::shared_ptr<tiered_cache_state> self, tier_state& t,
+                                             std::shared_ptr<save> s) {
   // Also when cancelled: the blocks are free again and the books are right.
   struct on_exit {
     tier_state& t;
@@ -73,7 +73,7 @@ awaitable<void> connector_state::run_save(std::shared_ptr<connector_state> self,
 }
 
 // errc::closed: the step came to nothing, which says nothing of the tier.
-awaitable<std::tuple<error_code, std::size_t>> connector_state::send(tier_state& t, save& s) {
+awaitable<std::tuple<error_code, std::size_t>> tiered_cache_state::send(tier_state& t, save& s) {
   const auto none = [](error_code ec) { return std::tuple(ec, std::size_t{0}); };
   auto writer = co_await with_deadline(
       t.tier.blocks->async_open_write(ns, layout, s.keys, {.deferred = t.tier.deferred}, asio::deferred),
@@ -84,9 +84,9 @@ awaitable<std::tuple<error_code, std::size_t>> connector_state::send(tier_state&
     if (!computed) co_return none(computed.error());
     if (auto ready = co_await computed->async_wait(as_result); !ready)
       co_return none(ready.error() == asio::error::operation_aborted ? ready.error() : make_error_code(errc::closed));
-    if (!cache) co_return none(asio::error::operation_aborted);
+    if (!device) co_return none(asio::error::operation_aborted);
     std::vector<buffer> segments;
-    for (const auto& b : s.blocks) segments.push_back(cache->segment(layer, b.block()));
+    for (const auto& b : s.blocks) segments.push_back(device->segment(layer, b.block()));
     auto span = trace::of(ex).scope("KV to " + t.tier.name, "flush " + std::to_string(layer));
     span.arg("layer", std::int64_t{layer});
     span.arg("bytes", static_cast<std::int64_t>(segments.size() * layout.segments[layer]));
@@ -135,16 +135,16 @@ void step_state::close(std::optional<event> done) {
   saves.clear();
   const event end = done ? *done : last;
   if (end.ready()) {
-    if (done && !end.status()) to->publish(finished);
+    if (done && !end.status()) to->publish(filled);
     held.clear();
     return;
   }
-  auto settle = [](std::shared_ptr<connector_state> c, written_blocks held, std::vector<named_block> finished,
+  auto settle = [](std::shared_ptr<tiered_cache_state> c, written_blocks held, std::vector<named_block> filled,
                    bool keep) -> awaitable<void> {
     auto over = co_await held.until().async_wait(as_result);
-    if (over && keep) c->publish(finished);
+    if (over && keep) c->publish(filled);
   };
-  to->tasks.spawn(settle(to, written_blocks(std::move(held), end), std::move(finished), done.has_value()));
+  to->tasks.spawn(settle(to, written_blocks(std::move(held), end), std::move(filled), done.has_value()));
 }
 
 }  // namespace detail

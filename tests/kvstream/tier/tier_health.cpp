@@ -1,4 +1,4 @@
-#include "tier_health.hpp"
+#include "tier/tier_health.hpp"
 
 #include <doctest/doctest.h>
 
@@ -47,7 +47,9 @@ TEST_CASE("a tier without room is news once, and again after a time in which all
 TEST_CASE("a try that ends untold lets another one try; one that was told does not") {
   auto health = std::make_shared<tier_health>(1s, 3s);
   time_point now{};
-  { auto well = tier_try::begin(health, now); }
+  {
+    auto well = tier_try::begin(health, now);
+  }
   health->failed(now);
   now += 1s;
   {

@@ -181,6 +181,32 @@ TEST_CASE("memory store: who reads a block that is replaced reads the old one to
   });
 }
 
+TEST_CASE("memory store: tenants keep to their quotas, and are told of in info") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    const auto whole = contract_layout().bytes();
+    memory_store s(ex, {.limit_bytes = 8 * whole, .quotas = {{"a", 3 * whole}}});
+    for (std::uint32_t i = 0; i < 5; ++i) CHECK(!co_await write_blocks(s, ns, i, 1, {.tenant = "a"}));
+    CHECK(s.info().used_bytes == 3 * whole);
+    CHECK(co_await s.async_match(ns, contract_keys(2, 3)) == 3);
+    for (std::uint32_t i = 10; i < 30; ++i) CHECK(!co_await write_blocks(s, ns, i, 1));
+    CHECK(co_await s.async_match(ns, contract_keys(2, 3)) == 3);  // others push out their own
+    CHECK(co_await write_blocks(s, ns, 40, 4, {.tenant = "a"}) == errc::too_large);
+    {
+      auto reader = co_await s.async_open_read(ns, contract_layout(), contract_keys(2, 3));
+      CHECK(co_await write_blocks(s, ns, 50, 1, {.tenant = "a"}) == errc::store_full);
+    }
+    CHECK(!co_await write_blocks(s, ns, 10, 2, {.force = true, .tenant = "a"}));  // and from now on they are a's
+    const auto info = s.info();
+    REQUIRE(info.tenants.size() == 1);
+    CHECK(info.tenants[0].name == "a");
+    CHECK(info.tenants[0].used_bytes == 3 * whole);
+    CHECK(info.tenants[0].quota_bytes == 3 * whole);
+    s.set_quotas({{"a", whole}});
+    CHECK(!co_await write_blocks(s, ns, 60, 1, {.tenant = "a"}));
+    CHECK(s.info().tenants[0].used_bytes == whole);
+  });
+}
+
 TEST_CASE("memory store: a limit of 0 is refused") {
   asio::io_context ctx(1);
   CHECK_THROWS_AS(memory_store(ctx.get_executor(), {.limit_bytes = 0}), config_error);

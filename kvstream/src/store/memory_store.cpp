@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "cokv/kvstream/digest.hpp"
-#include "store/s3_fifo.hpp"
+#include "store/tenant_order.hpp"
 
 namespace cokv {
 
@@ -14,13 +14,9 @@ using detail::stored_id;
 
 namespace {
 
-// The bytes that blocks take, counted for as long as their memory is there: a removed block that is still being read
-// counts until it is not.
-using meter = std::shared_ptr<std::atomic<std::uint64_t>>;  // a view may be dropped on any thread
-
 struct block {
-  block(meter m, std::shared_ptr<const block_layout> l)
-      : used(std::move(m)), layout(std::move(l)), digests(layout->layers()) {
+  block(detail::tenant_order::account_ptr who, std::shared_ptr<const block_layout> l)
+      : layout(std::move(l)), digests(layout->layers()), taken(std::move(who), layout->bytes()) {
     auto bytes = layout->bytes();
     auto memory = buffer::host(bytes, 64);
     std::uint64_t at = 0;
@@ -28,16 +24,13 @@ struct block {
       segments.push_back(memory.slice(at, s));
       at += s;
     }
-    *used += bytes;
   }
-  ~block() { *used -= layout->bytes(); }
-  block(const block&) = delete;
-  block& operator=(const block&) = delete;
 
-  meter used;
   std::shared_ptr<const block_layout> layout;
   std::vector<buffer> segments;
   std::vector<std::uint64_t> digests;
+  // For as long as the memory is there: a removed block that is still being read counts until it is not.
+  detail::tenant_order::charge taken;
 };
 
 bool intact(const block& b) {
@@ -55,6 +48,8 @@ buffer segment_of(const std::shared_ptr<block>& b, std::uint32_t layer) {
 }  // namespace
 
 struct memory_store::state {
+  explicit state(const memory_store_options& o) : order(o.limit_bytes, o.quotas) {}
+
   std::shared_ptr<block> find(const stored_id& id) const {
     auto b = blocks.find(id);
     return b == blocks.end() ? nullptr : b->second;
@@ -65,21 +60,17 @@ struct memory_store::state {
     blocks.erase(id);
   }
 
-  bool make_room(std::uint64_t bytes) {
-    if (*used + bytes > limit + order.evictable()) return false;  // before anything is given up for nothing
-    while (*used + bytes > limit) {
-      auto id = order.evict();
-      if (!id) return false;
-      blocks.erase(*id);
+  bool make_room(const detail::tenant_order::account& who, std::uint64_t bytes) {
+    if (order.judge(who, bytes) != detail::tenant_order::verdict::fits)
+      return false;  // nothing is given up for nothing
+    return order.make_room(who, bytes, [this](const stored_id& id) {
+      blocks.erase(id);
       ++counters.evicted_blocks;
-    }
-    return true;
+    });
   }
 
-  std::uint64_t limit = 0;
-  meter used = std::make_shared<std::atomic<std::uint64_t>>(0);
   std::unordered_map<stored_id, std::shared_ptr<block>, detail::stored_id_hash> blocks;
-  detail::s3_fifo order;
+  detail::tenant_order order;
   store_info counters;
 };
 
@@ -109,6 +100,7 @@ class memory_writer final : public block_writer {
         state_(std::move(s)),
         ns_(ns),
         force_(options.force),
+        account_(state_->order.account_of(options.tenant)),
         layout_(std::make_shared<const block_layout>(std::move(layout))),
         keys_(std::move(keys)),
         blocks_(keys_.size()),
@@ -136,11 +128,11 @@ class memory_writer final : public block_writer {
         ++fresh;
     }
     fresh_ = fresh;
-    if (bytes > state_->limit / std::max<std::uint64_t>(fresh, 1)) return errc::too_large;
-    if (!state_->make_room(bytes * fresh)) return errc::store_full;
+    if (bytes > state_->order.most(*account_) / std::max<std::uint64_t>(fresh, 1)) return errc::too_large;
+    if (!state_->make_room(*account_, bytes * fresh)) return errc::store_full;
     try {
       for (std::size_t i = 0; i < keys_.size(); ++i)
-        if (force_ || !state_->find({ns_, keys_[i]})) blocks_[i] = std::make_shared<block>(state_->used, layout_);
+        if (force_ || !state_->find({ns_, keys_[i]})) blocks_[i] = std::make_shared<block>(account_, layout_);
     } catch (const std::bad_alloc&) {
       return errc::out_of_memory;
     }
@@ -176,7 +168,7 @@ class memory_writer final : public block_writer {
       state_->counters.written_blocks += 1;
       state_->counters.written_bytes += layout_->bytes();
       state_->blocks.emplace(id, std::move(blocks_[i]));
-      state_->order.insert(id, layout_->bytes());
+      state_->order.insert(id, layout_->bytes(), account_);
     }
     blocks_.clear();
     return {};
@@ -185,6 +177,7 @@ class memory_writer final : public block_writer {
   std::shared_ptr<memory_store::state> state_;
   namespace_id ns_;
   bool force_;
+  detail::tenant_order::account_ptr account_;
   std::shared_ptr<const block_layout> layout_;
   std::vector<block_key> keys_;
   std::vector<std::shared_ptr<block>> blocks_;  // empty where the key is there already
@@ -271,9 +264,8 @@ class memory_reader final : public block_reader {
 }  // namespace
 
 memory_store::memory_store(asio::any_io_executor ex, memory_store_options options)
-    : store(std::move(ex)), state_(std::make_shared<state>()) {
+    : store(std::move(ex)), state_(std::make_shared<state>(options)) {
   if (options.limit_bytes == 0) throw config_error("memory store: limit is 0 bytes");
-  state_->limit = options.limit_bytes;
 }
 
 memory_store::~memory_store() = default;
@@ -281,11 +273,14 @@ memory_store::~memory_store() = default;
 store_info memory_store::info() const {
   auto out = state_->counters;
   out.kind = "memory";
-  out.limit_bytes = state_->limit;
-  out.used_bytes = *state_->used;
+  out.limit_bytes = state_->order.limit();
+  out.used_bytes = state_->order.used();
   out.blocks = state_->blocks.size();
+  out.tenants = state_->order.tenants();
   return out;
 }
+
+void memory_store::set_quotas(const tenant_quotas& quotas) { state_->order.set_quotas(quotas); }
 
 buffer memory_store::stored_segment(const namespace_id& ns, const block_key& key, std::uint32_t layer) const {
   auto b = state_->find({ns, key});

@@ -4,7 +4,7 @@
 
 namespace cokv::detail {
 
-void s3_fifo::insert(const stored_id& id, std::uint64_t bytes) {
+void s3_fifo::insert(const stored_id& id, std::uint64_t bytes, std::uint64_t serial) {
   bool returned = false;
   if (auto ghost = ghost_of_.find(id); ghost != ghost_of_.end()) {
     ghosts_.erase(ghost->second);
@@ -12,7 +12,7 @@ void s3_fifo::insert(const stored_id& id, std::uint64_t bytes) {
     returned = true;
   }
   auto& to = returned ? main_ : small_;
-  entry e{id, bytes, ++serial_};
+  entry e{id, bytes, serial != 0 ? serial : ++serial_};
   e.in_main = returned;
   entries_[id] = to.list.insert(to.list.end(), std::move(e));
   to.bytes += bytes;
@@ -50,6 +50,19 @@ void s3_fifo::move_to(queue& from, queue& to, std::list<entry>::iterator e) {
   to.bytes += e->bytes;
   e->in_main = &to == &main_;
   to.list.splice(to.list.end(), from.list, e);
+}
+
+void s3_fifo::give(queue& from, std::list<entry>::iterator e, s3_fifo& to) {
+  auto& into = e->in_main ? to.main_ : to.small_;
+  from.bytes -= e->bytes;
+  into.bytes += e->bytes;
+  if (e->pins > 0) {
+    pinned_bytes_ -= e->bytes;
+    to.pinned_bytes_ += e->bytes;
+  }
+  entries_.erase(e->id);
+  to.entries_[e->id] = e;
+  into.list.splice(into.list.end(), from.list, e);
 }
 
 std::optional<stored_id> s3_fifo::take(queue& from, std::list<entry>::iterator e) {

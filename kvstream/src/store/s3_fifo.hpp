@@ -18,8 +18,8 @@ namespace cokv::detail {
 
 class s3_fifo {
  public:
-  // Not there yet.
-  void insert(const stored_id& id, std::uint64_t bytes);
+  // Not there yet. `serial` names the stay where blocks move between orders; 0: one of this order's own.
+  void insert(const stored_id& id, std::uint64_t bytes, std::uint64_t serial = 0);
   void touch(const stored_id& id);
   void erase(const stored_id& id);
   bool contains(const stored_id& id) const { return entries_.contains(id); }
@@ -30,6 +30,16 @@ class s3_fifo {
 
   // Takes the next block out; nothing when all are pinned.
   std::optional<stored_id> evict();
+
+  // Moves each block to the order that `to(id, bytes)` names, not this one, with its place, uses and pins as they are.
+  template <class To>
+  void hand_over(To to) {
+    for (auto* from : {&small_, &main_})
+      while (!from->list.empty()) {
+        const auto e = from->list.begin();
+        give(*from, e, to(e->id, e->bytes));
+      }
+  }
 
   std::size_t size() const noexcept { return entries_.size(); }
   std::uint64_t bytes() const noexcept { return small_.bytes + main_.bytes; }
@@ -55,6 +65,7 @@ class s3_fifo {
   std::optional<stored_id> evict_small();
   std::optional<stored_id> evict_main();
   void remember(const stored_id& id);
+  void give(queue& from, std::list<entry>::iterator e, s3_fifo& to);
 
   queue small_, main_;
   std::unordered_map<stored_id, std::list<entry>::iterator, stored_id_hash> entries_;

@@ -14,10 +14,15 @@ struct memory_store_options {
   // Of segments: those being written and those that a reader or a view still has included. What is kept about a block
   // comes on top, about half a KiB and 16 bytes a layer.
   std::uint64_t limit_bytes = std::uint64_t{1} << 30;
+  // A tenant (write_options::tenant) never has more than its quota: what it writes beyond takes the place of its own
+  // blocks. Under the limit it is entitled to its quota, or to a proportional part where the quotas are more than the
+  // limit; those without a quota are entitled to what is left. Who has more gives up blocks for others first, and nobody
+  // who has not loses any to them.
+  tenant_quotas quotas = {};
 };
 
 // async_open_write reserves room for all its blocks: errc::too_large when they could never fit, errc::store_full when
-// what is there may not be given up. A deferred commit is a commit. Nothing waits, so there is nothing to cancel.
+// what is there may not be given up, or when the tenant's quota is taken by what it is reading and writing. A deferred commit is a commit. Nothing waits, so there is nothing to cancel.
 class memory_store final : public store {
  public:
   // Throws config_error when the limit is 0.
@@ -25,6 +30,9 @@ class memory_store final : public store {
   ~memory_store() override;
 
   store_info info() const override;
+
+  // From now on. Blocks stay; who has more than its new quota gives it up with its next write.
+  void set_quotas(const tenant_quotas& quotas);
 
   // A handle to the stored bytes of a segment, for tests that damage them; empty when there is no such block.
   buffer stored_segment(const namespace_id& ns, const block_key& key, std::uint32_t layer) const;

@@ -33,6 +33,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -45,6 +46,15 @@
 #include "cokv/runtime/detail/initiate_erased.hpp"
 
 namespace cokv {
+
+// The most bytes that a tenant may have in a store, by name; who is not named has no such bound.
+using tenant_quotas = std::map<std::string, std::uint64_t>;
+
+struct tenant_info {
+  std::string name;
+  std::uint64_t used_bytes = 0;
+  std::uint64_t quota_bytes = 0;  // 0: none
+};
 
 // What a store is and has done. Counters start at 0 with the object.
 struct store_info {
@@ -64,6 +74,8 @@ struct store_info {
   std::uint64_t failed_writes = 0;    // blocks that did not become visible, deferred ones included
   std::uint64_t no_room_blocks = 0;   // of those, the ones for which the disk had no room below the limit
   bool direct = false;                // blocks go past the system's cache
+  std::vector<tenant_info> tenants =
+      {};  // by name: who has a quota, and who has something without; of stores that know
 };
 
 struct write_options {

@@ -125,6 +125,39 @@ def keys_are_asked_for(binary, folder):
         same("exit code", server.stop(), 0)
 
 
+def new_keys_are_read_on_sighup(binary, folder):
+    path = os.path.join(folder, "keys")
+
+    def write(text):
+        with open(path, "w") as file:
+            file.write(text)
+
+    def until(what, wanted, *asked, **headers):
+        while ask(server, *asked, **headers)[0] != wanted:  # a signal arrives when it does
+            same(what, server.process.poll(), None)
+
+    write("one name=team memory=1MiB\ntwo rights=read\n")
+    with Server(binary, "cache", "--memory", "64MiB", "--api-key-file", path) as server:
+        one, two = {"Authorization": "Bearer one"}, {"Authorization": "Bearer two"}
+        same("put", ask(server, "PUT", f"{BASE}/{KEY}", BLOCK, **one)[0], 204)
+        same("read-only", ask(server, "PUT", f"{BASE}/{KEY}", BLOCK, **two)[0], 403)
+        tenants = json.loads(ask(server, "GET", "/v1/info", **one)[1])["tiers"]["memory"]["tenants"]
+        same("tenants", tenants, {"team": {"used_bytes": 12, "quota_bytes": 1 << 20}})
+        kept = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        kept.request("GET", f"{BASE}/{KEY}", headers=one)
+        same("kept", kept.getresponse().read(), BLOCK)
+        write("two name=other\n")
+        server.process.send_signal(signal.SIGHUP)
+        until("reloaded", 204, "PUT", f"{BASE}/{KEY}", BLOCK, **two)
+        kept.request("GET", f"{BASE}/{KEY}", headers=one)
+        answer = kept.getresponse()
+        same("the old key, on the old connection", (answer.status, len(answer.read()) > 0), (401, True))
+        write("two rights=everything\n")
+        server.process.send_signal(signal.SIGHUP)  # says so in the log, and goes on
+        same("still", ask(server, "GET", f"{BASE}/{KEY}", **two), (200, BLOCK))
+        same("exit code", server.stop(), 0)
+
+
 def what_was_acknowledged_outlives_kill_9(binary, folder):
     disk = os.path.join(folder, "kv")
     options = ("cache", "--memory", "64MiB", "--dir", disk, "--disk", "64MiB")
@@ -194,5 +227,5 @@ def signals_drain_and_exit_0(binary, folder):
 
 
 run(a_block_goes_in_and_comes_out, bad_input_is_refused_and_nothing_is_stored, a_bad_flag_is_one_line_and_exit_code_2,
-    keys_are_asked_for, what_was_acknowledged_outlives_kill_9, nothing_torn_is_served_after_kill_9,
+    keys_are_asked_for, new_keys_are_read_on_sighup, what_was_acknowledged_outlives_kill_9, nothing_torn_is_served_after_kill_9,
     a_cut_upload_leaves_nothing, signals_drain_and_exit_0)

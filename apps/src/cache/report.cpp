@@ -39,6 +39,13 @@ void service::report(http::scrape& page) const {
     }
     page.counter("cokv_cache_digest_failures_total", "Damage that was found and never used",
                  static_cast<double>(info.digest_failures), {{"where", t.name}});
+    for (const auto& of : info.tenants) {
+      const http::labels whose{{"tier", t.name}, {"tenant", of.name}};
+      page.gauge("cokv_cache_tenant_bytes", "Bytes that a tenant takes", static_cast<double>(of.used_bytes), whose);
+      if (of.quota_bytes)
+        page.gauge("cokv_cache_tenant_quota_bytes", "Bytes that a tenant may take", static_cast<double>(of.quota_bytes),
+                   whose);
+    }
   }
   page.counter("cokv_cache_digest_failures_total", "Damage that was found and never used",
                static_cast<double>(damaged_), {{"where", "wire"}});
@@ -50,7 +57,7 @@ void service::report(http::scrape& page) const {
              static_cast<double>(room_.available() << 10));
 }
 
-std::string service::info() const {
+std::string service::info(bool with_tenants) const {
   namespace json = boost::json;
   json::object out{{"protocol", 1},
                    {"max_blocks", options_.frames.max_blocks},
@@ -61,18 +68,26 @@ std::string service::info() const {
   json::object tiers;
   for (const auto& t : tiers_) {
     const auto i = t.stored->info();
-    tiers[json::string_view(t.name.data(), t.name.size())] = json::object{{"kind", i.kind},
-                                                                          {"limit_bytes", i.limit_bytes},
-                                                                          {"used_bytes", i.used_bytes},
-                                                                          {"blocks", i.blocks},
-                                                                          {"written_blocks", i.written_blocks},
-                                                                          {"written_bytes", i.written_bytes},
-                                                                          {"hits", i.hits},
-                                                                          {"misses", i.misses},
-                                                                          {"evicted_blocks", i.evicted_blocks},
-                                                                          {"refused", i.refused},
-                                                                          {"digest_failures", i.digest_failures},
-                                                                          {"failed_writes", i.failed_writes}};
+    json::object about{{"kind", i.kind},
+                       {"limit_bytes", i.limit_bytes},
+                       {"used_bytes", i.used_bytes},
+                       {"blocks", i.blocks},
+                       {"written_blocks", i.written_blocks},
+                       {"written_bytes", i.written_bytes},
+                       {"hits", i.hits},
+                       {"misses", i.misses},
+                       {"evicted_blocks", i.evicted_blocks},
+                       {"refused", i.refused},
+                       {"digest_failures", i.digest_failures},
+                       {"failed_writes", i.failed_writes}};
+    if (with_tenants && !i.tenants.empty()) {
+      json::object tenants;
+      for (const auto& of : i.tenants)
+        tenants[json::string_view(of.name.data(), of.name.size())] =
+            json::object{{"used_bytes", of.used_bytes}, {"quota_bytes", of.quota_bytes}};
+      about["tenants"] = std::move(tenants);
+    }
+    tiers[json::string_view(t.name.data(), t.name.size())] = std::move(about);
   }
   out["tiers"] = std::move(tiers);
   return json::serialize(out);

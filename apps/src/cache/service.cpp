@@ -38,6 +38,7 @@ std::optional<http::problem> read_flag(const exchange& x, const char* name, bool
 }
 
 std::optional<http::problem> read_write_options(const exchange& x, write_options& into) {
+  into.tenant = x.who().name;
   if (auto wrong = read_flag(x, "deferred", into.deferred)) return wrong;
   return read_flag(x, "force", into.force);
 }
@@ -60,27 +61,39 @@ service::service(store& s, std::vector<tier> tiers, service_options options)
 }
 
 void service::add_routes(http::server& server) {
-  const auto on = [&](verb method, std::string_view pattern, awaitable<void> (service::*handler)(exchange&),
-                      http::route_options options = {}) {
-    server.route(method, pattern, [this, handler](exchange& x) { return (this->*handler)(x); }, std::move(options));
+  const auto on = [&](verb method, std::string_view pattern, http::right needs,
+                      awaitable<void> (service::*handler)(exchange&), http::route_options options = {}) {
+    options.any_of = static_cast<std::uint8_t>(needs);
+    server.route(
+        method, pattern, [this, handler](exchange& x) { return within_namespace(x, handler); }, std::move(options));
   };
+  using http::right;
   const std::uint64_t key_lists = 4096 + options_.frames.max_blocks * std::uint64_t{80};
   const auto begins = options_.frames.payload(frame_type::begin) + frame_header_bytes + frame_trailer_bytes;
   const std::vector<std::string> json{json_type}, frames{frames_type, "application/octet-stream"};
   const std::vector<std::string> of_match{"refresh"}, of_write{"deferred", "force"};
-  on(verb::post, "/v1/kv/{namespace}:match", &service::match,
+  on(verb::post, "/v1/kv/{namespace}:match", right::read, &service::match,
      {.body_bytes = key_lists, .body_types = json, .query = of_match});
-  on(verb::post, "/v1/kv/{namespace}:read", &service::read, {.body_bytes = begins, .body_types = frames});
-  on(verb::post, "/v1/kv/{namespace}:write", &service::write,
+  on(verb::post, "/v1/kv/{namespace}:read", right::read, &service::read, {.body_bytes = begins, .body_types = frames});
+  on(verb::post, "/v1/kv/{namespace}:write", right::write, &service::write,
      {.body_bytes = options_.max_body, .body_types = frames, .query = of_write});
-  on(verb::put, "/v1/kv/{namespace}/{key}", &service::put,
+  on(verb::put, "/v1/kv/{namespace}/{key}", right::write, &service::put,
      {.body_bytes = options_.max_body, .body_types = frames, .query = of_write});
-  on(verb::get, "/v1/kv/{namespace}/{key}", &service::get);
-  on(verb::delete_, "/v1/kv/{namespace}/{key}", &service::remove);
-  server.route(verb::get, "/v1/info",
-               [this](exchange& x) -> awaitable<void> { co_await x.respond(status::ok, json_type, info()); });
+  on(verb::get, "/v1/kv/{namespace}/{key}", right::read, &service::get);
+  on(verb::delete_, "/v1/kv/{namespace}/{key}", right::write, &service::remove);
+  server.route(verb::get, "/v1/info", [this](exchange& x) -> awaitable<void> {
+    co_await x.respond(status::ok, json_type, info(x.who().may(http::right::admin)));
+  });
   page_.route(server);
   http::route_health(server);
+}
+
+awaitable<void> service::within_namespace(exchange& x, awaitable<void> (service::*handler)(exchange&)) {
+  const auto ns = namespace_of(x);
+  if (ns && !x.who().may_use(*ns))
+    co_return (void) co_await x.refuse(
+        {status::forbidden, "this API key is for other namespaces", "namespace", "permission_denied"});
+  co_await (this->*handler)(x);
 }
 
 // ---- small requests
@@ -193,7 +206,7 @@ awaitable<std::optional<http::problem>> service::store_stream(exchange& x, strea
         if (!room) co_return room.error();
         held = std::move(*room);
         auto opened = co_await store_.async_open_write(ns, about.layout, about.keys, how, as_result);
-        if (!opened) co_return failed(opened.error());
+        if (!opened) co_return quota_or(failed(opened.error()), how.tenant, about);
         writer = std::move(*opened);
         layer = memory.of(about.layout, about.keys.size(), 0);
         x.next_turn(about.layout.segments[0] * about.keys.size());
@@ -249,10 +262,25 @@ awaitable<std::optional<http::problem>> service::store_stream(exchange& x, strea
   }
 }
 
+// A write that would be beyond its tenant's quota hears so, not that the store is full.
+http::problem service::quota_or(http::problem p, const std::string& tenant, const stream_begin& about) const {
+  if (p.code != status::insufficient_storage && p.reason != "too_large") return p;
+  const auto bytes = about.layout.bytes() * about.keys.size();
+  for (const auto& tier : tiers_)
+    for (const auto& t : tier.stored->info().tenants)
+      if (t.name == tenant && t.quota_bytes != 0 && t.used_bytes + bytes > t.quota_bytes)
+        return {status::insufficient_storage,
+                "the quota of " + tenant + " is " + std::to_string(t.quota_bytes) + " bytes of " + tier.name +
+                    ", and what it has can't be given up or is too little",
+                {},
+                "quota_exceeded"};
+  return p;
+}
+
 awaitable<service::upload> service::receive(exchange& x, namespace_id ns, write_options how, const block_key* only) {
   stream_parser parser(options_.frames);
   auto refused = co_await store_stream(x, parser, ns, std::move(how), only);
-  const bool full = refused && refused->code == status::insufficient_storage;
+  const bool full = refused && refused->code == status::insufficient_storage && refused->reason != "quota_exceeded";
   if (full && !std::exchange(full_, true)) spdlog::warn("no room for more KV: writes are refused until there is");
   if (!refused && std::exchange(full_, false)) spdlog::info("there is room for KV again");
   co_return upload{parser.about(), std::move(refused)};

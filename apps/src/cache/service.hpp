@@ -45,7 +45,7 @@ class service {
   std::function<void(const http::served&)> observer();
 
   std::string metrics() const { return page_.text(); }
-  std::string info() const;  // JSON
+  std::string info(bool with_tenants = true) const;  // JSON
   std::uint64_t damaged_uploads() const noexcept { return damaged_; }
 
  private:
@@ -61,6 +61,8 @@ class service {
     std::optional<http::problem> refused;
   };
 
+  // Refuses who may not use the namespace of the path.
+  awaitable<void> within_namespace(http::exchange& x, awaitable<void> (service::*handler)(http::exchange&));
   awaitable<void> match(http::exchange& x);
   awaitable<void> read(http::exchange& x);
   awaitable<void> write(http::exchange& x);
@@ -77,6 +79,7 @@ class service {
                                                        write_options how, const block_key* only);
   std::optional<http::problem> check_begin(const stream_begin& about, namespace_id ns, const block_key* only) const;
   http::problem problem_of_stream(const stream_parser& parser, transfer way) const;
+  http::problem quota_or(http::problem p, const std::string& tenant, const stream_begin& about) const;
   awaitable<void> refuse(http::exchange& x, http::problem p);
   awaitable<void> send(http::exchange& x, stream_begin about);
   void report(http::scrape& page) const;

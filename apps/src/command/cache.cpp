@@ -6,6 +6,7 @@
 #include "cokv/kvstream/file_store.hpp"
 #include "cokv/kvstream/memory_store.hpp"
 #include "cokv/kvstream/tiered_store.hpp"
+#include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/size.hpp"
 #include "http/serve.hpp"
@@ -22,14 +23,24 @@ struct cache_options {
   std::string api_key_file;
 };
 
+http::api_keys load_keys(const cache_options& o) {
+  if (o.api_key_file.empty()) return {};
+  auto keys = http::api_keys::load(o.api_key_file);
+  if (!keys.disk().empty())
+    throw config_error("--api-key-file " + o.api_key_file + ": the disk tier keeps no quotas (disk=)");
+  return keys;
+}
+
 awaitable<void> run_cache(const cache_options& o, streams io) {
   const auto ex = co_await asio::this_coro::executor;
   http::server_options web;
-  if (!o.api_key_file.empty()) web.keys = http::api_keys::load(o.api_key_file);
+  web.keys = load_keys(o);
+  const auto quotas = web.keys.memory();
   // A layer may be computed for longer than any network is slow.
   web.limit.stall = std::chrono::seconds(60);
 
-  std::unique_ptr<store> blocks = std::make_unique<memory_store>(ex, memory_store_options{o.memory});
+  std::unique_ptr<store> blocks = std::make_unique<memory_store>(ex, memory_store_options{o.memory, quotas});
+  auto& memory = static_cast<memory_store&>(*blocks);
   std::vector<cache::service::tier> tiers{{"memory", blocks.get()}};
   if (!o.directory.empty()) {
     auto disk = co_await file_store::async_open(ex, {.directory = o.directory, .limit_bytes = o.disk}, as_result);
@@ -42,7 +53,12 @@ awaitable<void> run_cache(const cache_options& o, streams io) {
   http::server server(ex, std::move(web));
   service.add_routes(server);
   server.listen(o.listen);
-  co_await http::serve_until_signalled(server, "cokv cache", io.out);
+  const auto reload = [&] {
+    auto keys = load_keys(o);
+    memory.set_quotas(keys.memory());
+    server.set_keys(std::move(keys));
+  };
+  co_await http::serve_until_signalled(server, "cokv cache", io.out, std::chrono::seconds(30), reload);
 }
 
 int cache_command(const cache_options& o, streams io) {
@@ -67,7 +83,8 @@ void add_cache(CLI::App& app, action& chosen) {
   add_size(*command, "--room", options->room, "Memory for transfers under way, beside --memory");
   command
       ->add_option("--api-key-file", options->api_key_file,
-                   "Keys that may use the server, one a line; none: everyone may")
+                   "Keys that may use the server, one a line, with their rights and quotas; none: everyone may. "
+                   "SIGHUP reads it again")
       ->type_name("FILE");
   command->footer("A SIZE is bytes or has a unit: 512MiB, 4GiB, 1.5GB.");
   command->callback([options, &chosen] {

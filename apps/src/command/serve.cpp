@@ -12,7 +12,8 @@ void add_serve(CLI::App& app, action& chosen) {
       ->type_name("DIR");
   c->add_option("--name", o->name, "The model's name in requests; the folder's name unless told")->type_name("NAME");
   add_endpoint(*c, "--listen", o->listen, "Where to listen; port 0 takes a free one");
-  c->add_option("--api-key-file", o->api_key_file, "Keys that may use the server, one a line; none: everyone may")
+  c->add_option("--api-key-file", o->api_key_file,
+                "Keys that may use the server, one a line; none: everyone may. SIGHUP reads it again")
       ->type_name("FILE");
   add_choice(*c, "--dtype", o->dtype, {"bf16", "f32"}, "What products and KV are computed in");
   add_device(*c, "--device", o->device);

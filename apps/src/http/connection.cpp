@@ -22,6 +22,13 @@ problem problem_of(error_code ec, std::size_t header_limit) {
   return {status::bad_request, "malformed HTTP request: " + ec.message(), {}, "malformed_request"};
 }
 
+problem forbidden(std::uint8_t any_of) {
+  std::string wanted;
+  for (const auto& [r, word] : {std::pair(right::read, "read"), {right::write, "write"}, {right::admin, "admin"}})
+    if (any_of & static_cast<std::uint8_t>(r)) wanted += (wanted.empty() ? "" : " or ") + std::string(word);
+  return {status::forbidden, "this API key has not the right to do that: it takes " + wanted, {}, "permission_denied"};
+}
+
 // What a handler left unanswered because the body could not be read.
 std::optional<problem> problem_of_body(error_code ec, std::uint64_t limit) {
   if (ec == errc::too_large)
@@ -158,7 +165,9 @@ awaitable<connection::next> connection::serve_one() {
   const bool open = found.target && (*found.target)->options.open;
   if (!refused && !open) {
     const auto given = head.fields[field::authorization];
-    if (!server_->options.keys.allows({given.data(), given.size()})) {
+    const auto who = server_->options.keys.find({given.data(), given.size()});
+    if (who) x.identify(who);
+    if (!who) {
       x.set(field::www_authenticate, "Bearer realm=\"cokv\"");
       refused = problem{status::unauthorized,
                         given.empty() ? "this server needs an API key: Authorization: Bearer KEY" : "unknown API key",
@@ -172,6 +181,8 @@ awaitable<connection::next> connection::serve_one() {
     x.set(field::allow, found.allowed);
     refused = problem{status::method_not_allowed, head.path + " answers " + found.allowed, {}, "method_not_allowed"};
   }
+  if (found.target && !open && !refused && !x.who().may_any((*found.target)->options.any_of))
+    refused = forbidden((*found.target)->options.any_of);
   if (found.target && !refused) refused = check_use(head, x, (*found.target)->options);
   if (found.target && !refused) {
     const auto limit = (*found.target)->options.body_bytes.value_or(server_->options.limit.body_bytes);

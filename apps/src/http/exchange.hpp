@@ -18,6 +18,7 @@
 #include <span>
 
 #include "cokv/runtime/task_group.hpp"
+#include "http/api_keys.hpp"
 #include "http/limits.hpp"
 #include "http/message.hpp"
 #include "http/wire.hpp"
@@ -33,6 +34,8 @@ class exchange {
 
   const request_head& request() const { return head_; }
   std::string peer() const { return wire_.stream.peer(); }
+  // Whose key came with the request; on a server without keys: somebody without a name who may everything.
+  const key_holder& who() const { return *who_; }
 
   // ---- the request body
   // Errors: errc::too_large, errc::deadline (too slow), errc::protocol (malformed), the stream's own. They stick; a
@@ -72,6 +75,7 @@ class exchange {
   std::uint64_t sent() const { return sent_; }
 
   // ---- for the server
+  void identify(std::shared_ptr<const key_holder> who) { who_ = std::move(who); }
   void limit_body(std::uint64_t bytes) { body_limit_ = bytes; }
   void watch_with(std::function<void()> start) { on_body_done_ = std::move(start); }
   bool reusable() const { return keep_alive_ && finished() && body_done_; }
@@ -102,6 +106,7 @@ class exchange {
   const pressure& others_;
   parser& parser_;
   request_head& head_;
+  std::shared_ptr<const key_holder> who_;
   std::optional<std::uint64_t> length_;
   std::uint64_t body_limit_;
   std::uint64_t received_ = 0;

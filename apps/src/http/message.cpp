@@ -33,6 +33,8 @@ std::string_view word_of(status code) {
   switch (code) {
     case status::unauthorized:
       return "invalid_api_key";
+    case status::forbidden:
+      return "permission_denied";
     case status::not_found:
       return "not_found";
     case status::method_not_allowed:

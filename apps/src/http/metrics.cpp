@@ -83,10 +83,12 @@ std::string metrics::text() const {
 }
 
 void metrics::route(server& s, std::string_view path) {
-  s.route(verb::get, path, [this](exchange& x) -> awaitable<void> {
-    const std::string page = text();
-    co_await x.respond(status::ok, "text/plain; version=0.0.4; charset=utf-8", page);
-  });
+  s.route(verb::get, path,
+          [this](exchange& x) -> awaitable<void> {
+            const std::string page = text();
+            co_await x.respond(status::ok, "text/plain; version=0.0.4; charset=utf-8", page);
+          },
+          {.any_of = static_cast<std::uint8_t>(right::admin)});
 }
 
 void route_health(server& s) {

@@ -5,11 +5,14 @@
 #include <boost/asio/signal_set.hpp>
 #include <csignal>
 
+#include "cokv/runtime/error.hpp"
+
 namespace cokv::http {
 
-awaitable<void> serve_until_signalled(server& s, std::string_view name, std::ostream& out, duration grace) {
+awaitable<void> serve_until_signalled(server& s, std::string_view name, std::ostream& out, duration grace,
+                                      std::function<void()> reload) {
   auto ex = co_await asio::this_coro::executor;
-  asio::signal_set signals(ex, SIGINT, SIGTERM);  // before the line that tells others to go ahead
+  asio::signal_set signals(ex, SIGINT, SIGTERM), hangups(ex, SIGHUP);  // before the line that tells others to go ahead
   const auto at = s.local_endpoint();
   out << name << ": listening on http://" << at.to_string() << std::endl;
 
@@ -20,6 +23,17 @@ awaitable<void> serve_until_signalled(server& s, std::string_view name, std::ost
       s.drain(grace);
       co_await signals.async_wait(asio::use_awaitable);
       s.drain(duration(0));
+    });
+    group.spawn([&]() -> awaitable<void> {
+      for (;;) {
+        co_await hangups.async_wait(asio::use_awaitable);
+        try {
+          if (reload) reload();
+          if (reload) spdlog::info("{}: what its files say was read again", name);
+        } catch (const config_error& e) {
+          spdlog::error("{}: {}; what was read before goes on", name, e.what());
+        }
+      }
     });
     co_await s.run();
     group.cancel();

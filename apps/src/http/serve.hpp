@@ -12,8 +12,9 @@
 
 namespace cokv::http {
 
-// Prints "NAME: listening on http://HOST:PORT". Runs on a real context.
+// Prints "NAME: listening on http://HOST:PORT". Runs on a real context. SIGHUP calls `reload`, which may throw
+// config_error: that is logged, and what was read before goes on. Without one SIGHUP does nothing.
 awaitable<void> serve_until_signalled(server& s, std::string_view name, std::ostream& out,
-                                      duration grace = std::chrono::seconds(30));
+                                      duration grace = std::chrono::seconds(30), std::function<void()> reload = {});
 
 }  // namespace cokv::http

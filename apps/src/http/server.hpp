@@ -30,6 +30,7 @@ using handler = std::function<awaitable<void>(exchange&)>;
 struct route_options {
   std::optional<std::uint64_t> body_bytes = {};  // instead of limits::body_bytes
   bool open = false;                             // needs no API key
+  std::uint8_t any_of = 0;                       // rights of which the key has one, else 403; 0: any key will do
   // What a body may be, of requests that say what theirs is; else 415. Empty: anything.
   std::vector<std::string> body_types = {};
   std::vector<std::string> query = {};  // the parameters that mean something here; any other, or one twice: 400
@@ -83,6 +84,9 @@ class server {
   explicit server(asio::any_io_executor ex, server_options options = {});
 
   void route(verb method, std::string_view pattern, handler h, route_options options = {});
+
+  // Who may do what, from the next request on, also on connections that are open.
+  void set_keys(api_keys keys) { state_->options.keys = std::move(keys); }
 
   // Binds now. config_error when it can't, naming the address; `flag` starts that line.
   void listen(const endpoint& at, std::string_view flag = "--listen");

@@ -126,7 +126,10 @@ awaitable<void> serve(const options& o, std::ostream& out) {
                runs.counters().blocks, o.block_tokens, runs.max_sequence());
 
   const auto grace = std::chrono::seconds(o.grace);
-  co_await http::serve_until_signalled(server, "cokv serve", out, grace);
+  const auto reload = [&] {
+    if (!o.api_key_file.empty()) server.set_keys(http::api_keys::load(o.api_key_file));
+  };
+  co_await http::serve_until_signalled(server, "cokv serve", out, grace, reload);
   if (auto drained = co_await with_deadline(runs.async_drain(), grace); !drained)
     spdlog::info("not all KV reached its tiers: {}", drained.error().message());
   if (file) file->write(spans);

@@ -42,6 +42,7 @@ class cache_server {
   endpoint at() const { return at_; }
   std::string url() const { return "http://" + at_.to_string(); }
   memory_store& memory() { return parts_->memory; }
+  void set_quotas(const tenant_quotas& quotas) { parts_->memory.set_quotas(quotas); }
   cache::service& service() { return parts_->service; }
   http::server& server() { return parts_->server; }
 

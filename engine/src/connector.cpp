@@ -22,7 +22,7 @@ class connector_state {
 
   // How far the device and the tiers reach together. A lookup may outlive the connector: it then finds nothing.
   static awaitable<result<kv_match>> lookup(std::shared_ptr<connector_state> s, request_id id,
-                                            std::size_t prompt_tokens, kv_lookup how) {
+                                            std::size_t prompt_tokens, kv_lookup how, double tokens_ahead) {
     kv_match m;
     if (!s->tiers || prompt_tokens == 0) co_return m;
     m.tier_blocks.resize(s->tiers->tiers());
@@ -31,7 +31,13 @@ class connector_state {
     keys.resize(std::min(keys.size(), (prompt_tokens - 1) / block_tokens));
     m.blocks = m.device_blocks = static_cast<std::uint32_t>(s->cache->matching(keys));
     if (!m.tier_blocks.empty() && m.blocks < keys.size()) {
-      auto found = co_await s->tiers->async_lookup({std::move(keys), m.device_blocks, how}, as_result);
+      auto found = co_await s->tiers->async_lookup({.keys = std::move(keys),
+                                                    .on_device = m.device_blocks,
+                                                    .how = how,
+                                                    .tokens = static_cast<std::uint32_t>(prompt_tokens),
+                                                    .block_tokens = block_tokens,
+                                                    .tokens_ahead = tokens_ahead},
+                                                   as_result);
       if (!found) co_return found.error();
       m.tier_blocks = found->tier_blocks;
       m.blocks += found->blocks;
@@ -59,14 +65,16 @@ kv_connector::kv_connector(asio::any_io_executor ex, namespace_id ns, block_cach
 kv_connector::~kv_connector() { state_->tiers.reset(); }
 
 const asio::any_io_executor& kv_connector::get_executor() const noexcept { return state_->ex; }
+load_policy* kv_connector::policy() noexcept { return behind().policy(); }
 tiered_cache& kv_connector::behind() const noexcept { return *state_->tiers; }
 
 void kv_connector::lookup(std::shared_ptr<detail::connector_state> state, request_id id, std::vector<token_id> prompt,
-                          std::string salt, kv_lookup how, lookup_handler h) {
+                          std::string salt, kv_lookup how, double tokens_ahead, lookup_handler h) {
   if (state->tiers) state->cache->open(id, prompt, salt);
   state->plans[id] = {};
   auto ex = state->ex;
-  detail::run_as_operation(ex, detail::connector_state::lookup(std::move(state), id, prompt.size(), how), std::move(h));
+  detail::run_as_operation(ex, detail::connector_state::lookup(std::move(state), id, prompt.size(), how, tokens_ahead),
+                           std::move(h));
 }
 
 kv_load kv_connector::load(request_id id, std::uint32_t first, std::span<const block_index> blocks) {

@@ -38,6 +38,9 @@ engine_options checked(engine_options o, const model& m) {
   if (std::uint64_t{o.kv_blocks} * o.block_tokens < 2)
     throw config_error("kv-blocks: no room for a prompt and a token");
   o.max_running = std::min(o.max_running, o.max_batched_tokens);
+  o.connector.policy.reset();
+  if (o.policy == kv_policy::automatic)
+    o.connector.policy = {.layers = m.config().layers, .step_tokens = o.max_batched_tokens};
   return o;
 }
 
@@ -114,9 +117,11 @@ result<std::shared_ptr<generation_state>> engine_state::submit(generation_reques
   ++counters_.submitted;
   const auto how = begins_at_once(*g) ? kv_lookup::open : kv_lookup::ask;
   if (how == kv_lookup::open) opening_.insert(g->id);
-  connector.async_lookup(g->id, q.prompt, q.salt, how, [weak = weak_from_this(), g](error_code ec, kv_match found) {
-    if (auto self = weak.lock()) self->admit(g, ec, std::move(found));
-  });
+  const auto ahead = connector.policy() ? static_cast<double>(scheduler_.prompt_tokens_left()) : 0;
+  connector.async_lookup(g->id, q.prompt, q.salt, how, ahead,
+                         [weak = weak_from_this(), g](error_code ec, kv_match found) {
+                           if (auto self = weak.lock()) self->admit(g, ec, std::move(found));
+                         });
   return g;
 }
 

@@ -48,6 +48,7 @@ awaitable<void> engine_state::run_step(const schedule& plan) {
   if (batch_.use_count() > 1) batch_ = std::make_shared<batch>();  // a kernel of the step before still holds it
   for (auto& item : plan.items) note_admitted(*live_.at(item.id), scheduler_.cached_tokens(item.id));
   model_step step{batch_, compute_};
+  const auto begun = time_.now();
   begin(step, plan.items, false);
   error_code ec;
   for (std::uint32_t l = 0; !ec && l < runs->config().layers; ++l) ec = enqueue_layer(step, l);
@@ -55,6 +56,11 @@ awaitable<void> engine_state::run_step(const schedule& plan) {
   auto [status] = co_await compute_.record().async_wait(asio::as_tuple(asio::deferred));
   if (!ec) ec = status;
   if (ec) co_return fail_step(plan, ec);
+  if (auto* policy = connector.policy()) {
+    compute_work work;
+    for (auto& item : plan.items) work += compute_work::of(item.count, item.start);
+    policy->computed(work, time_.now() - begun);
+  }
   postprocess(plan, *step.samples);
 }
 

@@ -239,6 +239,13 @@ bool scheduler::cancel(request_id id) {
   return true;
 }
 
+std::uint64_t scheduler::prompt_tokens_left() const noexcept {
+  std::uint64_t n = 0;
+  for (auto& [id, e] : requests_)
+    if (e->remaining() > 1) n += e->remaining();
+  return n;
+}
+
 std::span<const token_id> scheduler::tokens(request_id id) const { return requests_.at(id)->tokens; }
 std::span<const block_index> scheduler::blocks(request_id id) const { return requests_.at(id)->blocks; }
 std::uint32_t scheduler::cached_tokens(request_id id) const { return requests_.at(id)->cached; }

@@ -15,7 +15,8 @@ PROMPT = " ".join(VERSES[:20])
 
 
 def serve(binary, *arguments, log=None):
-    return Server(binary, "serve", "--model", MODEL, "--dtype", "f32", *arguments, log=log)
+    # What is found is loaded, however fast this machine computes.
+    return Server(binary, "serve", "--model", MODEL, "--dtype", "f32", "--kv-policy", "always", *arguments, log=log)
 
 
 def reference(binary, prompt=PROMPT):

@@ -11,7 +11,8 @@ PROMPT = " ".join(VERSES[:20])
 
 
 def serve(binary, *arguments, dtype="f32"):
-    return Server(binary, "serve", "--model", MODEL, "--dtype", dtype, *arguments)
+    # What is found is loaded, however fast this machine computes.
+    return Server(binary, "serve", "--model", MODEL, "--dtype", dtype, "--kv-policy", "always", *arguments)
 
 
 def reference(binary, prompt=PROMPT, **options):

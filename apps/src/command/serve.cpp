@@ -38,6 +38,9 @@ void add_serve(CLI::App& app, action& chosen) {
       ->type_name("FILE")
       ->needs(remote);
 
+  add_choice(*c, "--kv-policy", o->kv_policy, {"auto", "always"},
+             "Load the KV that a tier has where that is faster than computing it, or always");
+
   c->add_option("--trace", o->trace, "Writes a Perfetto trace when the server ends")->type_name("FILE");
   add_count(*c, "--grace", o->grace, 0, 86400,
             "Seconds that requests in flight have to finish after SIGINT or SIGTERM");

@@ -48,6 +48,16 @@ void tier(http::scrape& s, const kv_tier_counters& c, const store_info& stored) 
   counter("cokv_kv_errors_total", "Failed operations, by tier", c.errors);
   counter("cokv_kv_digest_failures_total", "Damaged segments that were found and not used, by tier", c.digest_failures);
   counter("cokv_kv_load_failures_total", "KV blocks promised that did not arrive whole", c.load_failures);
+  counter("cokv_kv_late_blocks_total", "Of those, the ones that were computed instead since they took too long",
+          c.late_blocks);
+  const std::pair<const char*, std::uint64_t> reasons[] = {{"slow", c.chosen_slow_blocks},
+                                                           {"busy", c.chosen_busy_blocks}};
+  for (const auto& [reason, n] : reasons)
+    s.counter("cokv_kv_recomputed_by_choice_total",
+              "KV blocks found and computed all the same: the tier is slower, always or while others load",
+              static_cast<double>(n), {{"tier", c.name}, {"reason", reason}});
+  counter("cokv_kv_spared_lookups_total", "Lookups not made, since nothing that they might find would pay",
+          c.spared_lookups);
   counter("cokv_kv_save_failures_total", "KV blocks that a tier refused or lost on their way", c.save_failures);
   counter("cokv_kv_no_room_blocks_total", "Of those, the ones that a tier had no room for", c.no_room_blocks);
   counter("cokv_kv_dropped_blocks_total", "KV blocks not sent to a tier: its bound was reached, or it is bad",

@@ -46,46 +46,77 @@ std::shared_ptr<load_state> tiered_cache_state::load(std::vector<named_block> pl
   auto l = std::make_shared<load_state>(ex, layout.layers());
   std::vector<block_hold> held;
   for (const auto& p : places) held.emplace_back(device, p.block);
-  auto plan = found.runs;
+  auto plan = found;
   found.release();  // the lease is for one load
   tasks.spawn(run_load(load_end(l), shared_from_this(), std::move(places), std::move(plan), first, std::move(held)));
   return l;
 }
 
 awaitable<void> tiered_cache_state::run_load(load_end end, std::shared_ptr<tiered_cache_state> self,
-                                             std::vector<named_block> places, std::vector<load_run> plan,
-                                             std::uint32_t first, std::vector<block_hold> held) {
+                                             std::vector<named_block> places, kv_found found, std::uint32_t first,
+                                             std::vector<block_hold> held) {
   const auto& l = end.load();
-  // The lookup's plan, cut to what is wanted. The device may have lost blocks since: then the tiers are asked again.
-  std::vector<load_run> runs;
+  // What was found, cut to what is wanted. The device may have lost blocks since: then the tiers are asked again.
   std::uint32_t covered = 0;
   const auto count = static_cast<std::uint32_t>(places.size());
-  for (const auto& r : plan) {
-    const auto begin = std::max(r.first, first + covered), end = std::min(r.first + r.count, first + count);
-    if (begin != first + covered || begin >= end) continue;
-    const bool whole = begin == r.first && end == r.first + r.count;
-    runs.push_back({r.tier, begin, end - begin, whole ? r.reader : nullptr});
-    covered += end - begin;
-  }
-  plan.clear();
+  auto take = [&](const kv_found& from) {
+    for (const auto& r : from.runs) {
+      const auto begin = std::max(r.first, first + covered), end = std::min(r.first + r.count, first + count);
+      if (begin != first + covered || begin >= end) continue;
+      const bool whole = begin == r.first && end == r.first + r.count;
+      l->runs.push_back({{r.tier, begin, end - begin, whole ? r.reader : nullptr}, end - begin});
+      covered += end - begin;
+    }
+  };
+  take(found);
   if (covered == 0 && count > 0 && !l->cancelled) {
-    std::vector<block_key> keys;
-    for (const auto& p : places) keys.push_back(p.key);
-    runs = co_await self->find(std::move(keys), first, 0, kv_lookup::open);
+    kv_query again{.how = kv_lookup::open};
+    for (const auto& p : places) again.keys.push_back(p.key);
+    take(co_await self->find(std::move(again), first));
   }
-  for (auto& r : runs) l->runs.push_back({{r.tier, r.first, r.count, std::move(r.reader)}, r.count, 0, false});
+  found.release();
 
-  if (!l->cancelled) {
+  l->parts = l->runs.size();
+  if (!l->cancelled && l->parts > 0) {
     auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
       l->group = &group;
-      for (std::size_t part = 0; part < runs.size(); ++part)
-        group.spawn(run_part(self, l, part, std::span(places).subspan(runs[part].first - first, runs[part].count)));
+      for (std::size_t part = 0; part < l->runs.size(); ++part) {
+        const auto& run = l->runs[part].run;
+        group.spawn(run_part(self, l, part, std::span(places).subspan(run.first - first, run.count)));
+      }
+      if (found.patience > duration::zero())
+        group.spawn(clock::of(self->ex).async_wait_for(found.patience, asio::deferred([&](error_code ec) {
+                                                         if (!ec) self->give_up(*l, places);
+                                                         return asio::deferred.values(error_code());
+                                                       })));
       co_return;
     });
     l->group = nullptr;
   }
 
   self->finish_load(*l, places, first);
+}
+
+// A load that was given up says at least for how long it had not come.
+void tiered_cache_state::tell_policy(load_state::progress& p, bool whole) {
+  if (!p.ticket) return;
+  const auto bytes = p.run.count * layout.bytes();
+  policy->end(*std::exchange(p.ticket, std::nullopt), whole ? bytes : bytes * std::max(p.layers, 1u) / layout.layers(),
+              now());
+}
+
+// Whoever waits is told now. What is whole is good and can be had; the rest is held until nothing writes it any more.
+void tiered_cache_state::give_up(load_state& l, std::span<const named_block> places) {
+  if (l.parts == 0) return;
+  l.late = true;
+  for (auto& p : l.runs) {
+    if (p.layers == l.layers) continue;
+    p.good = 0;
+    tell_policy(p, false);
+  }
+  publish(places.first(l.good()));
+  l.finish();
+  l.cancel();
 }
 
 // The books, and what others may have of it.
@@ -101,8 +132,10 @@ void tiered_cache_state::finish_load(load_state& l, std::span<const named_block>
     t.count.loaded_blocks += used;
     t.count.loaded_bytes += used * layout.bytes();
     t.count.load_failures += p.run.count - used;
+    if (l.late) t.count.late_blocks += p.run.count - used;
     const auto at = p.run.first - first;
-    for (std::uint32_t i = p.good; i < p.run.count; ++i) t.known.erase(places[at + i].key);  // save it again
+    if (!l.late)
+      for (std::uint32_t i = p.good; i < p.run.count; ++i) t.known.erase(places[at + i].key);  // save it again
     promote(p.run, places.subspan(at, used));
   }
 }
@@ -110,16 +143,20 @@ void tiered_cache_state::finish_load(load_state& l, std::span<const named_block>
 awaitable<void> tiered_cache_state::run_part(std::shared_ptr<tiered_cache_state> self, std::shared_ptr<load_state> l,
                                              std::size_t part, std::span<const named_block> places) {
   auto& t = *self->tiers[l->runs[part].run.tier];
+  if (self->policy) l->runs[part].ticket = self->policy->begin(l->runs[part].run.tier, self->now());
   struct on_exit {
+    tiered_cache_state& self;
     load_state& l;
     std::size_t part;
     ~on_exit() {
       auto& p = l.runs[part];
+      if (p.ticket) self.policy->abandon(*p.ticket);
       if (p.layers < l.layers) p.good = 0;
       p.over = true;
       l.advance();
+      if (--l.parts == 0 && l.group) l.group->cancel();  // nobody is waited for any more
     }
-  } always{*l, part};
+  } always{*self, *l, part};
 
   auto reader = std::exchange(l->runs[part].run.reader, nullptr);
   bool waited = reader != nullptr;  // since the lookup, unread
@@ -153,6 +190,7 @@ awaitable<void> tiered_cache_state::run_part(std::shared_ptr<tiered_cache_state>
     if (p.good == 0) co_return;
     l->advance();
   }
+  self->tell_policy(l->runs[part], true);
 }
 
 // What a slower tier gave is saved to the faster ones: next time it is nearer.
@@ -181,6 +219,7 @@ void kv_load::wait(detail::load_state& state, std::uint32_t layer, handler h) {
 }
 
 void kv_load::cancel() { state_->cancel(); }
+bool kv_load::late() const noexcept { return state_->late; }
 asio::any_io_executor kv_load::get_executor() const { return state_->ex; }
 std::uint32_t kv_load::last_layer() const { return state_->layers - 1; }
 

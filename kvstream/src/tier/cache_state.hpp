@@ -71,6 +71,7 @@ class load_state {
     std::uint32_t good = 0;
     std::uint32_t layers = 0;  // settled
     bool over = false;
+    std::optional<load_policy::ticket> ticket = std::nullopt;  // while it is under way
   };
   using waiter = operation<void(error_code, std::uint32_t), std::uint32_t>;
 
@@ -87,6 +88,8 @@ class load_state {
   std::uint32_t settled = 0;
   bool finished = false;
   bool cancelled = false;
+  bool late = false;
+  std::size_t parts = 0;        // under way
   task_group* group = nullptr;  // while runs are under way
   operation_list<waiter> waiters;
 };
@@ -116,8 +119,9 @@ class tiered_cache_state : public std::enable_shared_from_this<tiered_cache_stat
   void settle(tier_state& t, error_code ec);
   void settle(tier_state& t, tier_try& attempt, error_code ec);
 
-  awaitable<std::vector<load_run>> find(std::vector<block_key> keys, std::uint32_t first, std::uint32_t covered,
-                                        kv_lookup how);
+  awaitable<kv_found> find(kv_query query, std::uint32_t first);
+  bool asked(const kv_query& q) const;
+  load_policy::question question_of(const kv_query& q) const;
   std::shared_ptr<load_state> load(std::vector<named_block> places, std::uint32_t first, kv_found& found);
 
   // Begins saving to one tier what it has not and may have.
@@ -130,17 +134,21 @@ class tiered_cache_state : public std::enable_shared_from_this<tiered_cache_stat
   std::shared_ptr<device_blocks> device;  // null once the cache is gone
   tiered_cache_options options;
   std::vector<std::unique_ptr<tier_state>> tiers;
+  std::optional<load_policy> policy;
   background tasks;
   bool closing = false;
 
  private:
   // Those that are spawned start later, or never: they own what they need from the call on.
   static awaitable<void> run_load(load_end end, std::shared_ptr<tiered_cache_state> self,
-                                  std::vector<named_block> places, std::vector<load_run> plan, std::uint32_t first,
+                                  std::vector<named_block> places, kv_found found, std::uint32_t first,
                                   std::vector<block_hold> held);
   static awaitable<void> run_part(std::shared_ptr<tiered_cache_state> self, std::shared_ptr<load_state> l,
                                   std::size_t part, std::span<const named_block> places);
   static awaitable<void> run_save(std::shared_ptr<tiered_cache_state> self, tier_state& t, std::shared_ptr<save> s);
+  void tell_policy(load_state::progress& p, bool whole);
+  void choose(const kv_query& query, kv_found& found);
+  void give_up(load_state& l, std::span<const named_block> places);
   void finish_load(load_state& l, std::span<const named_block> places, std::uint32_t first);
   void promote(const load_run& run, std::span<const named_block> blocks);
   // How many blocks arrived, beside what became of the rest.

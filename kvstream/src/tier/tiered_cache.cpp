@@ -11,6 +11,7 @@ tiered_cache_state::tiered_cache_state(asio::any_io_executor e, namespace_id n, 
                                        std::shared_ptr<device_blocks> d, std::vector<kv_tier> t, tiered_cache_options o)
     : ex(std::move(e)), ns(n), layout(std::move(l)), device(std::move(d)), options(std::move(o)), tasks(ex) {
   if (options.max_pending_blocks == 0) options.max_pending_blocks = std::max<std::size_t>(1, device->capacity() / 2);
+  if (options.policy) policy.emplace(t.size(), *options.policy);
   for (auto& tier : t) tiers.push_back(std::make_unique<tier_state>(std::move(tier), options, ex));
 }
 
@@ -33,20 +34,28 @@ void tiered_cache_state::settle(tier_state& t, tier_try& attempt, error_code ec)
   settle(t, ec);
 }
 
-// Each tier is asked only for what the faster ones do not have.
-awaitable<std::vector<load_run>> tiered_cache_state::find(std::vector<block_key> keys, std::uint32_t first,
-                                                          std::uint32_t covered, kv_lookup how) {
+// Each tier is asked only for what the faster ones do not have, and only if that may be worth it.
+awaitable<kv_found> tiered_cache_state::find(kv_query query, std::uint32_t first) {
   auto self = shared_from_this();
-  std::vector<load_run> runs;
+  const auto& keys = query.keys;
+  auto covered = query.on_device;
+  kv_found all;
+  all.tier_blocks.resize(tiers.size());
+  std::vector<load_policy::run> found;
   for (std::size_t i = 0; i < tiers.size(); ++i) {
     auto& t = *tiers[i];
     if (!t.tier.load || covered == keys.size()) continue;
+    if (asked(query) && !policy->worth_asking(question_of(query), found, i)) {
+      ++t.count.spared_lookups;
+      continue;
+    }
     auto attempt = try_tier(t);
     if (!attempt) continue;
+    const auto begun = now();
     std::vector<block_key> rest(keys.begin() + covered, keys.end());
     std::shared_ptr<block_reader> reader;
     result<std::size_t> n = make_error_code(errc::deadline);
-    if (how == kv_lookup::open && now() >= t.open_from) {
+    if (query.how == kv_lookup::open && now() >= t.open_from) {
       auto opened = co_await with_deadline(t.tier.blocks->async_open_read(ns, layout, rest, asio::deferred),
                                            t.tier.lookup_budget);
       if (opened) reader = std::move(*opened);
@@ -59,15 +68,48 @@ awaitable<std::vector<load_run>> tiered_cache_state::find(std::vector<block_key>
     settle(t, attempt, n ? error_code() : n.error());
     ++t.count.lookups;
     if (!n) continue;
-    const auto found = static_cast<std::uint32_t>(std::min(*n, rest.size()));
-    for (std::size_t k = 0; k < rest.size(); ++k) k < found ? t.known.insert(rest[k]) : t.known.erase(rest[k]);
-    t.count.hit_blocks += found;
-    t.count.missed_blocks += rest.size() - found;
-    if (found == 0) continue;
-    runs.push_back({i, first + covered, found, std::move(reader)});
-    covered += found;
+    if (policy) policy->looked_up(i, now() - begun);
+    const auto blocks = static_cast<std::uint32_t>(std::min(*n, rest.size()));
+    for (std::size_t k = 0; k < rest.size(); ++k) k < blocks ? t.known.insert(rest[k]) : t.known.erase(rest[k]);
+    t.count.hit_blocks += blocks;
+    t.count.missed_blocks += rest.size() - blocks;
+    if (blocks == 0) continue;
+    all.runs.push_back({i, first + covered, blocks, std::move(reader)});
+    found.push_back({i, blocks});
+    covered += blocks;
   }
-  co_return runs;
+  if (asked(query)) choose(query, all);
+  for (const auto& run : all.runs) {
+    all.tier_blocks[run.tier] = run.count;
+    all.blocks += run.count;
+  }
+  co_return all;
+}
+
+// A choice needs to know what it is about.
+bool tiered_cache_state::asked(const kv_query& q) const {
+  return policy && q.block_tokens > 0 && q.tokens > q.keys.size() * q.block_tokens;
+}
+
+load_policy::question tiered_cache_state::question_of(const kv_query& q) const {
+  return {q.tokens, q.on_device * q.block_tokens, q.block_tokens, layout.bytes(), q.tokens_ahead};
+}
+
+void tiered_cache_state::choose(const kv_query& query, kv_found& found) {
+  std::vector<load_policy::run> runs;
+  for (const auto& r : found.runs) runs.push_back({r.tier, r.count});
+  const auto chosen = policy->choose(question_of(query), runs);
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    auto& run = found.runs[i];
+    auto& count = tiers[run.tier]->count;
+    const auto left = run.count - chosen.take[i];
+    if (left == 0) continue;
+    (chosen.why == load_policy::reason::busy ? count.chosen_busy_blocks : count.chosen_slow_blocks) += left;
+    run.count = chosen.take[i];
+    run.reader.reset();  // it is for all it found
+  }
+  std::erase_if(found.runs, [](auto& r) { return r.count == 0; });
+  found.patience = chosen.patience;
 }
 
 void tiered_cache_state::publish(std::span<const named_block> blocks) {
@@ -96,20 +138,14 @@ tiered_cache::~tiered_cache() {
 
 const asio::any_io_executor& tiered_cache::get_executor() const noexcept { return state_->ex; }
 std::size_t tiered_cache::tiers() const noexcept { return state_->tiers.size(); }
+load_policy* tiered_cache::policy() noexcept { return state_->policy ? &*state_->policy : nullptr; }
 
 void tiered_cache::lookup(std::shared_ptr<detail::tiered_cache_state> state, kv_query query, lookup_handler h) {
   auto ex = state->ex;
   // The coroutine starts later: it owns the state from now on, whatever becomes of the cache before.
   constexpr auto run = [](std::shared_ptr<detail::tiered_cache_state> s, kv_query q) -> awaitable<result<kv_found>> {
-    kv_found found;
-    found.tier_blocks.resize(s->tiers.size());
-    if (!s->device) co_return found;
-    found.runs = co_await s->find(std::move(q.keys), 0, q.on_device, q.how);
-    for (const auto& run : found.runs) {
-      found.tier_blocks[run.tier] = run.count;
-      found.blocks += run.count;
-    }
-    co_return found;
+    if (!s->device) co_return kv_found{0, std::vector<std::uint32_t>(s->tiers.size())};
+    co_return co_await s->find(std::move(q), 0);
   };
   detail::run_as_operation(ex, run(std::move(state), std::move(query)), std::move(h));
 }

@@ -67,14 +67,16 @@ class kv_connector {
 
   const asio::any_io_executor& get_executor() const noexcept;
 
-  // void(error_code, kv_match). Opens the request: its keys are known from here on, until finish().
+  // void(error_code, kv_match). Opens the request: its keys are known from here on, until finish(). `tokens_ahead`: of
+  // other prompts, to be computed before this one.
   template <class Token = asio::deferred_t>
   auto async_lookup(request_id id, std::vector<token_id> prompt, std::string salt, kv_lookup how = kv_lookup::ask,
-                    Token&& token = Token()) {
+                    double tokens_ahead = 0, Token&& token = Token()) {
     return detail::initiate_erased<void(error_code, kv_match)>(
         std::forward<Token>(token), get_executor(),
-        [state = state_, id, prompt = std::move(prompt), salt = std::move(salt), how](lookup_handler h) mutable {
-          lookup(std::move(state), id, std::move(prompt), std::move(salt), how, std::move(h));
+        [state = state_, id, prompt = std::move(prompt), salt = std::move(salt), how,
+         tokens_ahead](lookup_handler h) mutable {
+          lookup(std::move(state), id, std::move(prompt), std::move(salt), how, tokens_ahead, std::move(h));
         });
   }
   // Gives up what an opening lookup of this request holds and no load has taken over.
@@ -92,11 +94,12 @@ class kv_connector {
   }
 
   kv_connector_counters counters() const;
+  load_policy* policy() noexcept;  // none where everything is loaded
 
  private:
   using lookup_handler = asio::any_completion_handler<void(error_code, kv_match)>;
   static void lookup(std::shared_ptr<detail::connector_state> state, request_id id, std::vector<token_id> prompt,
-                     std::string salt, kv_lookup how, lookup_handler h);
+                     std::string salt, kv_lookup how, double tokens_ahead, lookup_handler h);
   tiered_cache& behind() const noexcept;
 
   std::shared_ptr<detail::connector_state> state_;

@@ -40,6 +40,10 @@
 
 namespace cokv {
 
+// What of the KV that tiers have is loaded: all of it, or what is expected to come sooner than it is computed
+// (load_policy.hpp), learned from what steps and loads take.
+enum class kv_policy { always, automatic };
+
 struct engine_options {
   std::uint32_t kv_blocks = 0;  // 0: for two sequences of the greatest length, at most 1 GiB
   std::uint32_t block_tokens = 16;
@@ -49,7 +53,8 @@ struct engine_options {
   std::uint32_t max_sequence = 0;           // prompt and answer together; 0: what the model was made for
   bool prefix_cache = true;                 // keep KV of finished requests on the device while there is room
   std::vector<kv_tier> tiers = {};          // behind the device, from the fastest to the slowest
-  tiered_cache_options connector = {};
+  kv_policy policy = kv_policy::always;
+  tiered_cache_options connector = {};  // its policy is `policy`'s part
   // Once, when a step threw: all its requests have failed, and more are refused with this code.
   std::function<void(error_code, std::string_view what)> on_broken = {};
 };

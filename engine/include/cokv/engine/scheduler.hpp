@@ -128,6 +128,7 @@ class scheduler {
   bool stepping() const noexcept { return in_flight_; }  // next() planned a step, done() has not been called
   std::size_t waiting() const noexcept { return waiting_.size(); }
   std::size_t running() const noexcept { return running_.size(); }
+  std::uint64_t prompt_tokens_left() const noexcept;  // of all prompts, to be computed or loaded
   bool contains(request_id id) const { return requests_.contains(id); }
 
   // Of a request that exists.

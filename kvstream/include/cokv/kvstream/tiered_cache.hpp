@@ -33,12 +33,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cokv/kvstream/device_blocks.hpp"
+#include "cokv/kvstream/load_policy.hpp"
 #include "cokv/kvstream/namespace_id.hpp"
 #include "cokv/kvstream/store.hpp"
 #include "cokv/runtime/clock.hpp"
@@ -65,6 +67,9 @@ struct tiered_cache_options {
   std::size_t max_saves = 4;           // steps on their way to one tier at a time
   duration first_backoff = std::chrono::seconds(1);  // a failed tier is left alone so long, doubled each time,
   duration most_backoff = std::chrono::seconds(60);  // up to this
+  // Loads what pays alone, and waits for it no longer than that; the engine tells policy() what computing takes. None:
+  // whatever is found is loaded.
+  std::optional<load_policy_options> policy;
   std::function<void(std::string_view tier, error_code why)> on_tier_bad;  // once, when it goes bad
   std::function<void(std::string_view tier)> on_tier_good;                 // once, when it is back
   // Once, when blocks find no room in a tier that is well otherwise; again when all did for most_backoff in between.
@@ -78,6 +83,10 @@ struct kv_tier_counters {
   std::uint64_t lookups = 0, hit_blocks = 0, missed_blocks = 0;
   std::uint64_t loaded_blocks = 0, loaded_bytes = 0;
   std::uint64_t load_failures = 0;  // blocks that were promised and did not arrive whole: computed instead
+  std::uint64_t late_blocks = 0;    // of those, the ones that were given up when it had taken too long
+  // Blocks that were found and are computed by choice: loading takes longer, always or while others load.
+  std::uint64_t chosen_slow_blocks = 0, chosen_busy_blocks = 0;
+  std::uint64_t spared_lookups = 0;  // not asked, since nothing that it may have would pay
   std::uint64_t saved_blocks = 0, saved_bytes = 0;
   std::uint64_t save_failures = 0;   // blocks that the tier refused or lost on their way
   std::uint64_t no_room_blocks = 0;  // of those, the ones it had no room for
@@ -95,6 +104,10 @@ struct kv_query {
   std::vector<block_key> keys;  // of the sequence's whole blocks, as far as they are wanted
   std::uint32_t on_device = 0;  // leading ones that the device has: no tier is asked for them
   kv_lookup how = kv_lookup::ask;
+  // For the policy, where there is one: of the whole sequence, of a block, and of others that are computed before it.
+  std::uint32_t tokens = 0;
+  std::uint32_t block_tokens = 0;
+  double tokens_ahead = 0;
 };
 
 namespace detail {
@@ -118,6 +131,7 @@ struct kv_found {
   std::uint32_t blocks = 0;                // behind those on the device, without a gap
   std::vector<std::uint32_t> tier_blocks;  // by tier: those that no faster tier has
   std::vector<detail::load_run> runs;      // the cache's
+  duration patience{};                     // how long a load of them may take; 0: as long as its tiers'
 
   void release() noexcept {
     for (auto& run : runs) run.reader.reset();
@@ -143,6 +157,9 @@ class kv_load {
   }
 
   void cancel();
+  // It took too long and was given up. Blocks that are good are good; the others may still be written by what can't be
+  // stopped, and stay held until it ends: computing needs other blocks.
+  bool late() const noexcept;
   asio::any_io_executor get_executor() const;
 
  private:
@@ -217,6 +234,7 @@ class tiered_cache {
   }
 
   std::vector<kv_tier_counters> counters() const;  // by tier, in order
+  load_policy* policy() noexcept;                  // none unless the options have one
 
  private:
   using lookup_handler = asio::any_completion_handler<void(error_code, kv_found)>;

@@ -6,31 +6,50 @@
 #include "cokv/runtime/error.hpp"
 
 namespace cokv {
+namespace {
+
+constexpr std::size_t stretch_bytes = 4;
+
+bool ends_stretch(const block_key& parent) {
+  return (std::to_integer<unsigned>(parent.bytes.back()) & ((1u << stretch_bits) - 1)) == 0;
+}
+
+}  // namespace
 
 std::optional<block_key> block_key::parse(std::string_view hex) noexcept {
   if (auto id = parse_id256(hex)) return block_key{*id};
   return std::nullopt;
 }
 
+std::uint32_t block_key::stretch() const noexcept {
+  std::uint32_t out = 0;
+  for (std::size_t i = stretch_bytes; i-- != 0;) out = out << 8 | std::to_integer<std::uint32_t>(bytes[i]);
+  return out;
+}
+
 block_key root_key(std::string_view salt) {
   sha256 hash;
-  hash.update("cokv.root.1");
+  hash.update("cokv.root.2");
   hash.update_u32(static_cast<std::uint32_t>(salt.size()));
   hash.update(salt);
-  return {hash.finish()};
+  block_key root{hash.finish()};
+  root.bytes.back() = {};
+  return root;
 }
 
 namespace {
 
 block_key chain(sha256& hash, const block_key& parent, std::span<const std::int32_t> tokens) {
-  hash.update("cokv.block.1");
+  hash.update("cokv.block.2");
   hash.update(parent.bytes);
   hash.update_u32(static_cast<std::uint32_t>(tokens.size()));
   if constexpr (std::endian::native == std::endian::little)
     hash.update(std::as_bytes(tokens));
   else
     for (auto t : tokens) hash.update_u32(static_cast<std::uint32_t>(t));
-  return {hash.finish()};
+  block_key key{hash.finish()};
+  if (!ends_stretch(parent)) std::copy_n(parent.bytes.begin(), stretch_bytes, key.bytes.begin());
+  return key;
 }
 
 }  // namespace

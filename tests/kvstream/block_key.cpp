@@ -6,6 +6,7 @@
 #include <random>
 
 #include "cokv/runtime/error.hpp"
+#include "kvstream/hex.hpp"
 
 using namespace cokv;
 
@@ -14,10 +15,47 @@ TEST_CASE("block key: golden chain") {
   std::iota(tokens.begin(), tokens.end(), 0);
   auto keys = chain_keys(tokens, 16);
   REQUIRE(keys.size() == 2);
-  CHECK(root_key().hex() == "f66a18d4939b404920f75615b13518646813b450cc2b8012968f3348e4446bcd");
-  CHECK(keys[0].hex() == "8fa80ae246283ce9e4b938950150f376dee31954a3bb28ac4d5e8ac2fb92fdb4");
-  CHECK(keys[1].hex() == "a26c516a494fee1cbfd652622fa716816cacd4fc2b6a1c910cb33fa05ebbf32e");
-  CHECK(chain_keys(tokens, 16, "salt")[0].hex() == "220a9af00ceb6626c3025498adf41a79f154715e0f17b7e2336e1356ed25e8f1");
+  CHECK(root_key().hex() == "2526e07db25bcfb19780bbf123fb72974f8f82ec85154db41b68cf079b582f00");
+  CHECK(golden_hex("key chain") == keys[0].hex() + keys[1].hex());
+  CHECK(keys[0].hex() == "f9740d031b10a8f229403fe48ab67fb2b2094fd8e1fe3373d8adb0416114ed49");
+  CHECK(keys[1].hex() == "f9740d0373f85ce741974f7032cf53dfedcda62e817500862ffcfde6f0a38086");
+  CHECK(chain_keys(tokens, 16, "salt")[0].hex() == "31907efa3f7e8d706b07a79ad2bb8f8f6153daa4f22df9a96ad5dee196d03e61");
+}
+
+TEST_CASE("block key: golden stretches") {
+  const auto keys = chain_keys(std::vector<std::int32_t>(200), 1);
+  std::vector<std::size_t> begins;
+  for (std::size_t i = 0; i < keys.size(); ++i)
+    if (i == 0 || keys[i].stretch() != keys[i - 1].stretch()) begins.push_back(i);
+  CHECK(begins ==
+        std::vector<std::size_t>{0, 31, 48, 65, 68, 78, 79, 81, 86, 91, 107, 110, 121, 123, 130, 156, 169, 175});
+  CHECK(keys.back().hex() == "371fc5f947ee479a0b3b1f1e040b933e44ab66a477adb26d12cfcaf27fa1046f");
+  CHECK(keys.back().stretch() == 0xf9c51f37);
+  CHECK(block_key::parse("01020304" + std::string(56, 'f'))->stretch() == 0x04030201);
+}
+
+TEST_CASE("block key: stretches are as long as promised, and prompts that part soon lie in different ones") {
+  std::mt19937 random(2);
+  std::size_t begun = 0, shared_behind = 0;
+  constexpr std::size_t prompts = 300, common = 50, own = 200;
+  for (std::size_t prompt = 0; prompt < prompts; ++prompt) {
+    std::vector<std::int32_t> a(common + own);
+    for (auto& t : a) t = static_cast<std::int32_t>(random());
+    auto b = a;
+    b[common] ^= 1;
+    const auto ka = chain_keys(a, 1), kb = chain_keys(b, 1);
+    for (std::size_t i = 1; i < ka.size(); ++i) begun += ka[i].stretch() != ka[i - 1].stretch();
+    for (std::size_t i = common; i < ka.size(); ++i) {
+      CHECK(ka[i] != kb[i]);
+      shared_behind += ka[i].stretch() == kb[i].stretch();
+    }
+  }
+  const double length = static_cast<double>(prompts * (common + own - 1)) / static_cast<double>(begun);
+  CHECK(length > 15);
+  CHECK(length < 17);
+  // Both go on in the stretch in which they part until the first of them leaves it: half a stretch, for there are two.
+  CHECK(static_cast<double>(shared_behind) / prompts > 6);
+  CHECK(static_cast<double>(shared_behind) / prompts < 11);
 }
 
 TEST_CASE("block key: a key stands for its whole prefix, its block size and its salt") {

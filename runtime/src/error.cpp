@@ -55,6 +55,8 @@ class category final : public boost::system::error_category {
         return "unavailable";
       case errc::in_use:
         return "in use by another process";
+      case errc::partial:
+        return "done in part";
     }
     return "unknown cokv error";
   }

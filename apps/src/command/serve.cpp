@@ -33,7 +33,11 @@ void add_serve(CLI::App& app, action& chosen) {
   add_size(*c, "--kv-disk", o->kv_disk, "How much --kv-dir may hold")->needs(dir);
   c->add_flag("--kv-direct", o->kv_direct, "Past the system's cache, where the disk can")->needs(dir);
   auto* remote =
-      c->add_option("--kv-remote", o->kv_remote, "A cache server (cokv cache)")->type_name("http://HOST:PORT");
+      c->add_option(
+           "--kv-remote", o->kv_remote,
+           "A cache server (cokv cache), or several by comma that share blocks, or @FILE with one a line, which "
+           "is read again on SIGHUP")
+          ->type_name("http://HOST:PORT[,...]");
   c->add_option("--kv-remote-key-file", o->kv_remote_key_file, "File whose first line is the key for --kv-remote")
       ->type_name("FILE")
       ->needs(remote);

@@ -27,7 +27,7 @@ struct options {
   std::uint64_t kv_disk = std::uint64_t{10} << 30;
   bool kv_direct = false;          // past the system's cache
   std::string kv_policy = "auto";  // or always
-  std::string kv_remote;           // a cache's URL; empty: no such tier
+  std::string kv_remote;           // URLs of caches by comma, or "@FILE", one a line there; empty: no such tier
   std::string kv_remote_key_file;
   std::string trace;         // a file; empty: none is written
   std::uint32_t grace = 30;  // seconds that requests in flight have to finish at the end

@@ -107,7 +107,8 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   check_vocabulary(o.model, text, config);
   check_tiers(o, config);
   auto what = load(o);
-  const auto tiers = co_await open_tiers(o);
+  const auto opened = co_await open_tiers(o);
+  const auto& tiers = opened.list;
   const auto made = make_engine(ex, o, what, text, tiers);
   auto& runs = *made;
   openai::engine_backend backend(runs, text);
@@ -120,6 +121,7 @@ awaitable<void> serve(const options& o, std::ostream& out) {
                        .random = random_number()},
                       page);
   add_engine_metrics(page, runs, tiers, [&api] { return api.refused_before_engine(); });
+  if (opened.remote) add_node_metrics(page, opened.remote);
   api.route(server);
   page.route(server);
   http::route_health(server);
@@ -128,6 +130,7 @@ awaitable<void> serve(const options& o, std::ostream& out) {
 
   const auto grace = std::chrono::seconds(o.grace);
   const auto reload = [&] {
+    if (opened.remote) opened.remote->reload();
     if (!o.api_key_file.empty()) server.set_keys(http::api_keys::load(o.api_key_file));
   };
   co_await http::serve_until_signalled(server, "cokv serve", out, grace, reload);

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <boost/assert.hpp>
 
 #include "cokv/runtime/trace.hpp"
@@ -41,11 +42,11 @@ awaitable<void> tiered_cache_state::run_save(std::shared_ptr<tiered_cache_state>
   struct on_exit {
     tier_state& t;
     save& s;
-    std::size_t saved = 0;
+    std::vector<bool> saved = std::vector<bool>(s.keys.size());
     ~on_exit() {
       for (std::size_t i = 0; i < s.keys.size(); ++i) {
         t.pending.erase(s.keys[i]);
-        if (i < saved) t.known.insert(s.keys[i]);
+        if (saved[i]) t.known.insert(s.keys[i]);
       }
       s.blocks.clear();
       s.attempt.end();
@@ -64,17 +65,18 @@ awaitable<void> tiered_cache_state::run_save(std::shared_ptr<tiered_cache_state>
     std::tie(ec, always.saved) = co_await self->send(t, *s);
     if (ec != errc::closed) self->settle(t, s->attempt, ec);
   }
-  const auto lost = all - always.saved;
-  t.count.saved_blocks += always.saved;
-  t.count.saved_bytes += always.saved * self->layout.bytes();
+  const auto saved = static_cast<std::size_t>(std::ranges::count(always.saved, true));
+  const auto lost = all - saved;
+  t.count.saved_blocks += saved;
+  t.count.saved_bytes += saved * self->layout.bytes();
   (ec == errc::closed ? t.count.dropped_blocks : t.count.save_failures) += lost;
   if (ec == errc::store_full || ec == errc::too_large) t.count.no_room_blocks += lost;
   if (!ec) t.health->had_room(self->now());
 }
 
 // errc::closed: the step came to nothing, which says nothing of the tier.
-awaitable<std::tuple<error_code, std::size_t>> tiered_cache_state::send(tier_state& t, save& s) {
-  const auto none = [](error_code ec) { return std::tuple(ec, std::size_t{0}); };
+awaitable<std::tuple<error_code, std::vector<bool>>> tiered_cache_state::send(tier_state& t, save& s) {
+  const auto none = [&s](error_code ec) { return std::tuple(ec, std::vector<bool>(s.keys.size())); };
   auto writer = co_await with_deadline(
       t.tier.blocks->async_open_write(ns, layout, s.keys, {.deferred = t.tier.deferred}, asio::deferred),
       t.tier.save_budget);
@@ -95,9 +97,10 @@ awaitable<std::tuple<error_code, std::size_t>> tiered_cache_state::send(tier_sta
     if (!written) co_return none(written.error());
   }
   auto committed = co_await with_deadline((*writer)->async_commit(asio::deferred), t.tier.save_budget);
-  if (committed) co_return std::tuple(error_code(), s.keys.size());
-  const bool some = committed.error() == errc::store_full;
-  co_return std::tuple(committed.error(), some ? std::min((*writer)->kept(), s.keys.size()) : 0);
+  std::vector<bool> saved(s.keys.size(), committed.has_value());
+  if (committed.error() == errc::store_full || committed.error() == errc::partial)
+    for (std::size_t i = 0; i < saved.size(); ++i) saved[i] = (*writer)->keeps(i);
+  co_return std::tuple(committed.error(), std::move(saved));
 }
 
 namespace {

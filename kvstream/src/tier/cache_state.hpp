@@ -151,8 +151,8 @@ class tiered_cache_state : public std::enable_shared_from_this<tiered_cache_stat
   void give_up(load_state& l, std::span<const named_block> places);
   void finish_load(load_state& l, std::span<const named_block> places, std::uint32_t first);
   void promote(const load_run& run, std::span<const named_block> blocks);
-  // How many blocks arrived, beside what became of the rest.
-  awaitable<std::tuple<error_code, std::size_t>> send(tier_state& t, save& s);
+  // Which blocks arrived, beside what became of the rest.
+  awaitable<std::tuple<error_code, std::vector<bool>>> send(tier_state& t, save& s);
 };
 
 class step_state {

@@ -18,9 +18,9 @@ tiered_cache_state::tiered_cache_state(asio::any_io_executor e, namespace_id n, 
 void tiered_cache_state::settle(tier_state& t, error_code ec) {
   if (ec == asio::error::operation_aborted) return;  // nothing was learned
   if (ec) ++t.count.errors;
-  // A tier that refuses one block as such is well.
+  // A tier that refuses one block as such is well, and so is one of whose nodes some failed.
   const bool no_room = ec == errc::store_full || ec == errc::too_large;
-  if (!ec || no_room || ec == errc::invalid_argument) {
+  if (!ec || no_room || ec == errc::invalid_argument || ec == errc::partial) {
     if (t.health->succeeded() && options.on_tier_good) options.on_tier_good(t.tier.name);
   } else if (t.health->failed(now()) && options.on_tier_bad) {
     options.on_tier_bad(t.tier.name, ec);

@@ -23,7 +23,7 @@
 // [1] invalid_argument, too_large for what no store could take; [2] too_large, store_full for want of room;
 // [3] namespace_mismatch when a key is stored with another layout, without force; [4] out_of_range (layer), invalid_argument (number
 // or size of buffers, layer out of turn), wrong_device (not the host's); [5] invalid_argument when layers are missing,
-// closed when it was committed before. All: the system's, errc::unavailable. Every type of cancellation is taken;
+// closed when it was committed before; errc::partial where some blocks became visible (kept()). All: the system's, errc::unavailable. Every type of cancellation is taken;
 // memory is not touched any more when the operation completes.
 //
 // A block that is missing, damaged or evicted is no error of async_read: it ends the prefix, so `good` is smaller.
@@ -58,7 +58,7 @@ struct tenant_info {
 
 // What a store is and has done. Counters start at 0 with the object.
 struct store_info {
-  std::string kind;               // "memory", "file", "http"
+  std::string kind;               // "memory", "file", "http", "cluster"
   std::uint64_t limit_bytes = 0;  // 0: not known
   std::uint64_t used_bytes = 0;
   std::uint64_t blocks = 0;
@@ -123,9 +123,11 @@ class block_writer {
                                                      [this](done_handler h) { do_commit(std::move(h)); });
   }
 
-  // After errc::store_full from async_commit: leading blocks that there was room for, and that became visible all the
-  // same, or will where the commit is deferred. A disk may fill up under a writer.
+  // After errc::store_full or errc::partial from async_commit: leading blocks that became visible all the same, or will
+  // where the commit is deferred. A disk may fill up under a writer.
   virtual std::size_t kept() const { return 0; }
+  // The same of the block of the `i`th key: those of several nodes need not be the leading ones.
+  virtual bool keeps(std::size_t i) const { return i < kept(); }
 
  protected:
   virtual void do_write(std::uint32_t layer, std::vector<buffer> segments, done_handler handler) = 0;

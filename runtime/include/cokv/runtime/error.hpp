@@ -36,6 +36,7 @@ enum class errc {
   permission_denied,   // the caller's key does not allow this
   unavailable,         // the peer is down, or was given up on
   in_use,              // somebody else holds it: a folder that another process has open
+  partial,             // some of it was done and some was not: the operation says what
 };
 
 const boost::system::error_category& cokv_category() noexcept;

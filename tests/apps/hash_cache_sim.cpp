@@ -120,7 +120,7 @@ awaitable<void> answer(std::shared_ptr<worker> w, std::uint32_t request) {
   const std::string salt = request % 5 == 4 ? "salt" : "";  // keys of another world, content the same
   seat has(w, id);
   auto found =
-      co_await w->connector->async_lookup(id, ids, salt, request % 2 ? kv_lookup::open : kv_lookup::ask, as_result);
+      co_await w->connector->async_lookup(id, ids, salt, request % 2 ? kv_lookup::open : kv_lookup::ask, 0, as_result);
   if (!found) co_return;
   const auto need = (all.size() + answer_tokens + block_tokens - 1) / block_tokens;
   for (;;) {

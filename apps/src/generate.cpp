@@ -93,6 +93,7 @@ int generate(const generate_options& o, cli::streams io) {
   engine_options options;
   const auto most = std::min<std::uint64_t>(longest, request.prompt.size() + std::uint64_t{o.max_tokens});
   options.kv_blocks = static_cast<std::uint32_t>(most / options.block_tokens + 2);
+  options.async_scheduling = o.async_scheduling;
   engine run(ex, *where, what, words, options);
 
   const auto prompt = request.prompt;

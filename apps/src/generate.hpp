@@ -25,6 +25,7 @@ struct generate_options {
   std::string type = "bf16";
   std::string device = "cpu";
   int threads = 0;
+  bool async_scheduling = false;
   bool json = false;
 };
 

@@ -109,6 +109,12 @@ kv_step kv_connector::begin_step(std::span<const kv_step_item> items) {
   return behind().begin_step(touched, std::move(filled));
 }
 
+void kv_connector::name_last_block(kv_step& step, const kv_step_item& item) {
+  const auto& keys = state_->cache->extend(item.id, item.tokens);
+  const auto last = (item.start + item.count) / state_->cache->pool().shape().block_tokens();
+  if (last > 0 && last <= keys.size()) step.add_filled({{keys[last - 1], item.blocks[last - 1]}});
+}
+
 void kv_connector::finish(request_id id) {
   state_->plans.erase(id);
   state_->cache->close(id);

@@ -50,9 +50,10 @@ stream compute_stream(device& d) {
   return *s;
 }
 
-buffer kv_memory(device& d, const geometry& g, std::uint32_t blocks) {
+buffer kv_memory(device& d, const geometry& g, const engine_options& o) {
+  const auto blocks = o.kv_blocks;
   const auto bytes = pool_bytes(g, blocks);
-  auto b = d.allocate(bytes);
+  auto b = d.allocate(bytes, o.kv_memory);
   if (!b)
     throw config_error("kv-blocks: " + std::to_string(blocks) + " blocks are " + std::to_string(bytes >> 20) +
                        " MiB, which device " + std::string(d.name()) + " can't give: " + b.error().message());
@@ -73,7 +74,7 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
       compute_(compute_stream(device_)),
       text_(std::move(text)),
       pool(runs->kv_geometry(options.block_tokens), options.kv_blocks,
-           kv_memory(device_, runs->kv_geometry(options.block_tokens), options.kv_blocks)),
+           kv_memory(device_, runs->kv_geometry(options.block_tokens), options)),
       ns(namespace_id::of(runs->fingerprint().hex(), pool.shape())),
       cache(pool, options.prefix_cache),
       connector(ex, ns, cache, options.tiers, options.connector),
@@ -81,7 +82,8 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
                   .max_batched_tokens = options.max_batched_tokens,
                   .max_running = options.max_running,
                   .max_waiting = options.max_requests,
-                  .max_sequence = max_sequence},
+                  .max_sequence = max_sequence,
+                  .ahead = options.async_scheduling},
                  cache) {
   cache.on_room([this] { wake(); });
 }
@@ -139,6 +141,7 @@ void engine_state::admit(const std::shared_ptr<generation_state>& g, error_code 
     auto self = weak.lock();
     if (!thrown || !self) return;
     self->looping_ = false;
+    self->flying_.clear();
     self->broke(thrown);
   });
 }

@@ -46,24 +46,34 @@ void engine_state::begin_load(const schedule_load& l) {
   }
 }
 
-// Tokens behind the load's go through each layer as soon as its KV is there, beside the steps of other requests. A load
-// that brings less than it promised leaves what was computed to be computed again, in a step.
+// Tokens behind the load's go through each layer as soon as its KV is there, beside the steps of other requests. Where a
+// load comes short at some layer, what they are up to it is right all the same: of the layers before, all KV was there.
+// So the lost blocks are computed, and the tokens behind go on from that layer.
 awaitable<void> engine_state::load_and_compute(std::shared_ptr<engine_state> self, schedule_load l, kv_load load) {
   auto& s = *self;
   auto span = trace::of(s.ex).scope("engine", "step behind a load");
   span.arg("tokens", std::int64_t{l.compute});
   const auto wanted = l.count / s.options.block_tokens;
   const auto layers = s.runs->config().layers;
+  auto good = wanted;
   model_step step{std::make_shared<batch>(), s.compute_};
   error_code ec;
   for (std::uint32_t layer = 0; !ec && layer < layers; ++layer) {
-    auto [cut, good] = co_await load.async_layer(layer, asio::as_tuple(asio::deferred));
-    if (!s.live_.contains(l.id)) co_return;
-    if (cut || good < wanted) {
-      if (!cut) std::tie(cut, good) = co_await load.async_done(asio::as_tuple(asio::deferred));
-      // What was enqueued writes blocks that will be computed again, perhaps on another stream.
-      co_await step.where.record().async_wait(asio::as_tuple(asio::deferred));
-      co_return s.loaded(l, cut ? 0 : good);
+    if (good == wanted) {
+      auto [cut, here] = co_await load.async_layer(layer, asio::as_tuple(asio::deferred));
+      if (!s.live_.contains(l.id)) co_return;
+      if (cut || here < wanted) {
+        if (!cut) std::tie(cut, here) = co_await load.async_done(asio::as_tuple(asio::deferred));
+        if (!s.live_.contains(l.id)) co_return;
+        good = cut ? 0 : here;
+        if (cut || load.late() || !co_await s.recompute(l, step, layer, good)) {
+          // What was enqueued writes blocks that will be computed again, perhaps on another stream.
+          if (!load.late()) co_await step.where.record().async_wait(asio::as_tuple(asio::deferred));
+          co_return s.loaded(l, good);
+        }
+        if (!s.live_.contains(l.id)) co_return;
+        s.counters_.resumed_tokens += l.compute;
+      }
     }
     if (step.where.in_flight() >= most_enqueued) {
       co_await step.where.async_drain(asio::as_tuple(asio::deferred));
@@ -77,6 +87,7 @@ awaitable<void> engine_state::load_and_compute(std::shared_ptr<engine_state> sel
     ec = s.enqueue_layer(step, layer);
   }
   if (!ec) ec = s.enqueue_end(step);
+  if (!ec) step.kv.finish(step.where.record());
   auto [status] = co_await step.where.record().async_wait(asio::as_tuple(asio::deferred));
   auto found = s.live_.find(l.id);
   if (found == s.live_.end()) co_return;
@@ -92,35 +103,65 @@ awaitable<void> engine_state::load_and_compute(std::shared_ptr<engine_state> sel
     if (step.where.status() && s.compute_.status()) s.replace_stream();
     co_return;
   }
-  s.note_loaded(l, wanted);
-  s.note_admitted(*g, l.start + l.count);
-  if (auto appended = s.scheduler_.loaded_and_computed(l.id, *token)) s.deliver(*appended);
+  s.note_loaded(l, good);
+  s.note_admitted(*g, l.start + good * s.options.block_tokens);
+  if (auto appended = s.scheduler_.loaded_and_computed(l.id, *token, good * s.options.block_tokens))
+    s.deliver(*appended);
   s.wake();
 }
 
+// Computes what a load lost, before its tokens behind go on from `layer`. Only what fits one step's budget, one load at a
+// time, so that others' steps are held up by no more than a step; and nothing where nothing would be kept.
+awaitable<bool> engine_state::recompute(const schedule_load& l, const model_step& behind, std::uint32_t layer,
+                                        std::uint32_t good) {
+  const auto have = good * options.block_tokens;
+  if (layer == 0 || l.count - have > options.max_batched_tokens || recomputing_) co_return false;
+  recomputing_ = true;
+  struct on_exit {
+    bool& busy;
+    ~on_exit() { busy = false; }
+  } always{recomputing_};
+  model_step step{std::make_shared<batch>(), behind.where};
+  const schedule_item lost{l.id, l.start + have, l.count - have};
+  begin(step, {&lost, 1}, true);
+  error_code ec;
+  for (std::uint32_t i = 0; !ec && i < runs->config().layers; ++i) {
+    if (step.where.in_flight() >= most_enqueued) co_await step.where.async_drain(asio::as_tuple(asio::deferred));
+    ec = enqueue_layer(step, i);
+  }
+  if (!ec) step.kv.finish(step.where.record());
+  // Both are to be in the steps' way one after the other.
+  co_await step.where.record().async_wait(asio::as_tuple(asio::deferred));
+  co_return !ec;
+}
+
 void engine_state::loaded(const schedule_load& l, std::uint32_t good) {
-  scheduler_.loaded(l.id, good * options.block_tokens);
+  auto found = live_.find(l.id);
+  const bool late = found != live_.end() && found->second->load && found->second->load->late();
+  if (late)
+    scheduler_.load_given_up(l.id, good * options.block_tokens);
+  else
+    scheduler_.loaded(l.id, good * options.block_tokens);
   note_loaded(l, good);
   wake();
 }
 
+// Whose blocks those were: a tier's begin where those of all faster ones end.
 void engine_state::note_loaded(const schedule_load& l, std::uint32_t good) {
   auto found = live_.find(l.id);
   if (found == live_.end()) return;
   auto& g = *found->second;
   g.load.reset();
   if (g.admitted) return;
-  // Whose blocks those were: a tier's begin where those of all faster ones end.
-  auto& r = g.report;
-  r.cached_device_tokens = l.start;
+  g.loaded_from = l.start;
+  g.loaded.assign(options.tiers.size(), 0);
   std::uint64_t at = l.start / options.block_tokens, end = at + good, tier_end = g.found.device_blocks;
-  for (std::size_t t = 0; t < r.cached_tier_tokens.size() && t < g.found.tier_blocks.size(); ++t) {
+  for (std::size_t t = 0; t < g.loaded.size() && t < g.found.tier_blocks.size(); ++t) {
     tier_end += g.found.tier_blocks[t];
     const auto mine = std::min(end, tier_end);
-    if (mine > at) {
-      r.cached_tier_tokens[t] = static_cast<std::uint32_t>(mine - at) * options.block_tokens;
-      at = mine;
-    }
+    if (mine <= at) continue;
+    g.loaded[t] = static_cast<std::uint32_t>(mine - at) * options.block_tokens;
+    at = mine;
   }
 }
 

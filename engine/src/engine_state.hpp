@@ -1,6 +1,7 @@
 // The engine behind its handles: admission, the loop of steps, and the end of requests.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <set>
 
@@ -27,6 +28,16 @@ struct model_step {
   stream where;
   std::shared_ptr<step_samples> samples = std::make_shared<step_samples>();
   kv_step kv = {};
+};
+
+// A step that is enqueued, and runs or waits for the one before.
+struct flying_step {
+  const schedule* plan;
+  model_step step;
+  event over;
+  error_code refused = {};
+  time_point begun{};
+  trace::scoped span;
 };
 
 class engine_state : public std::enable_shared_from_this<engine_state> {
@@ -56,18 +67,23 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void broke(std::exception_ptr thrown);
   void wake();
   static awaitable<void> loop(std::shared_ptr<engine_state> self);
-  awaitable<void> run_step(const schedule& plan);
+  void enqueue(const schedule& plan);
+  awaitable<void> end_oldest();
+  void name_blocks();
+  std::shared_ptr<batch> spare_batch();
   bool begins_at_once(const generation_state& g) const;
   void release_unused();
   void begin_load(const schedule_load& l);
   void loaded(const schedule_load& l, std::uint32_t good_blocks);
   void note_loaded(const schedule_load& l, std::uint32_t good_blocks);
+  awaitable<bool> recompute(const schedule_load& l, const model_step& behind, std::uint32_t layer, std::uint32_t good);
   static awaitable<void> load_and_compute(std::shared_ptr<engine_state> self, schedule_load l, kv_load load);
   void note_admitted(generation_state& g, std::uint32_t cached_tokens);
   void begin(model_step& step, std::span<const schedule_item> items, bool hold_context);
+  error_code feed(const model_step& step, std::span<const schedule_item> items);
   error_code enqueue_layer(model_step& step, std::uint32_t layer);
   error_code enqueue_end(model_step& step);
-  void postprocess(const schedule& plan, const step_samples& samples);
+  void postprocess(const step_samples& samples);
   void fail_step(const schedule& plan, error_code why);
   void replace_stream();
   void deliver(const sampled_token& t);
@@ -87,9 +103,12 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   scheduler scheduler_;
   static constexpr std::size_t most_opening = 4;
   std::map<request_id, std::shared_ptr<generation_state>> live_;
-  std::set<request_id> opening_;  // their lookups may hold what they found
-  std::shared_ptr<batch> batch_ = std::make_shared<batch>();
+  std::set<request_id> opening_;                 // their lookups may hold what they found
+  std::vector<std::shared_ptr<batch>> batches_;  // their memory is used again
+  std::deque<flying_step> flying_;               // oldest first; one, or two where the next is prepared
+  time_point last_over_{};
   request_id next_id_ = 1;
+  bool recomputing_ = false;
   bool looping_ = false, woken_ = false, draining_ = false;
   error_code broken_;
   operation_list<waiter> wakers_, drains_;

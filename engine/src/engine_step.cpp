@@ -9,18 +9,26 @@ namespace cokv::detail {
 
 awaitable<void> engine_state::loop(std::shared_ptr<engine_state> self) {
   auto& s = *self;
-  while (s.scheduler_.has_work()) {
+  const std::size_t most = s.options.async_scheduling ? 2 : 1;
+  while (s.scheduler_.has_work() || !s.flying_.empty()) {
     s.woken_ = false;
-    const schedule& plan = s.scheduler_.next();
-    for (auto id : plan.preempted) {
-      ++s.counters_.preemptions;
-      ++s.live_.at(id)->report.preemptions;
+    bool planned = false;
+    if (s.flying_.size() < most && s.scheduler_.has_work()) {
+      const schedule& plan = s.scheduler_.next();
+      s.woken_ = false;  // what it gave back itself, having found no room for a request, makes none
+      for (auto id : plan.preempted) {
+        ++s.counters_.preemptions;
+        ++s.live_.at(id)->report.preemptions;
+      }
+      for (auto& l : plan.loads) s.begin_load(l);
+      s.release_unused();
+      planned = !plan.items.empty();
+      if (planned) s.enqueue(plan);
     }
-    for (auto& l : plan.loads) s.begin_load(l);
-    s.release_unused();
-    if (!plan.items.empty())
-      co_await s.run_step(plan);
-    else if (s.scheduler_.has_work())  // a load, a transfer's end or a new request will make a step possible
+    if (s.flying_.size() == most || (!planned && !s.flying_.empty()))
+      co_await s.end_oldest();
+    else if (!planned &&
+             s.scheduler_.has_work())  // a load, a transfer's end or a new request will make a step possible
       co_await initiate<void(error_code)>(asio::deferred, s.ex,
                                           [&s](waiter& op) { s.woken_ ? op.complete({}) : s.wakers_.push_back(op); });
   }
@@ -34,34 +42,72 @@ void engine_state::note_admitted(generation_state& g, std::uint32_t cached_token
   g.admitted = true;
   auto& r = g.report;
   if (r.queued == duration::zero()) r.queued = time_.now() - g.submitted;
-  r.cached_tokens = cached_tokens;
-  std::uint32_t from_tiers = 0;
-  for (auto n : r.cached_tier_tokens) from_tiers += n;
-  r.cached_device_tokens = r.cached_tokens - std::min(from_tiers, r.cached_tokens);
+  r.cached_tokens = r.cached_device_tokens = cached_tokens;
+  for (std::size_t t = 0, at = g.loaded_from; t < g.loaded.size() && at < cached_tokens; at += g.loaded[t++]) {
+    r.cached_tier_tokens[t] = std::min(g.loaded[t], static_cast<std::uint32_t>(cached_tokens - at));
+    r.cached_device_tokens -= r.cached_tier_tokens[t];
+  }
   counters_.prompt_tokens += r.prompt_tokens;
   counters_.cached_tokens += r.cached_tokens;
 }
 
-awaitable<void> engine_state::run_step(const schedule& plan) {
-  auto span = trace::of(ex).scope("engine", "step");
-  span.arg("tokens", std::int64_t{plan.tokens});
-  if (batch_.use_count() > 1) batch_ = std::make_shared<batch>();  // a kernel of the step before still holds it
+std::shared_ptr<batch> engine_state::spare_batch() {
+  for (auto& b : batches_)
+    if (b.use_count() == 1) return b;  // no kernel of a step before holds it
+  if (batches_.size() > 2) batches_.erase(batches_.begin());
+  return batches_.emplace_back(std::make_shared<batch>());
+}
+
+void engine_state::enqueue(const schedule& plan) {
   for (auto& item : plan.items) note_admitted(*live_.at(item.id), scheduler_.cached_tokens(item.id));
-  model_step step{batch_, compute_};
-  const auto begun = time_.now();
-  begin(step, plan.items, false);
-  error_code ec;
-  for (std::uint32_t l = 0; !ec && l < runs->config().layers; ++l) ec = enqueue_layer(step, l);
-  if (!ec) ec = enqueue_end(step);
-  auto [status] = co_await compute_.record().async_wait(asio::as_tuple(asio::deferred));
-  if (!ec) ec = status;
-  if (ec) co_return fail_step(plan, ec);
+  flying_.push_back({&plan, {spare_batch(), compute_}, {}, {}, time_.now(), trace::of(ex).scope("engine", "step")});
+  auto& now = flying_.back();
+  now.span.arg("tokens", std::int64_t{plan.tokens});
+  // Beside a step that runs, blocks are handed out and filled.
+  begin(now.step, plan.items, options.async_scheduling && !options.tiers.empty());
+  auto& ec = now.refused;
+  if (flying_.size() > 1) ec = feed(now.step, plan.items);
+  for (std::uint32_t l = 0; !ec && l < runs->config().layers; ++l) ec = enqueue_layer(now.step, l);
+  if (!ec) ec = enqueue_end(now.step);
+  now.over = now.step.where.record();
+  if (flying_.size() == 1) name_blocks();
+}
+
+// The oldest step's blocks whose last token came from the step before it have names now.
+void engine_state::name_blocks() {
+  auto& now = flying_.front();
+  if (now.refused) return;
+  for (std::size_t i = 0; i < now.plan->items.size(); ++i) {
+    const auto& item = now.plan->items[i];
+    if (!item.awaits || (item.start + 1) % options.block_tokens != 0 || !live_.contains(item.id)) continue;
+    connector.name_last_block(
+        now.step.kv, {item.id, item.start, 1, scheduler_.known_tokens(item.id), now.step.what->sequences[i].blocks});
+  }
+  now.step.kv.finish(now.over);
+}
+
+awaitable<void> engine_state::end_oldest() {
+  auto [status] = co_await flying_.front().over.async_wait(asio::as_tuple(asio::deferred));
+  auto now = std::move(flying_.front());
+  flying_.pop_front();
+  if (now.refused) status = now.refused;
+  if (status) {
+    fail_step(*now.plan, status);
+    // What was enqueued behind it fails with the stream.
+    for (; !flying_.empty(); flying_.pop_front()) {
+      co_await flying_.front().over.async_wait(asio::as_tuple(asio::deferred));
+      fail_step(*flying_.front().plan, status);
+    }
+    co_return replace_stream();
+  }
   if (auto* policy = connector.policy()) {
     compute_work work;
-    for (auto& item : plan.items) work += compute_work::of(item.count, item.start);
-    policy->computed(work, time_.now() - begun);
+    for (auto& item : now.plan->items) work += compute_work::of(item.count, item.start);
+    policy->computed(work, time_.now() - std::max(now.begun, last_over_));
+    last_over_ = time_.now();
   }
-  postprocess(plan, *step.samples);
+  postprocess(*now.step.samples);
+  if (!flying_.empty()) name_blocks();
 }
 
 void engine_state::begin(model_step& step, std::span<const schedule_item> items, bool hold_context) {
@@ -77,10 +123,30 @@ void engine_state::begin(model_step& step, std::span<const schedule_item> items,
     to.start = item.start;
     to.tokens.assign(tokens.begin() + item.start, tokens.begin() + item.start + item.count);
     to.sample = item.sample;
-    kv_items.push_back({item.id, item.start, item.count, tokens, blocks, hold_context});
+    kv_items.push_back({item.id, item.start, item.count, scheduler_.known_tokens(item.id), blocks, hold_context});
     if (item.sample) step.samples->all.push_back({item.id, live_.at(item.id)->request.sampling, tokens.size()});
   }
   step.kv = connector.begin_step(kv_items);
+}
+
+// The tokens that the step before samples are put in their places when they are there: on the device's side, before the
+// first layer. One that could not be sampled ends its request; what stands for it then is looked at by nobody.
+error_code engine_state::feed(const model_step& step, std::span<const schedule_item> items) {
+  const auto& before = flying_[flying_.size() - 2].step.samples;
+  std::vector<std::pair<std::size_t, std::size_t>> places;
+  for (std::size_t i = 0, at = 0; i < items.size(); ++i) {
+    if (!items[i].awaits) continue;
+    for (std::size_t looked = 0; before->all[at].id != items[i].id && looked < before->all.size(); ++looked)
+      at = (at + 1) % before->all.size();
+    places.emplace_back(at, i);
+  }
+  if (places.empty()) return {};
+  return compute_.launch("feed", [before, to = step.what, places = std::move(places)] {
+    for (auto [from, i] : places) {
+      const auto& token = before->all[from].token;
+      to->sequences[i].tokens.front() = token ? *token : 0;
+    }
+  });
 }
 
 error_code engine_state::enqueue_layer(model_step& step, std::uint32_t layer) {
@@ -102,11 +168,10 @@ error_code engine_state::enqueue_end(model_step& step) {
     });
     if (ec) return ec;
   }
-  step.kv.finish(step.where.record());
   return {};
 }
 
-// The stream is of no use any more: its requests fail, the next step gets a new one.
+// The stream is of no use any more: its requests fail.
 void engine_state::fail_step(const schedule& plan, error_code why) {
   std::size_t sampling = 0;
   std::vector<request_id> ids;
@@ -117,11 +182,10 @@ void engine_state::fail_step(const schedule& plan, error_code why) {
   for (auto id : ids)
     if (auto found = live_.find(id); found != live_.end()) finish(std::shared_ptr(found->second), why);
   scheduler_.done(std::vector<token_id>(sampling));
-  replace_stream();
 }
 
 void engine_state::replace_stream() {
-  batch_ = std::make_shared<batch>();
+  batches_.clear();
   if (auto fresh = device_.make_stream({.name = "compute"}))
     compute_ = *fresh;
   else
@@ -130,7 +194,7 @@ void engine_state::replace_stream() {
     while (!live_.empty()) finish(std::shared_ptr(live_.begin()->second), broken_);
 }
 
-void engine_state::postprocess(const schedule& plan, const step_samples& samples) {
+void engine_state::postprocess(const step_samples& samples) {
   std::vector<token_id> tokens;
   for (auto& one : samples.all) {
     tokens.push_back(one.token ? *one.token : 0);

@@ -48,6 +48,8 @@ class generation_state {
   std::optional<stop_matcher> stop;
   std::optional<kv_load> load;  // on its way
   kv_match found;
+  std::vector<std::uint32_t> loaded;  // tokens, by tier, of the load before it was admitted
+  std::uint32_t loaded_from = 0;      // where that began: before it lies what the device had
   bool admitted = false;
   time_point submitted{}, first{}, last{};
 

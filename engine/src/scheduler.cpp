@@ -24,6 +24,7 @@ struct scheduler::entry {
   std::uint32_t along = 0;      // tokens that are computed along with it
   std::uint32_t scheduled = 0;  // tokens of the step in flight
   std::uint32_t cached = 0;
+  std::uint32_t unknown = 0;  // placeholders at the end of tokens
 
   std::uint32_t remaining() const noexcept { return static_cast<std::uint32_t>(tokens.size()) - computed; }
 };
@@ -46,6 +47,7 @@ scheduler::scheduler(scheduler_options options, block_source& blocks) : options_
   at_least_one("max_sequence", options_.max_sequence);
   // So that each running request can decode in every step.
   options_.max_running = std::min(options_.max_running, options_.max_batched_tokens);
+  flights_.resize(std::size_t{options_.ahead} + 2);
 }
 
 scheduler::~scheduler() {
@@ -81,30 +83,59 @@ error_code scheduler::add(schedule_request request) {
 }
 
 const schedule& scheduler::next() {
-  if (in_flight_) throw std::logic_error("scheduler::next: the step before is not done");
-  plan_.items.clear();
-  plan_.loads.clear();
-  plan_.preempted.clear();
-  plan_.tokens = 0;
-  auto plan_tokens = [&](entry& e, std::uint32_t count) {
-    e.scheduled = count;
-    plan_.items.push_back({e.id, e.computed, count, count == e.remaining()});
-    plan_.tokens += count;
-  };
+  if (in_flight_ > options_.ahead) throw std::logic_error("scheduler::next: the step before is not done");
+  if (in_flight_ > 0) assume(planned(in_flight_ - 1));
+  now_ = &planned(in_flight_);
+  auto& step = now_->plan;
+  step.items.clear();
+  step.loads.clear();
+  step.preempted.clear();
+  step.tokens = 0;
+  now_->arrivals.clear();
+  now_->places.clear();
+  now_->assumed = false;
+  auto ready = [](const entry& e) { return e.where == state::running && e.tokens.size() < e.limit; };
   // By index: make_room may take requests off the end, never at or before i.
   for (std::size_t i = 0; i < running_.size(); ++i) {
     auto& e = *running_[i];
-    if (e.where == state::running && e.remaining() == 1 && make_room(e)) plan_tokens(e, 1);
+    if (ready(e) && e.remaining() == 1 && make_room(e)) plan(e, 1);
   }
   for (auto* e : running_) {
-    auto left = options_.max_batched_tokens - plan_.tokens;
+    auto left = options_.max_batched_tokens - step.tokens;
     if (left == 0) break;
-    if (e->where == state::running && e->remaining() > 1) plan_tokens(*e, std::min(left, e->remaining()));
+    if (ready(*e) && e->remaining() > 1) plan(*e, std::min(left, e->remaining()));
   }
   // Room that preemption just made is for the requests that lacked it.
-  if (plan_.preempted.empty()) admit();
-  in_flight_ = !plan_.items.empty();
-  return plan_;
+  if (step.preempted.empty()) admit();
+  in_flight_ += !step.items.empty();
+  return step;
+}
+
+void scheduler::plan(entry& e, std::uint32_t count) {
+  e.scheduled = count;
+  now_->plan.items.push_back({e.id, e.computed, count, count == e.remaining(), count == 1 && e.unknown > 0});
+  now_->plan.tokens += count;
+  now_->arrivals.push_back(e.arrival);
+}
+
+// None where the request was cancelled meanwhile, perhaps with its id in use again.
+scheduler::entry* scheduler::meant(const flight& f, std::size_t item) {
+  auto found = requests_.find(f.plan.items[item].id);
+  return found == requests_.end() || found->second->arrival != f.arrivals[item] ? nullptr : found->second.get();
+}
+
+void scheduler::assume(flight& f) {
+  if (std::exchange(f.assumed, true)) return;
+  f.places.assign(f.plan.items.size(), 0);
+  for (std::size_t i = 0; i < f.plan.items.size(); ++i) {
+    auto* e = meant(f, i);
+    if (!e) continue;
+    e->computed += std::exchange(e->scheduled, 0);
+    if (!f.plan.items[i].sample) continue;
+    f.places[i] = static_cast<std::uint32_t>(e->tokens.size());
+    e->tokens.push_back(0);
+    ++e->unknown;
+  }
 }
 
 // One more token's block; newer requests give way. False: e has to sit this step out.
@@ -120,7 +151,11 @@ bool scheduler::make_room(entry& e) {
 }
 
 void scheduler::preempt(entry& e) {
-  plan_.preempted.push_back(e.id);
+  now_->plan.preempted.push_back(e.id);
+  wait_again(e);
+}
+
+void scheduler::wait_again(entry& e) {
   release(e);
   e.computed = 0;
   e.where = state::waiting;
@@ -129,8 +164,10 @@ void scheduler::preempt(entry& e) {
 }
 
 void scheduler::admit() {
-  while (!waiting_.empty() && running_.size() < options_.max_running && plan_.tokens < options_.max_batched_tokens) {
+  auto& step = now_->plan;
+  while (!waiting_.empty() && running_.size() < options_.max_running && step.tokens < options_.max_batched_tokens) {
     auto& e = *waiting_.front();
+    if (e.unknown > 0) return;  // preempted while its token is sampled: nobody passes it
     auto known = static_cast<std::uint32_t>(e.tokens.size());
     // The last known token is always computed: its logits are what the next one is sampled from.
     auto most_hits = std::size_t{known - 1} / options_.block_tokens;
@@ -154,43 +191,51 @@ void scheduler::admit() {
       e.loading = loadable - e.computed;
       e.along = std::min(options_.max_batched_tokens - along_, known - loadable);
       along_ += e.along;
-      plan_.loads.push_back({e.id, e.computed, e.loading, e.along, e.along == known - loadable});
+      step.loads.push_back({e.id, e.computed, e.loading, e.along, e.along == known - loadable});
       continue;
     }
     e.admitted_before = true;
     e.where = state::running;
-    auto count = std::min(options_.max_batched_tokens - plan_.tokens, e.remaining());
-    e.scheduled = count;
-    plan_.items.push_back({e.id, e.computed, count, count == e.remaining()});
-    plan_.tokens += count;
+    plan(e, std::min(options_.max_batched_tokens - step.tokens, e.remaining()));
   }
 }
 
 std::vector<sampled_token> scheduler::done(std::span<const token_id> tokens) {
-  if (!in_flight_) throw std::logic_error("scheduler::done: no step is in flight");
-  auto samples = std::count_if(plan_.items.begin(), plan_.items.end(), [](auto& i) { return i.sample; });
+  if (in_flight_ == 0) throw std::logic_error("scheduler::done: no step is in flight");
+  auto& f = planned(0);
+  auto samples = std::count_if(f.plan.items.begin(), f.plan.items.end(), [](auto& i) { return i.sample; });
   if (tokens.size() != static_cast<std::size_t>(samples))
     throw std::logic_error("scheduler::done: expected " + std::to_string(samples) + " tokens, got " +
                            std::to_string(tokens.size()));
-  in_flight_ = false;
+  oldest_ = (oldest_ + 1) % flights_.size();
+  --in_flight_;
   std::vector<sampled_token> out;
   auto token = tokens.begin();
-  for (auto& item : plan_.items) {
+  for (std::size_t i = 0; i < f.plan.items.size(); ++i) {
+    auto& item = f.plan.items[i];
     auto sampled = item.sample ? *token++ : 0;
-    auto found = requests_.find(item.id);
-    // Cancelled meanwhile, perhaps with its id in use again: a newcomer has nothing scheduled.
-    if (found == requests_.end() || found->second->scheduled == 0) continue;
-    auto& e = *found->second;
-    e.computed += e.scheduled;
-    e.scheduled = 0;
-    if (item.sample) out.push_back(append(e, sampled));
+    auto* e = meant(f, i);
+    if (!e) continue;
+    if (!f.assumed) e->computed += std::exchange(e->scheduled, 0);
+    if (!item.sample) continue;
+    if (!f.assumed) {
+      out.push_back(append(*e, sampled));
+    } else {
+      e->tokens[f.places[i]] = sampled;
+      --e->unknown;
+      out.push_back(told(*e, f.places[i]));
+    }
   }
   return out;
 }
 
 sampled_token scheduler::append(entry& e, token_id token) {
   e.tokens.push_back(token);
-  const sampled_token out{e.id, token, e.tokens.size() >= e.limit};
+  return told(e, e.tokens.size() - 1);
+}
+
+sampled_token scheduler::told(entry& e, std::size_t place) {
+  const sampled_token out{e.id, e.tokens[place], place + 1 >= e.limit};
   if (out.last) cancel(e.id);
   return out;
 }
@@ -199,14 +244,27 @@ void scheduler::loaded(request_id id, std::uint32_t good_tokens) {
   if (auto* e = loading(id)) end_load(*e, good_tokens);
 }
 
-std::optional<sampled_token> scheduler::loaded_and_computed(request_id id, token_id token) {
+void scheduler::load_given_up(request_id id, std::uint32_t good_tokens) {
+  auto* e = loading(id);
+  if (!e) return;
+  end_load(*e, good_tokens);
+  const auto kept = std::size_t{e->computed} / options_.block_tokens;
+  source_->release(std::span(e->blocks).subspan(kept));
+  e->blocks.resize(kept);
+  if (source_->allocate(blocks_for(e->tokens.size()) - kept, e->blocks)) return;
+  e->admitted_before = false;
+  e->loadable = 0;  // not once more
+  wait_again(*e);
+}
+
+std::optional<sampled_token> scheduler::loaded_and_computed(request_id id, token_id token, std::uint32_t good_tokens) {
   auto* e = loading(id);
   if (!e) return std::nullopt;
   if (e->along == 0) throw std::logic_error("scheduler::loaded_and_computed: nothing was to be computed");
-  const auto computed = e->along;
-  end_load(*e, e->loading);
-  const bool sample = e->remaining() == computed;
-  e->computed += computed;
+  const auto computed = e->computed + e->loading + e->along;
+  end_load(*e, good_tokens);
+  const bool sample = e->tokens.size() == computed;
+  e->computed = computed;
   if (!sample) return std::nullopt;
   return append(*e, token);
 }
@@ -248,6 +306,10 @@ std::uint64_t scheduler::prompt_tokens_left() const noexcept {
 
 std::span<const token_id> scheduler::tokens(request_id id) const { return requests_.at(id)->tokens; }
 std::span<const block_index> scheduler::blocks(request_id id) const { return requests_.at(id)->blocks; }
+std::span<const token_id> scheduler::known_tokens(request_id id) const {
+  auto& e = *requests_.at(id);
+  return std::span(e.tokens).first(e.tokens.size() - e.unknown);
+}
 std::uint32_t scheduler::cached_tokens(request_id id) const { return requests_.at(id)->cached; }
 std::uint32_t scheduler::computed_tokens(request_id id) const { return requests_.at(id)->computed; }
 

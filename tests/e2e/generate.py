@@ -14,11 +14,11 @@ def generate(binary, *arguments, model=MODEL):
     return done.returncode, done.stdout, done.stderr
 
 
-def check_expected(binary, dtype):
+def check_expected(binary, dtype, *more):
     cases = json.load(open(os.path.join(MODEL, "expected.json")))["cases"]
     for case in cases:
         code, out, err = generate(binary, "--prompt", case["prompt"], "--max-tokens", str(len(case["tokens"])),
-                                  "--temperature", "0", "--dtype", dtype, "--json")
+                                  "--temperature", "0", "--dtype", dtype, "--json", *more)
         same(f"exit code for {case['prompt']!r} ({err.strip()})", code, 0)
         answer = json.loads(out)
         same(f"prompt tokens of {case['prompt']!r}", answer["prompt_tokens"], case["prompt_tokens"])
@@ -34,6 +34,10 @@ def the_committed_continuations_in_f32(binary, folder):
 
 def the_committed_continuations_in_bf16(binary, folder):
     check_expected(binary, "bf16")
+
+
+def the_same_with_each_next_step_prepared(binary, folder):
+    check_expected(binary, "f32", "--async-scheduling")
 
 
 def a_seed_decides_a_sampled_answer(binary, folder):

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
 #include <random>
 #include <set>
@@ -226,7 +227,7 @@ TEST_CASE("what a load lets be computed along with it is not computed again") {
   CHECK(step.loads[0].sample);
   CHECK(step.tokens == 5);  // the step's budget is its own
   // The load may end while the step is still running.
-  auto token = s.loaded_and_computed(1, 77);
+  auto token = s.loaded_and_computed(1, 77, 1u << 20);
   REQUIRE(token);
   CHECK(token->token == 77);
   CHECK(!token->last);
@@ -253,10 +254,10 @@ TEST_CASE("computed along with a load: as much as one step's budget in all loads
   CHECK(step.loads[1].compute == 12);
   CHECK(!step.loads[1].sample);
   CHECK(step.loads[2].compute == 0);
-  CHECK_THROWS_AS(s.loaded_and_computed(3, 1), std::logic_error);
-  CHECK(!s.loaded_and_computed(2, 1));  // a piece of the prompt: nothing is sampled
+  CHECK_THROWS_AS(s.loaded_and_computed(3, 1, 1), std::logic_error);
+  CHECK(!s.loaded_and_computed(2, 1, 1 << 20));  // a piece of the prompt: nothing is sampled
   CHECK(s.computed_tokens(2) == 44);
-  s.loaded(1, 16);  // less came than was promised: what was computed behind it counts for nothing
+  s.loaded(1, 16);  // less came than was promised: what was computed behind it counts for nothing here
   CHECK(s.computed_tokens(1) == 16);
   s.loaded(3, 32);
   step = s.next();
@@ -274,7 +275,53 @@ TEST_CASE("computed along with a load: as much as one step's budget in all loads
     }
     CHECK(s.cancel(id));
   }
-  CHECK(!s.loaded_and_computed(6, 1));
+  CHECK(!s.loaded_and_computed(6, 1, 1));
+}
+
+TEST_CASE("a load that was made good by computing what it lost counts as cached what it brought") {
+  counted_blocks blocks(20);
+  scheduler s({.block_tokens = 16, .max_batched_tokens = 100}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(60), .max_tokens = 3, .loadable_tokens = 60}));
+  CHECK(s.next().loads.size() == 1);
+  auto token = s.loaded_and_computed(1, 77, 32);
+  REQUIRE(token);
+  CHECK(token->token == 77);
+  CHECK(s.computed_tokens(1) == 60);
+  CHECK(s.cached_tokens(1) == 32);
+  CHECK(s.next().items.at(0).start == 60);
+}
+
+TEST_CASE("a load that is given up leaves its blocks to who may still write them, and takes others or waits for them") {
+  for (std::size_t n : {8u, 5u}) {
+    counted_blocks blocks(n);
+    blocks.quarantine_all = true;
+    scheduler s({.block_tokens = 16, .max_batched_tokens = 100}, blocks);
+    REQUIRE(!s.add({.id = 1, .prompt = prompt(60), .max_tokens = 3, .loadable_tokens = 60}));
+    auto step = s.next();
+    REQUIRE(step.loads.size() == 1);
+    const auto before = std::vector(s.blocks(1).begin(), s.blocks(1).end());
+    s.load_given_up(1, 20);  // one whole block is good
+    if (n == 5) {
+      CHECK(s.blocks(1).empty());
+      CHECK(s.waiting() == 1);
+      CHECK(s.next().empty());
+      blocks.end_quarantine();
+    } else {
+      const auto now = s.blocks(1);
+      REQUIRE(now.size() == 4);
+      CHECK(now[0] == before[0]);
+      for (auto b : now.subspan(1)) CHECK(std::ranges::find(before, b) == before.end());
+    }
+    step = s.next();
+    REQUIRE(step.items.size() == 1);
+    CHECK(step.loads.empty());  // not asked for again
+    CHECK(step.items[0].start == (n == 5 ? 0 : 16));
+    CHECK(s.cached_tokens(1) == (n == 5 ? 0 : 16));
+    s.done(answer(step));
+    CHECK(s.running() == 1);
+    s.load_given_up(1, 0);  // of nobody's load: nothing
+    CHECK(s.computed_tokens(1) == 60);
+  }
 }
 
 TEST_CASE("a load that brings nothing leaves everything to be computed") {
@@ -349,6 +396,88 @@ TEST_CASE("requests that can't be served are refused when they come") {
   CHECK_THROWS_AS(scheduler({.block_tokens = 0}, blocks), config_error);
 }
 
+TEST_CASE(
+    "ahead: the next step is planned on what the one before will have done, and a token has its place before it is "
+    "known") {
+  counted_blocks blocks(20);
+  scheduler s({.block_tokens = 4, .max_batched_tokens = 8, .ahead = 1}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(10), .max_tokens = 3}));
+  auto& first = s.next();
+  CHECK(first.items.at(0).count == 8);
+  CHECK(!first.items[0].sample);
+  auto& second = s.next();
+  CHECK(second.items.at(0).start == 8);
+  CHECK(second.items[0].count == 2);
+  CHECK(second.items[0].sample);
+  CHECK(!second.items[0].awaits);
+  CHECK_THROWS_AS(s.next(), std::logic_error);
+  CHECK(first.items[0].count == 8);  // it is still there
+  CHECK(s.done({}).empty());
+  auto& third = s.next();
+  CHECK(third.items.at(0).start == 10);
+  CHECK(third.items[0].awaits);
+  CHECK(s.tokens(1).size() == 11);
+  CHECK(s.known_tokens(1).size() == 10);
+  auto told = s.done({{42}});
+  CHECK(told.at(0).token == 42);
+  CHECK(!told[0].last);
+  CHECK(s.known_tokens(1).back() == 42);
+  auto& fourth = s.next();
+  CHECK(fourth.items.at(0).start == 11);
+  CHECK(s.done({{43}}).at(0).token == 43);
+  CHECK(s.next().empty());  // the last token is on its way: nothing is computed for nobody
+  CHECK(s.has_work());
+  CHECK(s.done({{44}}).at(0).last);
+  CHECK(!s.has_work());
+  CHECK(blocks.available() == 20);
+}
+
+TEST_CASE("ahead: a request that ended has one token dropped, and a newcomer of its id gets none") {
+  counted_blocks blocks(20);
+  scheduler s({.max_batched_tokens = 64, .ahead = 1}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(10), .max_tokens = 30}));
+  REQUIRE(!s.add({.id = 2, .prompt = prompt(10), .max_tokens = 30}));
+  s.next();
+  s.next();
+  CHECK(s.done({{5, 6}}).size() == 2);
+  CHECK(s.cancel(1));  // an end token
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(3), .max_tokens = 30}));
+  auto& step = s.next();
+  CHECK(ids(step) == std::vector<request_id>{2, 1});
+  auto told = s.done({{7, 8}});
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].id == 2);
+  CHECK(told[0].token == 8);
+  CHECK(s.tokens(1).size() == 3);
+  s.done({{9, 10}});
+  CHECK(s.tokens(1).size() == 4);
+}
+
+TEST_CASE("ahead: who is preempted while its token is sampled gets it, and is admitted again when it is known") {
+  counted_blocks blocks(4);
+  scheduler s({.block_tokens = 4, .max_batched_tokens = 100, .ahead = 1}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(4), .max_tokens = 12}));
+  REQUIRE(!s.add({.id = 2, .prompt = prompt(3), .max_tokens = 12}));
+  bool preempted = false;
+  std::deque<schedule> flights;
+  while (s.has_work()) {
+    const auto before = s.contains(2) ? s.tokens(2).size() : 0;
+    const auto& next = s.next();
+    if (!next.preempted.empty()) {
+      preempted = true;
+      CHECK(s.tokens(2).size() == before + 1);  // a place for what is being sampled
+      CHECK(s.known_tokens(2).size() == before);
+      CHECK(s.blocks(2).empty());
+    }
+    if (!next.items.empty()) flights.push_back(next);
+    if (flights.size() < 2 && !next.items.empty()) continue;
+    s.done(answer(flights.front(), 9));
+    flights.pop_front();
+    if (preempted && s.contains(2)) CHECK(s.known_tokens(2).back() == 9);
+  }
+  CHECK(preempted);
+}
+
 TEST_CASE("calling out of turn is an error of the program") {
   counted_blocks blocks(4);
   scheduler s({}, blocks);
@@ -364,6 +493,139 @@ namespace {
 struct tally {
   std::size_t finished = 0, cancelled = 0, preemptions = 0, steps = 0, generated = 0;
 };
+
+// What a request says is a function of what was said before: so a wrong place of a token shows.
+token_id says(std::span<const token_id> tokens) {
+  std::uint32_t h = 17;
+  for (auto t : tokens) h = h * 31 + static_cast<std::uint32_t>(t) + 7;
+  return static_cast<token_id>(h % 1000);
+}
+
+// Random arrivals, loads, cancellations, quarantines and given-up loads, each step planned while the one before runs or
+// not; every answer has to be what it would be alone.
+void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out) {
+  std::mt19937_64 random(seed);
+  auto below = [&](std::uint64_t n) { return static_cast<std::uint32_t>(random() % n); };
+  const std::uint32_t block_tokens = 1 + below(8), budget = 1 + below(40);
+  counted_blocks blocks(8 + below(30));
+  const auto capacity = blocks.capacity();
+  blocks.quarantine_all = below(2);
+  std::map<request_id, std::vector<token_id>> sequences;  // what each has to be told, from its prompt on
+  std::map<request_id, schedule_load> loading;
+  {
+    scheduler s({.block_tokens = block_tokens,
+                 .max_batched_tokens = budget,
+                 .max_running = 1 + below(12),
+                 .max_sequence = 10 + below(200),
+                 .ahead = ahead},
+                blocks);
+    auto told = [&](const sampled_token& t) {
+      auto& known = sequences.at(t.id);
+      CHECK(t.token == says(known));
+      known.push_back(t.token);
+      ++out.generated;
+      if (t.last || below(40) == 0) {  // a stop string
+        CHECK(t.last == !s.contains(t.id));
+        s.cancel(t.id);
+        sequences.erase(t.id);
+        ++out.finished;
+      }
+    };
+    struct flying {
+      schedule plan;
+      std::vector<std::vector<token_id>>
+          computed;  // by item: the sequence that its sample is of, but for what it awaits
+    };
+    std::deque<flying> flights;
+    auto end_oldest = [&] {
+      std::vector<token_id> tokens;
+      auto f = std::move(flights.front());
+      flights.pop_front();
+      for (std::size_t i = 0; i < f.plan.items.size(); ++i) {
+        auto& item = f.plan.items[i];
+        if (!item.sample) continue;
+        tokens.push_back(says(f.computed[i]));
+        // What the next step computes on it, the device fills in.
+        for (auto& next : flights)
+          for (std::size_t k = 0; k < next.plan.items.size(); ++k)
+            if (next.plan.items[k].id == item.id && next.plan.items[k].awaits)
+              next.computed[k].at(next.plan.items[k].start) = tokens.back();
+      }
+      for (auto& t : s.done(tokens)) told(t);
+    };
+    request_id next_id = 1;
+    for (std::size_t to_come = 25; to_come > 0 || s.has_work();) {
+      REQUIRE(++out.steps < 4'000'000);
+      while (to_come > 0 && below(3) == 0) {
+        --to_come;
+        const auto n = 1 + below(40);
+        std::vector<token_id> p;
+        for (std::uint32_t i = 0; i < n; ++i) p.push_back(static_cast<token_id>(below(1000)));
+        const auto loadable = below(3) == 0 ? below(n + 5) : 0;
+        if (!s.add({.id = next_id, .prompt = p, .max_tokens = 1 + below(20), .loadable_tokens = loadable}))
+          sequences[next_id] = p;
+        ++next_id;
+      }
+      if (flights.size() <= ahead && s.has_work()) {
+        const auto& plan = s.next();
+        out.preemptions += plan.preempted.size();
+        std::uint32_t sum = 0;
+        for (auto& load : plan.loads) loading[load.id] = load;
+        if (!plan.items.empty()) {
+          flying f{plan, {}};
+          for (auto& item : plan.items) {
+            sum += item.count;
+            const auto all = s.tokens(item.id);
+            CHECK(item.start + item.count <= all.size());
+            CHECK(s.blocks(item.id).size() * block_tokens >= item.start + item.count);
+            CHECK(item.awaits == (item.count == 1 && s.known_tokens(item.id).size() <= item.start));
+            if (!item.awaits) CHECK(s.known_tokens(item.id).size() >= item.start + item.count);
+            f.computed.emplace_back(all.begin(), all.begin() + item.start + item.count);
+          }
+          CHECK(sum <= budget);
+          flights.push_back(std::move(f));
+        }
+      }
+      if (flights.size() > ahead || (!flights.empty() && below(2))) end_oldest();
+      if (below(12) == 0 && !sequences.empty()) {
+        auto it = std::next(sequences.begin(), below(sequences.size()));
+        CHECK(s.cancel(it->first));
+        loading.erase(it->first);
+        sequences.erase(it);
+        ++out.cancelled;
+      }
+      for (auto it = loading.begin(); it != loading.end();) {
+        const auto load = it->second;
+        if (below(3) > 0 || !s.contains(load.id)) {
+          it = s.contains(load.id) ? std::next(it) : loading.erase(it);
+          continue;
+        }
+        it = loading.erase(it);
+        const auto way = below(3);
+        if (way == 0)
+          s.load_given_up(load.id, below(60));
+        else if (way == 1 || load.compute == 0)
+          s.loaded(load.id, below(60));
+        else if (auto t = s.loaded_and_computed(load.id, says(sequences.at(load.id)), below(60)))
+          told(*t);
+      }
+      if (below(2)) blocks.end_quarantine();
+      std::set<block_index> held;
+      std::size_t count = 0;
+      for (auto& [id, l] : sequences)
+        for (auto b : s.blocks(id)) {
+          held.insert(b);
+          ++count;
+        }
+      CHECK(held.size() == count);
+      CHECK(held.size() + blocks.available() <= capacity);
+    }
+    while (!flights.empty()) end_oldest();
+    CHECK(sequences.empty());
+  }
+  blocks.end_quarantine();
+  CHECK(blocks.available() == capacity);
+}
 
 // Random arrivals, loads, cancellations and quarantines; checks at each step what the scheduler promises.
 tally simulate(std::uint64_t seed) {
@@ -471,7 +733,7 @@ tally simulate(std::uint64_t seed) {
         if (below(3) == 0) {
           if (it->second == 0 || below(3) == 0)
             s.loaded(it->first, below(60));
-          else if (auto t = s.loaded_and_computed(it->first, 9))
+          else if (auto t = s.loaded_and_computed(it->first, 9, 1u << 20))
             appended(*t);
           it = loading.erase(it);
         } else {
@@ -514,6 +776,19 @@ TEST_CASE("random arrivals, loads and cancellations: blocks conserved, budget ke
   CHECK(all.finished > 5000);
   CHECK(all.cancelled > 500);
   CHECK(all.preemptions > 500);
+}
+
+TEST_CASE("random arrivals, planned ahead or not: every answer is the one it would be alone") {
+  for (std::uint32_t ahead : {0u, 1u}) {
+    tally all;
+    for (std::uint64_t seed = 0; seed < 300; ++seed) {
+      CAPTURE(seed);
+      simulate_ahead(seed, ahead, all);
+    }
+    CHECK(all.finished > 2500);
+    CHECK(all.cancelled > 300);
+    CHECK(all.preemptions > 200);
+  }
 }
 
 TEST_CASE("the same arrivals give the same schedule") {

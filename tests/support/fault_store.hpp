@@ -20,6 +20,7 @@ struct faults {
   duration slowest = std::chrono::microseconds(100);
   duration open_takes{};                // opening a read, on top
   duration patience = duration::max();  // a reader left unread for longer is cut off
+  duration stubborn{};                  // reads take that long, can't be cancelled, and write until then
 };
 
 class fault_store final : public store {
@@ -38,6 +39,7 @@ class fault_store final : public store {
   std::map<block_key, block_bytes> kept;
   faults fault;
   std::uint64_t digest_failures = 0;
+  int lose_block = -1, lose_at_layer = 0;  // of every read: this block is not there from this layer on
   int calls = 0;
   int at_once = 0, most_at_once = 0;
   int readers = 0;  // that there are
@@ -110,13 +112,20 @@ class fault_store final : public store {
     }
     awaitable<result<std::size_t>> read(std::uint32_t layer, std::vector<buffer> into) {
       for (auto& b : into) std::ranges::fill(b.bytes(), std::byte{0xee});
-      if (auto ec = co_await from_.trouble()) co_return ec;
+      if (from_.fault.stubborn.count() > 0) {
+        co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+        co_await clock::of(get_executor()).async_wait_for(from_.fault.stubborn, asio::deferred);
+        for (auto& b : into) std::ranges::fill(b.bytes(), std::byte{0xed});
+      } else if (auto ec = co_await from_.trouble()) {
+        co_return ec;
+      }
       if (!std::exchange(begun_, true) && clock::of(get_executor()).now() - opened_ > from_.fault.patience)
         co_return errc::unavailable;
       good_ = std::min(good_, into.size());
       for (std::size_t i = 0; i < good_; ++i) {
         auto it = from_.kept.find(keys_[i]);
-        if (it == from_.kept.end() || from_.chance(from_.fault.lost)) {
+        const bool gone = static_cast<int>(i) == from_.lose_block && static_cast<int>(layer) >= from_.lose_at_layer;
+        if (gone || it == from_.kept.end() || from_.chance(from_.fault.lost)) {
           good_ = i;
         } else if (from_.chance(from_.fault.damaged)) {
           ++from_.digest_failures;

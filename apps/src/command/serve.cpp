@@ -42,6 +42,8 @@ void add_serve(CLI::App& app, action& chosen) {
       ->type_name("FILE")
       ->needs(remote);
 
+  c->add_flag("--async-scheduling", o->async_scheduling, "Prepare each next step while one runs")
+      ->disable_flag_override();
   add_choice(*c, "--kv-policy", o->kv_policy, {"auto", "always"},
              "Load the KV that a tier has where that is faster than computing it, or always");
 

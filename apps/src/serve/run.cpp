@@ -49,6 +49,7 @@ engine_options engine_options_of(const options& o, std::vector<kv_tier> tiers) {
   out.max_running = o.max_running;
   out.max_requests = o.max_requests;
   out.max_sequence = o.max_sequence;
+  out.async_scheduling = o.async_scheduling;
   out.tiers = std::move(tiers);
   out.policy = o.kv_policy == "always" ? kv_policy::always : kv_policy::automatic;
   out.connector.on_tier_bad = [](std::string_view tier, error_code why) {

@@ -124,19 +124,28 @@ class written_blocks {
 
 }  // namespace
 
+void step_state::begin_saves(std::vector<named_block> more) {
+  for (std::size_t i = 0; i < to->tiers.size(); ++i) {
+    auto s = to->begin_save(i, more);
+    if (!s) continue;
+    for (const auto& layer : told) s->layers.try_send(layer);
+    saves.push_back(std::move(s));
+  }
+  filled.insert(filled.end(), more.begin(), more.end());
+}
+
 void step_state::tell(event computed) {
-  BOOST_ASSERT_MSG(told < to->layout.layers(), "more layers than the model has");
-  ++told;
-  last = computed;
+  BOOST_ASSERT_MSG(told.size() < to->layout.layers(), "more layers than the model has");
+  told.push_back(computed);
   for (auto& s : saves) s->layers.try_send(computed);
 }
 
 void step_state::close(std::optional<event> done) {
   if (done)
-    while (told < to->layout.layers()) tell(*done);
+    while (told.size() < to->layout.layers()) tell(*done);
   for (auto& s : saves) s->layers.close();
   saves.clear();
-  const event end = done ? *done : last;
+  const event end = done ? *done : told.empty() ? event() : told.back();
   if (end.ready()) {
     if (done && !end.status()) to->publish(filled);
     held.clear();
@@ -165,8 +174,13 @@ kv_step::~kv_step() {
 }
 
 void kv_step::layer_done(std::uint32_t layer, event computed) {
-  BOOST_ASSERT_MSG(state_ && layer == state_->told, "layers are told in order");
+  BOOST_ASSERT_MSG(state_ && layer == state_->told.size(), "layers are told in order");
   state_->tell(std::move(computed));
+}
+
+void kv_step::add_filled(std::vector<named_block> more) {
+  BOOST_ASSERT(state_);
+  state_->begin_saves(std::move(more));
 }
 
 void kv_step::finish(event done) {

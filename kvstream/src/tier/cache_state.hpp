@@ -159,6 +159,7 @@ class step_state {
  public:
   explicit step_state(std::shared_ptr<tiered_cache_state> c) : to(std::move(c)) {}
 
+  void begin_saves(std::vector<named_block> more);
   void tell(event computed);
   void close(std::optional<event> done);
 
@@ -166,8 +167,7 @@ class step_state {
   std::vector<block_hold> held;     // all blocks that the step writes
   std::vector<named_block> filled;  // those it completes
   std::vector<std::shared_ptr<save>> saves;
-  std::uint32_t told = 0;
-  event last;
+  std::vector<event> told;  // by layer
 };
 
 }  // namespace cokv::detail

@@ -158,9 +158,7 @@ kv_step tiered_cache::begin_step(std::span<const std::uint32_t> touched, std::ve
   auto step = std::make_shared<detail::step_state>(state_);
   step->held.reserve(touched.size());
   for (auto b : touched) step->held.emplace_back(state_->device, b);
-  step->filled = std::move(filled);
-  for (std::size_t i = 0; i < state_->tiers.size(); ++i)
-    if (auto s = state_->begin_save(i, step->filled)) step->saves.push_back(std::move(s));
+  step->begin_saves(std::move(filled));
   return kv_step(std::move(step));
 }
 

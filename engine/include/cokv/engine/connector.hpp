@@ -49,7 +49,7 @@ struct kv_step_item {
   request_id id = 0;
   std::uint32_t start = 0;
   std::uint32_t count = 0;
-  std::span<const token_id> tokens;     // the whole sequence, at least start + count
+  std::span<const token_id> tokens;     // the sequence as far as it is known
   std::span<const block_index> blocks;  // its block table
   // Also what it only reads stays where it is until the step is over. For a step beside which blocks are handed out and
   // filled: if its request ends, others' KV could come to lie where its context is still being read.
@@ -85,6 +85,8 @@ class kv_connector {
   // Fills blocks `first`, `first + 1`, ... of the request's sequence. Good ones are shared from then on.
   kv_load load(request_id id, std::uint32_t first, std::span<const block_index> blocks);
   kv_step begin_step(std::span<const kv_step_item> items);
+  // Tells a step that is not finished of a block it completes, whose last token was not known when it began.
+  void name_last_block(kv_step& step, const kv_step_item& item);
   void finish(request_id id);
 
   // tiered_cache's.

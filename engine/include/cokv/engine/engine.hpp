@@ -52,7 +52,11 @@ struct engine_options {
   std::uint32_t max_requests = 4096;        // waiting and running; more are refused
   std::uint32_t max_sequence = 0;           // prompt and answer together; 0: what the model was made for
   bool prefix_cache = true;                 // keep KV of finished requests on the device while there is room
-  std::vector<kv_tier> tiers = {};          // behind the device, from the fastest to the slowest
+  // Plan and enqueue the next step while one runs: the device never waits for the host, and a request that ends by a
+  // stop string, an end token or cancel() has one token computed for nothing.
+  bool async_scheduling = false;
+  memory_kind kv_memory = memory_kind::device;  // tiers need a kind that the host can reach
+  std::vector<kv_tier> tiers = {};              // behind the device, from the fastest to the slowest
   kv_policy policy = kv_policy::always;
   tiered_cache_options connector = {};  // its policy is `policy`'s part
   // Once, when a step threw: all its requests have failed, and more are refused with this code.
@@ -93,6 +97,7 @@ struct generation_report {
 struct engine_counters {
   std::uint64_t submitted = 0, finished = 0, cancelled = 0, failed = 0, refused = 0;
   std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
+  std::uint64_t resumed_tokens = 0;  // computed beside a load that came short, and kept
   std::uint64_t steps = 0;
   std::size_t waiting = 0, running = 0;  // now
   std::size_t blocks = 0, blocks_free = 0, blocks_in_use = 0;

@@ -48,6 +48,7 @@ struct scheduler_options {
   std::uint32_t max_running = 256;          // the most requests of one step; never more than max_batched_tokens
   std::uint32_t max_waiting = 4096;         // the bound of the queue
   std::uint32_t max_sequence = 8192;        // prompt and answer together
+  std::uint32_t ahead = 0;  // 1: a step may be planned while the one before runs, on what that will have done
 };
 
 struct schedule_request {
@@ -63,6 +64,7 @@ struct schedule_item {
   std::uint32_t start = 0;
   std::uint32_t count = 0;
   bool sample = false;  // the last of them is the end of the known sequence: sample a token from its logits
+  bool awaits = false;  // its one token is what the step before samples: known when that is done
 };
 
 // Bring KV of tokens [start, start + count), whole blocks, from the tier that promised it; then call loaded(). Tokens
@@ -91,6 +93,10 @@ struct sampled_token {
   bool last = false;  // the request reached max_tokens or max_sequence; it is gone, its blocks are released
 };
 
+// With `ahead`, a step counts as done as soon as the next one is planned: a token that it samples has its place in the
+// sequence at once (a placeholder, until done() fills it in), and may be computed on. A request that ends meanwhile has one
+// token sampled for nothing, which done() drops.
+//
 // Guarantees: no request is passed by a later one in admission; the oldest request never waits for a newer one's
 // blocks; a request that decodes gets its token in every step while there are blocks; a step has at most
 // max_batched_tokens.
@@ -106,39 +112,57 @@ class scheduler {
   // not fit is cut where the sequence is full.
   error_code add(schedule_request request);
 
-  // Plans the next step; the reference holds until the next call. May be empty while loads or quarantined blocks are
-  // awaited: ask again when one of them is over.
+  // Plans the next step; the reference holds until that step is done, and of an empty one until the next call. May be
+  // empty while loads, quarantined blocks or the tokens of a step are awaited: ask again when one of them is over.
   const schedule& next();
 
-  // The step that next() planned ran. `tokens`: one a sampling item, in order, also for requests cancelled meanwhile
+  // The oldest step that next() planned ran. `tokens`: one a sampling item, in order, also for requests cancelled meanwhile
   // (theirs is dropped). Returns what was appended.
   std::vector<sampled_token> done(std::span<const token_id> tokens);
 
   // A load ended; the first good_tokens of its count arrived and were verified (0: none did, all is computed).
   void loaded(request_id id, std::uint32_t good_tokens);
 
-  // A load ended with all it was for, and what it let be computed is computed. `token`: what was sampled, if it was to
-  // be. Returns what was appended, as done() does.
-  std::optional<sampled_token> loaded_and_computed(request_id id, token_id token);
+  // A load took too long: its tokens behind the first good_tokens are computed, into other blocks, since it may still
+  // write its own. Where there are none, the request waits for them.
+  void load_given_up(request_id id, std::uint32_t good_tokens);
+
+  // A load ended, and all that it was for and let be computed is there: the first good_tokens of its count arrived, the
+  // rest was computed. `token`: what was sampled, if it was to be. Returns what was appended, as done() does.
+  std::optional<sampled_token> loaded_and_computed(request_id id, token_id token, std::uint32_t good_tokens);
 
   // Ends a request in any state, also while its step or load is in flight, and releases its blocks. False: no such one.
   bool cancel(request_id id);
 
   bool has_work() const noexcept { return !requests_.empty(); }
-  bool stepping() const noexcept { return in_flight_; }  // next() planned a step, done() has not been called
+  bool stepping() const noexcept { return in_flight_ > 0; }  // next() planned a step, done() has not been called
   std::size_t waiting() const noexcept { return waiting_.size(); }
   std::size_t running() const noexcept { return running_.size(); }
   std::uint64_t prompt_tokens_left() const noexcept;  // of all prompts, to be computed or loaded
   bool contains(request_id id) const { return requests_.contains(id); }
 
   // Of a request that exists.
-  std::span<const token_id> tokens(request_id id) const;     // prompt and what was generated
-  std::span<const block_index> blocks(request_id id) const;  // block i holds tokens [i, i + 1) * block_tokens
-  std::uint32_t cached_tokens(request_id id) const;          // prompt tokens not computed at first admission
+  std::span<const token_id> tokens(request_id id) const;        // prompt and what was generated, placeholders included
+  std::span<const token_id> known_tokens(request_id id) const;  // without
+  std::span<const block_index> blocks(request_id id) const;     // block i holds tokens [i, i + 1) * block_tokens
+  std::uint32_t cached_tokens(request_id id) const;             // prompt tokens not computed at first admission
   std::uint32_t computed_tokens(request_id id) const;
 
  private:
   struct entry;
+  // A step that was planned, and who was meant by its ids.
+  struct flight {
+    schedule plan;
+    std::vector<std::uint64_t> arrivals;  // by item
+    std::vector<std::uint32_t> places;    // by item: of its placeholder, where it samples
+    bool assumed = false;                 // counts as done
+  };
+
+  flight& planned(std::size_t i) noexcept { return flights_[(oldest_ + i) % flights_.size()]; }
+  entry* meant(const flight& f, std::size_t item);
+  void assume(flight& f);
+  void plan(entry& e, std::uint32_t count);
+  void wait_again(entry& e);
   enum class state : std::uint8_t { waiting, loading, running };
 
   std::size_t blocks_for(std::size_t tokens) const noexcept;
@@ -149,16 +173,18 @@ class scheduler {
   entry* loading(request_id id);
   void end_load(entry& e, std::uint32_t good_tokens);
   sampled_token append(entry& e, token_id token);
+  sampled_token told(entry& e, std::size_t place);
 
   scheduler_options options_;
   block_source* source_;
   std::map<request_id, std::unique_ptr<entry>> requests_;
   std::deque<entry*> waiting_;   // by arrival
   std::vector<entry*> running_;  // by arrival; loading ones included
-  schedule plan_;
+  std::vector<flight> flights_;  // a ring: the steps in flight, and the one being planned
+  std::size_t oldest_ = 0, in_flight_ = 0;
+  flight* now_ = nullptr;    // being planned
   std::uint32_t along_ = 0;  // tokens computed along with loads in flight
   std::uint64_t arrivals_ = 0;
-  bool in_flight_ = false;
 };
 
 }  // namespace cokv

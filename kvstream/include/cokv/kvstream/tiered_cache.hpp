@@ -183,6 +183,8 @@ class kv_step {
   // The layer's KV of the step is in memory once `computed` is ready. Layers come in order; a step that is one piece (a
   // replayed graph) may leave them out: finish() stands for those not told.
   void layer_done(std::uint32_t layer, event computed);
+  // More blocks that the step completes, whose names came to be known while it ran; before finish().
+  void add_filled(std::vector<named_block> more);
   // The step's blocks are held, and its full ones shared, when `done` is ready. An event that failed drops them.
   void finish(event done);
 

@@ -1,0 +1,111 @@
+// A model whose next token is a hash of every KV byte that attention would read, with a price: so that a whole engine
+// runs in virtual time, takes what it would take, and answers wrong when one byte anywhere is wrong.
+#pragma once
+
+#include <cstring>
+#include <stdexcept>
+
+#include "cokv/engine/model.hpp"
+
+namespace cokv::test {
+
+struct toy_price {
+  duration layer = std::chrono::microseconds(100);  // of a step, each layer
+  duration token = std::chrono::microseconds(1);    // of each token, each layer
+};
+
+class toy_model final : public model, public std::enable_shared_from_this<toy_model> {
+ public:
+  static constexpr std::uint32_t layers = 4, vocab = 97;
+  static constexpr double flops_per_second = 989e12;  // of sim:h200: prices are told in these
+
+  explicit toy_model(toy_price price = {}, std::vector<token_id> eos = {}) : price_(price) {
+    config_.architecture = "toy";
+    config_.layers = layers;
+    config_.vocab = vocab;
+    config_.max_positions = 4096;
+    config_.eos = std::move(eos);
+    fingerprint_ = root_key("toy");
+  }
+
+  const model_config& config() const noexcept override { return config_; }
+  dtype compute_type() const noexcept override { return dtype::f32; }
+  const id256& fingerprint() const noexcept override { return fingerprint_; }
+  geometry kv_geometry(std::uint32_t block_tokens) const override {
+    return geometry::attention(layers, 1, 2, dtype::f32, block_tokens);  // 16 bytes a token and layer
+  }
+
+  error_code forward(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool& kv,
+                     stream& compute) override {
+    auto& g = kv.shape();
+    const auto memory = kv.memory();
+    const auto first = kv.offset(layer, 0), each = kv.offset(layer, 1) - first;
+    const auto tokens = g.block_tokens();
+    return compute.launch(
+        "layer " + std::to_string(layer),
+        [self = shared_from_this(), layer, step, memory, first, each, tokens] {
+          run(layer, *step, memory.data() + first, each, tokens);
+        },
+        {.flops = std::chrono::duration<double>(price_.layer + price_.token * static_cast<int>(step->rows())).count() *
+                  flops_per_second});
+  }
+
+  error_code finish(const std::shared_ptr<batch>& step, stream& compute) override {
+    return compute.launch("logits", [step] {
+      auto& hidden = *static_cast<std::vector<std::uint64_t>*>(step->scratch.get());
+      step->logits.assign(step->samples() * vocab, 0.f);
+      std::size_t row = 0, sample = 0;
+      for (auto& s : step->sequences) {
+        row += s.tokens.size();
+        if (s.sample) step->logits[sample++ * vocab + mix(hidden[row - 1], 7) % vocab] = 1;
+      }
+    });
+  }
+
+  static std::uint64_t mix(std::uint64_t a, std::uint64_t b) noexcept {
+    a = (a ^ b) * 0x9e3779b97f4a7c15ull;
+    a ^= a >> 29;
+    a *= 0xbf58476d1ce4e5b9ull;
+    return a ^ (a >> 32);
+  }
+
+ private:
+  static void run(std::uint32_t layer, batch& step, std::byte* segments, std::size_t each, std::uint32_t block_tokens) {
+    if (layer == 0) {
+      auto fresh = std::make_shared<std::vector<std::uint64_t>>();
+      for (auto& s : step.sequences)
+        for (std::size_t i = 0; i < s.tokens.size(); ++i)
+          fresh->push_back(mix(static_cast<std::uint64_t>(s.tokens[i]) + 1, s.start + i));
+      step.scratch = fresh;
+    }
+    auto& hidden = *static_cast<std::vector<std::uint64_t>*>(step.scratch.get());
+    // A token's two words, wherever its planes lie in the segment: both are in it, and nothing else.
+    auto at = [&](const batch_sequence& s, std::size_t position, std::size_t word) {
+      return segments + s.blocks.at(position / block_tokens) * each + (position % block_tokens) * 16 + word * 8;
+    };
+    std::size_t row = 0;
+    for (auto& s : step.sequences) {
+      std::uint64_t seen = layer;
+      for (std::size_t p = 0; p < s.start + s.tokens.size(); ++p) {
+        std::uint64_t kv[2];
+        if (p >= s.start) {
+          kv[0] = mix(hidden[row + p - s.start], 2 * layer + 1);
+          kv[1] = mix(kv[0], 3);
+          std::memcpy(at(s, p, 0), &kv[0], 8);
+          std::memcpy(at(s, p, 1), &kv[1], 8);
+        }
+        std::memcpy(&kv[0], at(s, p, 0), 8);
+        std::memcpy(&kv[1], at(s, p, 1), 8);
+        seen = mix(mix(seen, kv[0]), kv[1]);
+        if (p >= s.start) hidden[row + p - s.start] = mix(hidden[row + p - s.start], seen);
+      }
+      row += s.tokens.size();
+    }
+  }
+
+  toy_price price_;
+  model_config config_;
+  id256 fingerprint_;
+};
+
+}  // namespace cokv::test

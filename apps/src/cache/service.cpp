@@ -56,7 +56,7 @@ struct counted {
 }  // namespace
 
 service::service(store& s, std::vector<tier> tiers, service_options options)
-    : store_(s), tiers_(std::move(tiers)), options_(options), room_(s.get_executor(), options.room >> 10) {
+    : store_(s), tiers_(std::move(tiers)), options_(std::move(options)), room_(s.get_executor(), options_.room >> 10) {
   page_.add([this](http::scrape& page) { report(page); });
 }
 
@@ -84,6 +84,9 @@ void service::add_routes(http::server& server) {
   server.route(verb::get, "/v1/info", [this](exchange& x) -> awaitable<void> {
     co_await x.respond(status::ok, json_type, info(x.who().may(http::right::admin)));
   });
+  if (options_.events)
+    server.route(verb::get, "/v1/events", [this](exchange& x) { return follow(x); },
+                 {.any_of = right::read | right::admin, .query = {"namespace"}});
   page_.route(server);
   http::route_health(server);
 }
@@ -137,10 +140,14 @@ std::uint64_t service::max_segment() const {
   return std::min({options_.frames.max_segment, in_body, max_held()});
 }
 
+// Readers keep what they read from being given up. When a write has found no room they have to keep up for a while, so that
+// it finds some when it is tried again.
+bool service::pressed() const { return clock::of(store_.get_executor()).now() < pressed_until_; }
+
 service::held_room service::held_for(exchange& x, permit room, std::uint64_t bytes) {
   // It may outlive the exchange, in a context that is destroyed; the exchange may outlive it anyway.
   auto holding = std::make_shared<const bool>(true);
-  x.contend([this, held = std::weak_ptr(holding)] { return waiting_ != 0 && !held.expired(); }, bytes);
+  x.contend([this, held = std::weak_ptr(holding)] { return (waiting_ != 0 || pressed()) && !held.expired(); }, bytes);
   return {std::move(room), std::move(holding)};
 }
 
@@ -280,6 +287,9 @@ http::problem service::quota_or(http::problem p, const std::string& tenant, cons
 awaitable<service::upload> service::receive(exchange& x, namespace_id ns, write_options how, const block_key* only) {
   stream_parser parser(options_.frames);
   auto refused = co_await store_stream(x, parser, ns, std::move(how), only);
+  constexpr duration for_readers = std::chrono::seconds(30);
+  if (refused && refused->code == status::insufficient_storage)
+    pressed_until_ = clock::of(store_.get_executor()).now() + for_readers;
   const bool full = refused && refused->code == status::insufficient_storage && refused->reason != "quota_exceeded";
   if (full && !std::exchange(full_, true)) spdlog::warn("no room for more KV: writes are refused until there is");
   if (!refused && std::exchange(full_, false)) spdlog::info("there is room for KV again");

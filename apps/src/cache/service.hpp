@@ -6,7 +6,8 @@
 //     service.add_routes(server);
 //
 // Memory: uploads and downloads together hold at most `room` bytes beside what the store holds; who comes later waits,
-// and after `patience` is told 503. While somebody waits, those who hold room have to keep up (http::limits).
+// and after `patience` is told 503. While somebody waits, or a write has found the store full in the last 30 s, those who hold
+// room have to keep up (http::limits): what they read can't be given up meanwhile.
 #pragma once
 
 #include <functional>
@@ -14,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/event_log.hpp"
 #include "cache/problems.hpp"
 #include "cokv/kvstream/frame_stream.hpp"
 #include "cokv/kvstream/store.hpp"
@@ -28,6 +30,7 @@ struct service_options {
   std::uint64_t max_body = std::uint64_t{1} << 30;  // of one upload
   duration patience = std::chrono::seconds(10);
   frame_limits frames = {};
+  std::shared_ptr<event_log> events = {};  // what /v1/events tells; none: there is no such route
 };
 
 class service {
@@ -64,6 +67,7 @@ class service {
   // Refuses who may not use the namespace of the path.
   awaitable<void> within_namespace(http::exchange& x, awaitable<void> (service::*handler)(http::exchange&));
   awaitable<void> match(http::exchange& x);
+  awaitable<void> follow(http::exchange& x);
   awaitable<void> read(http::exchange& x);
   awaitable<void> write(http::exchange& x);
   awaitable<void> put(http::exchange& x);
@@ -72,6 +76,7 @@ class service {
 
   awaitable<boost::system::result<held_room, http::problem>> hold(http::exchange& for_whom, std::uint64_t bytes);
   held_room held_for(http::exchange& x, permit room, std::uint64_t bytes);
+  bool pressed() const;
   std::uint64_t max_held() const;     // bytes that one transfer may hold
   std::uint64_t max_segment() const;  // bytes of a segment that can be sent here
   awaitable<upload> receive(http::exchange& x, namespace_id ns, write_options how, const block_key* only);
@@ -87,10 +92,11 @@ class service {
   store& store_;
   std::vector<tier> tiers_;
   service_options options_;
-  semaphore room_;             // in KiB
-  std::size_t waiting_ = 0;    // for room
-  bool full_ = false;          // the last write found no room
-  std::uint64_t damaged_ = 0;  // uploads with a digest that does not match
+  semaphore room_;              // in KiB
+  std::size_t waiting_ = 0;     // for room
+  bool full_ = false;           // the last write found no room
+  time_point pressed_until_{};  // one found none not long ago
+  std::uint64_t damaged_ = 0;   // uploads with a digest that does not match
   std::uint64_t bytes_in_ = 0, bytes_out_ = 0;
   http::metrics page_;
 };

@@ -74,6 +74,16 @@ CLI::Option* add_real(CLI::App& app, std::string flag, std::optional<float>& int
   return app.add_option_function<std::string>(flag, parse, std::move(help))->type_name("X");
 }
 
+void add_tls(CLI::App& app, std::string& certificate_file, std::string& key_file) {
+  auto* certificate =
+      app.add_option("--tls-cert", certificate_file,
+                     "PEM file of the certificate, and of those that vouch for it: HTTPS alone is spoken. "
+                     "SIGHUP reads it again")
+          ->type_name("FILE");
+  auto* key = app.add_option("--tls-key", key_file, "PEM file of its key")->type_name("FILE")->needs(certificate);
+  certificate->needs(key);
+}
+
 void check_memory(std::string_view flag, std::uint64_t bytes) {
   const long pages = ::sysconf(_SC_PHYS_PAGES), page = ::sysconf(_SC_PAGESIZE);
   if (pages <= 0 || page <= 0) return;

@@ -52,6 +52,9 @@ CLI::Option* add_count(CLI::App& app, std::string flag, Into& into, std::uint64_
   return option;
 }
 
+// --tls-cert and --tls-key.
+void add_tls(CLI::App& app, std::string& certificate_file, std::string& key_file);
+
 // Refuses a size that no machine like this one has: config_error naming the flag.
 void check_memory(std::string_view flag, std::uint64_t bytes);
 

@@ -1,4 +1,5 @@
 #include <boost/asio/io_context.hpp>
+#include <random>
 
 #include "cache/service.hpp"
 #include "cli/cli.hpp"
@@ -21,6 +22,7 @@ struct cache_options {
   std::uint64_t disk = std::uint64_t{10} << 30;
   std::uint64_t room = std::uint64_t{256} << 20;
   std::string api_key_file;
+  std::string tls_certificate, tls_key;
 };
 
 http::api_keys load_keys(const cache_options& o) {
@@ -35,11 +37,15 @@ awaitable<void> run_cache(const cache_options& o, streams io) {
   const auto ex = co_await asio::this_coro::executor;
   http::server_options web;
   web.keys = load_keys(o);
+  web.tls = http::load_tls(o.tls_certificate, o.tls_key);
   const auto quotas = web.keys.memory();
+  std::random_device seed;
+  const auto events = std::make_shared<cache::event_log>((std::uint64_t{seed()} << 32) | seed());
   // A layer may be computed for longer than any network is slow.
   web.limit.stall = std::chrono::seconds(60);
 
-  std::unique_ptr<store> blocks = std::make_unique<memory_store>(ex, memory_store_options{o.memory, quotas});
+  std::unique_ptr<store> blocks =
+      std::make_unique<memory_store>(ex, memory_store_options{o.memory, quotas, events->of("memory")});
   auto& memory = static_cast<memory_store&>(*blocks);
   std::vector<cache::service::tier> tiers{{"memory", blocks.get()}};
   if (!o.directory.empty()) {
@@ -48,13 +54,15 @@ awaitable<void> run_cache(const cache_options& o, streams io) {
     tiers.push_back({"disk", disk->get()});
     blocks = std::make_unique<tiered_store>(std::move(blocks), std::move(*disk));
   }
-  cache::service service(*blocks, std::move(tiers), {.room = o.room});
+  cache::service service(*blocks, std::move(tiers), {.room = o.room, .events = events});
   web.observe = service.observer();
   http::server server(ex, std::move(web));
   service.add_routes(server);
   server.listen(o.listen);
   const auto reload = [&] {
     auto keys = load_keys(o);
+    auto tls = http::load_tls(o.tls_certificate, o.tls_key);
+    server.set_tls(std::move(tls));
     memory.set_quotas(keys.memory());
     server.set_keys(std::move(keys));
   };
@@ -86,6 +94,7 @@ void add_cache(CLI::App& app, action& chosen) {
                    "Keys that may use the server, one a line, with their rights and quotas; none: everyone may. "
                    "SIGHUP reads it again")
       ->type_name("FILE");
+  add_tls(*command, options->tls_certificate, options->tls_key);
   command->footer("A SIZE is bytes or has a unit: 512MiB, 4GiB, 1.5GB.");
   command->callback([options, &chosen] {
     const std::pair<const char*, std::uint64_t> sizes[] = {

@@ -15,6 +15,7 @@ void add_serve(CLI::App& app, action& chosen) {
   c->add_option("--api-key-file", o->api_key_file,
                 "Keys that may use the server, one a line; none: everyone may. SIGHUP reads it again")
       ->type_name("FILE");
+  add_tls(*c, o->tls_certificate, o->tls_key);
   add_choice(*c, "--dtype", o->dtype, {"bf16", "f32"}, "What products and KV are computed in");
   add_device(*c, "--device", o->device);
   add_count(*c, "--threads", o->threads, 0, 1024, "Threads of the CPU device; 0: one a core");
@@ -38,6 +39,10 @@ void add_serve(CLI::App& app, action& chosen) {
            "A cache server (cokv cache), or several by comma that share blocks, or @FILE with one a line, which "
            "is read again on SIGHUP")
           ->type_name("http://HOST:PORT[,...]");
+  c->add_option("--kv-remote-ca", o->kv_remote_ca,
+                "Who may vouch for https:// in --kv-remote; the system's unless told")
+      ->type_name("FILE")
+      ->needs(remote);
   c->add_option("--kv-remote-key-file", o->kv_remote_key_file, "File whose first line is the key for --kv-remote")
       ->type_name("FILE")
       ->needs(remote);

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <boost/beast/http/rfc7230.hpp>
 
+#include "cokv/runtime/deadline.hpp"
+
 namespace cokv::http::detail {
 namespace {
 
@@ -53,7 +55,33 @@ connection::~connection() {
   server_->changed.try_send(true);
 }
 
+void connection::close() {
+  if (shaking_) shaking_->cancel();
+  wire_.stream.close();
+}
+
+// A client that is slow, or speaks no TLS, is none of the others' business: it is counted, and gone.
+awaitable<bool> connection::shake_hands() {
+  const auto peer = wire_.stream.peer();
+  result<byte_stream> secure = make_error_code(asio::error::operation_aborted);
+  ++server_->handshakes;
+  auto ended = co_await with(task_group{}, [&](task_group& scope) -> awaitable<void> {
+    shaking_ = &scope;
+    secure = co_await with_deadline(async_tls_accept(std::move(wire_.stream), server_->options.tls),
+                                    server_->options.limit.handshake);
+  });
+  shaking_ = nullptr;
+  --server_->handshakes;
+  server_->changed.try_send(true);
+  if (ended && secure) wire_.stream = std::move(*secure);
+  if (ended && secure) co_return true;
+  ++server_->failed_handshakes;
+  spdlog::debug("{}: {}", peer, (ended ? secure.error() : ended.error()).message());
+  co_return false;
+}
+
 awaitable<void> connection::run() {
+  if (server_->options.tls && !co_await shake_hands()) co_return;
   for (;;) {
     idle_ = true;
     since_ = clock::of(server_->ex).now();
@@ -105,7 +133,13 @@ std::optional<problem> connection::check_head(exchange::parser& parser, request_
     return problem{status::bad_request, "malformed request target", {}, "malformed_request"};
   if (const auto hosts = message.count(field::host); hosts > 1 || (head.version == 11 && hosts == 0))
     return problem{status::bad_request, "a request has one Host header", {}, "malformed_request"};
-  if (message.count(field::transfer_encoding) != 0 && !parser.chunked())
+  // Where another reader may see the end of the request elsewhere, it is none.
+  const auto lengths = message.count(field::content_length), codings = message.count(field::transfer_encoding);
+  const auto length = message[field::content_length];
+  const bool digits = std::all_of(length.begin(), length.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (!digits || lengths + codings > 1 || (codings != 0 && head.version == 10))
+    return problem{status::bad_request, "a request says once how long it is", {}, "malformed_request"};
+  if (codings != 0 && !beast::iequals(message[field::transfer_encoding], "chunked"))
     return problem{status::not_implemented, "the only transfer encoding spoken here is chunked"};
   if (auto coding = message[field::content_encoding]; !coding.empty() && !beast::iequals(coding, "identity"))
     return problem{status::unsupported_media_type, "request bodies are read without content encoding"};
@@ -160,7 +194,8 @@ awaitable<connection::next> connection::serve_one() {
     refused = check_head(parser, head);
   }
 
-  exchange x(wire_, server_->options.limit, parser, head, server_->now, read && !refused);
+  const bool sound = read && !refused;
+  exchange x(wire_, server_->options.limit, parser, head, server_->now, sound);
   auto found = refused ? decltype(server_->routes)::match{} : server_->routes.find(head.method, head.path);
   const bool open = found.target && (*found.target)->options.open;
   if (!refused && !open) {
@@ -206,7 +241,7 @@ awaitable<connection::next> connection::serve_one() {
   if (server_->options.observe) server_->options.observe(record);
   if (peer_gone_ || !x.finished()) co_return next::end;
   if (x.reusable()) co_return next::again;
-  co_return x.body_done() && read ? next::end : next::linger;
+  co_return x.body_done() && sound ? next::end : next::linger;
 }
 
 awaitable<void> connection::answer(exchange& x, const target& to) {

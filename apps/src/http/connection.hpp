@@ -15,15 +15,17 @@ class connection {
   awaitable<void> run();
 
   bool idle() const { return idle_ && wire_.stream.is_open(); }
-  bool closed() const { return !wire_.stream.is_open(); }
+  bool shaking_hands() const { return shaking_ != nullptr; }
+  bool closed() const { return !shaking_ && !wire_.stream.is_open(); }
   time_point idle_since() const { return since_; }
-  void close() { wire_.stream.close(); }
+  void close();
   // Ends the handler that runs, and has its client told. False: none runs.
   bool stop_handler();
 
  private:
   enum class next { again, end, linger };
 
+  awaitable<bool> shake_hands();
   awaitable<next> serve_one();
   awaitable<result<void>> read_head(exchange::parser& parser);
   std::optional<problem> check_head(exchange::parser& parser, request_head& head);
@@ -40,6 +42,7 @@ class connection {
   bool idle_ = true;
   bool peer_gone_ = false;
   task_group* handler_ = nullptr;
+  task_group* shaking_ = nullptr;  // while TLS is agreed on; the stream belongs to that meanwhile
   bool stopped_ = false;
   time_point since_;
 };

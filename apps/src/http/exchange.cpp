@@ -137,10 +137,13 @@ awaitable<result<std::size_t>> exchange::read_chunked(asio::mutable_buffer into)
     if (wire_.ahead.size() != 0) {
       const std::size_t used = parser_.put(wire_.ahead.data(), ec);
       wire_.ahead.consume(used);
+      around_chunks_ += used - (into.size() - body.size);
       if (ec && ec != beast::http::error::need_more && ec != beast::http::error::need_buffer)
         co_return make_error_code(errc::protocol);
     }
     const std::size_t got = into.size() - body.size;
+    // Sizes, extensions and trailers count for no body's limit: they may be as much as small chunks need.
+    if (around_chunks_ > skippable + 8 * (received_ + got)) co_return make_error_code(errc::too_large);
     if (parser_.is_done()) end_body();
     if (got != 0 || body_done_) co_return got;
     if (ec == beast::http::error::need_more || wire_.ahead.size() == 0)

@@ -67,6 +67,9 @@ class exchange {
   awaitable<error_code> finish();
   // What a started answer ends with when the server stops before it is complete: the last thing its client reads.
   void last_words(std::string bytes) { last_words_ = std::move(bytes); }
+  // The connection ends after this answer, since the server does or somebody waits for a place. Answers without an end
+  // of their own end then.
+  bool last_answer() const { return others_.last_answers; }
   bool started() const { return response_ != phase::none; }
   bool finished() const { return response_ == phase::done; }
   error_code body_error() const { return body_error_; }
@@ -110,6 +113,7 @@ class exchange {
   std::optional<std::uint64_t> length_;
   std::uint64_t body_limit_;
   std::uint64_t received_ = 0;
+  std::uint64_t around_chunks_ = 0;
   pace in_, out_, turn_;
   std::uint64_t turn_bytes_ = 0;
   std::function<bool()> others_wait_;

@@ -14,6 +14,9 @@ struct limits {
   std::size_t header_bytes = 16 << 10;  // request line and fields; beyond: 431
   std::uint64_t body_bytes = 1 << 20;   // where the route says nothing; beyond: 413
   std::size_t connections = 1024;       // beyond: the longest idle one is closed, else new ones wait to be accepted
+  // TLS: how long a handshake may take, and how many may be under way; beyond, one that took a second is given up.
+  duration handshake = std::chrono::seconds(10);
+  std::size_t handshakes = 128;
   duration idle = std::chrono::seconds(75);    // between requests
   duration header = std::chrono::seconds(10);  // from a request's first byte to its last header byte; beyond: 408
   duration stall = std::chrono::seconds(30);   // a body of which no byte moves, either way; beyond: 408

@@ -14,7 +14,7 @@ awaitable<void> serve_until_signalled(server& s, std::string_view name, std::ost
   auto ex = co_await asio::this_coro::executor;
   asio::signal_set signals(ex, SIGINT, SIGTERM), hangups(ex, SIGHUP);  // before the line that tells others to go ahead
   const auto at = s.local_endpoint();
-  out << name << ": listening on http://" << at.to_string() << std::endl;
+  out << name << ": listening on " << (s.secure() ? "https://" : "http://") << at.to_string() << std::endl;
 
   auto ended = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn([&]() -> awaitable<void> {
@@ -40,6 +40,16 @@ awaitable<void> serve_until_signalled(server& s, std::string_view name, std::ost
   });
   if (!ended && ended.error() != asio::error::operation_aborted)
     throw boost::system::system_error(ended.error(), std::string(name));
+}
+
+tls_context load_tls(const std::string& certificate_file, const std::string& key_file) {
+  if (certificate_file.empty() && key_file.empty()) return {};
+  if (certificate_file.empty() || key_file.empty()) throw config_error("--tls-cert and --tls-key go together");
+  try {
+    return tls_context::server(certificate_file, key_file);
+  } catch (const config_error& e) {
+    throw config_error("--tls-cert, --tls-key: " + std::string(e.what()));
+  }
 }
 
 }  // namespace cokv::http

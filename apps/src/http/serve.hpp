@@ -12,9 +12,12 @@
 
 namespace cokv::http {
 
-// Prints "NAME: listening on http://HOST:PORT". Runs on a real context. SIGHUP calls `reload`, which may throw
+// Prints "NAME: listening on http://HOST:PORT" (https:// with TLS). Runs on a real context. SIGHUP calls `reload`, which may throw
 // config_error: that is logged, and what was read before goes on. Without one SIGHUP does nothing.
 awaitable<void> serve_until_signalled(server& s, std::string_view name, std::ostream& out,
                                       duration grace = std::chrono::seconds(30), std::function<void()> reload = {});
+
+// What --tls-cert and --tls-key name; empty, without TLS, where neither does. config_error names the flag.
+tls_context load_tls(const std::string& certificate_file, const std::string& key_file);
 
 }  // namespace cokv::http

@@ -20,7 +20,7 @@ std::optional<time_point> make_place(detail::server_state& s) {
   detail::connection* longest = nullptr;
   for (auto* c : s.connections) {
     if (c->closed()) return std::nullopt;  // it goes, and a place with it
-    if (c->idle() && (!longest || c->idle_since() < longest->idle_since())) longest = c;
+    if ((c->idle() || c->shaking_hands()) && (!longest || c->idle_since() < longest->idle_since())) longest = c;
   }
   if (!longest) return std::nullopt;
   if (now < longest->idle_since() + spare_idle) return longest->idle_since() + spare_idle;
@@ -42,6 +42,19 @@ awaitable<void> place_for_one(state_ptr s) {
   s->now = {.last_answers = s->draining};
 }
 
+// The longest handshake makes way for another once it has had a second.
+awaitable<void> place_for_a_handshake(state_ptr s) {
+  constexpr duration had = std::chrono::seconds(1);
+  while (s->options.tls && s->handshakes >= s->options.limit.handshakes && !s->draining) {
+    detail::connection* longest = nullptr;
+    for (auto* c : s->connections)
+      if (c->shaking_hands() && (!longest || c->idle_since() < longest->idle_since())) longest = c;
+    const auto until = longest ? longest->idle_since() + had : time_point::max();
+    if (longest && clock::of(s->ex).now() >= until) longest->close();
+    co_await changed_or(*s, longest && clock::of(s->ex).now() >= until ? time_point::max() : until);
+  }
+}
+
 awaitable<void> accept(state_ptr s, task_group& group) {
   while (!s->draining) {
     auto [ec, stream] = co_await s->accepting.async_accept(asio::as_tuple(asio::deferred));
@@ -52,6 +65,7 @@ awaitable<void> accept(state_ptr s, task_group& group) {
       continue;
     }
     co_await place_for_one(s);
+    co_await place_for_a_handshake(s);
     auto made = std::make_unique<detail::connection>(s, std::move(stream));
     group.spawn([c = std::move(made)] { return c->run(); });
   }
@@ -102,7 +116,7 @@ void server::drain(duration grace) {
   if (!std::exchange(state_->draining, true)) {
     state_->accepting.close();
     for (auto* c : state_->connections)
-      if (c->idle()) c->close();
+      if (c->idle() || c->shaking_hands()) c->close();
   }
   state_->changed.try_send(true);
 }

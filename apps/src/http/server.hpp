@@ -18,6 +18,7 @@
 #include <memory>
 
 #include "cokv/runtime/channel.hpp"
+#include "cokv/runtime/tls.hpp"
 #include "cokv/runtime/with.hpp"
 #include "http/api_keys.hpp"
 #include "http/exchange.hpp"
@@ -48,6 +49,7 @@ struct served {
 struct server_options {
   limits limit = {};
   api_keys keys = {};
+  tls_context tls = {};  // empty: plain HTTP
   std::function<void(const served&)> observe = {};
 };
 
@@ -71,6 +73,8 @@ struct server_state {
   listener accepting;
   std::list<connection*> connections;
   std::size_t running = 0;
+  std::size_t handshakes = 0;
+  std::uint64_t failed_handshakes = 0;
   bool draining = false;
   pressure now;
   time_point drain_until{};
@@ -87,6 +91,11 @@ class server {
 
   // Who may do what, from the next request on, also on connections that are open.
   void set_keys(api_keys keys) { state_->options.keys = std::move(keys); }
+
+  // The certificate that new connections are shown.
+  void set_tls(tls_context tls) { state_->options.tls = std::move(tls); }
+  bool secure() const { return bool(state_->options.tls); }
+  std::uint64_t failed_handshakes() const { return state_->failed_handshakes; }
 
   // Binds now. config_error when it can't, naming the address; `flag` starts that line.
   void listen(const endpoint& at, std::string_view flag = "--listen");

@@ -13,6 +13,7 @@ struct options {
   std::string name;   // in requests; empty: the folder's name
   endpoint listen{"127.0.0.1", 8000};
   std::string api_key_file;
+  std::string tls_certificate, tls_key;  // PEM files; empty: plain HTTP
   std::string dtype = "bf16";
   std::string device = "cpu";
   int threads = 0;              // of the CPU device; 0: all
@@ -30,6 +31,7 @@ struct options {
   std::string kv_policy = "auto";  // or always
   std::string kv_remote;           // URLs of caches by comma, or "@FILE", one a line there; empty: no such tier
   std::string kv_remote_key_file;
+  std::string kv_remote_ca;  // PEM; empty: whom the system trusts
   std::string trace;         // a file; empty: none is written
   std::uint32_t grace = 30;  // seconds that requests in flight have to finish at the end
 };

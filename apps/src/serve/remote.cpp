@@ -63,6 +63,7 @@ std::shared_ptr<remote> remote::open(const asio::any_io_executor& ex, const opti
 
 remote::remote(const asio::any_io_executor& ex, const options& o) : ex_(ex), named_(o.kv_remote) {
   if (!o.kv_remote_key_file.empty()) api_key_ = key_in(o.kv_remote_key_file);
+  ca_file_ = o.kv_remote_ca;
   const auto urls = node_urls(named_);
   if (!named_.starts_with('@') && urls.size() == 1) {
     blocks_ = make(urls.front());
@@ -79,6 +80,7 @@ remote::remote(const asio::any_io_executor& ex, const options& o) : ex_(ex), nam
 std::shared_ptr<store> remote::make(const std::string& url) const {
   http_store_options to;
   to.api_key = api_key_;
+  to.ca_file = ca_file_;
   return std::make_shared<http_store>(ex_, url, to);
 }
 

@@ -39,6 +39,7 @@ class remote {
   asio::any_io_executor ex_;
   std::string named_;  // by the flag
   std::string api_key_;
+  std::string ca_file_;
   std::shared_ptr<cluster_store> nodes_;
   std::shared_ptr<store> blocks_;
 };

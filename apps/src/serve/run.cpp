@@ -99,6 +99,7 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   http::metrics page;
   http::server_options how;
   if (!o.api_key_file.empty()) how.keys = http::api_keys::load(o.api_key_file);
+  how.tls = http::load_tls(o.tls_certificate, o.tls_key);
   how.observe = page.observer();
   http::server server(ex, std::move(how));
   server.listen(o.listen);  // before the model is read: a port in use is told at once
@@ -131,8 +132,10 @@ awaitable<void> serve(const options& o, std::ostream& out) {
 
   const auto grace = std::chrono::seconds(o.grace);
   const auto reload = [&] {
-    if (opened.remote) opened.remote->reload();
+    auto tls = http::load_tls(o.tls_certificate, o.tls_key);
     if (!o.api_key_file.empty()) server.set_keys(http::api_keys::load(o.api_key_file));
+    if (opened.remote) opened.remote->reload();
+    server.set_tls(std::move(tls));
   };
   co_await http::serve_until_signalled(server, "cokv serve", out, grace, reload);
   if (auto drained = co_await with_deadline(runs.async_drain(), grace); !drained)

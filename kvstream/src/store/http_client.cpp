@@ -206,10 +206,12 @@ void http_lease::end(bool reusable) {
   client_.reset();
 }
 
-http_client::http_client(asio::any_io_executor ex, http_url at, std::string api_key, http_client_options options)
+http_client::http_client(asio::any_io_executor ex, http_url at, std::string api_key, http_client_options options,
+                         tls_context tls)
     : ex_(std::move(ex)),
       at_(std::move(at)),
       api_key_(std::move(api_key)),
+      tls_(std::move(tls)),
       options_(options),
       slots_(ex_, options_.max_connections) {}
 
@@ -245,6 +247,8 @@ awaitable<result<http_lease>> http_client::acquire(bool fresh) {
   auto& time = clock::of(ex_);
   if (time.now() < down_until_) co_return errc::unavailable;
   auto stream = co_await with_deadline(network::of(ex_).async_connect({at_.host, at_.port}), options_.connect);
+  if (stream && tls_)
+    stream = co_await with_deadline(async_tls_connect(std::move(*stream), tls_, at_.host), options_.connect);
   if (!stream) {
     if (stream.error() != asio::error::operation_aborted) {
       back_off_ = std::clamp(back_off_ * 2, options_.back_off_min, options_.back_off_max);

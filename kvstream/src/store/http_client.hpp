@@ -23,17 +23,18 @@
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/net.hpp"
 #include "cokv/runtime/semaphore.hpp"
+#include "cokv/runtime/tls.hpp"
 #include "store/http_url.hpp"
 
 namespace cokv::detail {
 
 struct http_client_options {
-  std::size_t max_connections = 8;                        // further exchanges wait for one of these
-  std::size_t max_waiting = 1024;                         // and beyond so many that wait, fail with errc::queue_full
-  duration connect = std::chrono::seconds(1);             // for a free connection, and then for the peer to accept
-  duration first_byte = std::chrono::seconds(5);          // from the request's last byte to the answer's first
-  duration idle = std::chrono::seconds(5);                // without a byte moved, while bytes are owed
-  duration keep_alive = std::chrono::seconds(20);         // an unused connection is closed after so long
+  std::size_t max_connections = 8;                 // further exchanges wait for one of these
+  std::size_t max_waiting = 1024;                  // and beyond so many that wait, fail with errc::queue_full
+  duration connect = std::chrono::seconds(1);      // for a free connection, then for the peer to accept, then for TLS
+  duration first_byte = std::chrono::seconds(5);   // from the request's last byte to the answer's first
+  duration idle = std::chrono::seconds(5);         // without a byte moved, while bytes are owed
+  duration keep_alive = std::chrono::seconds(20);  // an unused connection is closed after so long
   duration back_off_min = std::chrono::milliseconds(50);  // after a failed connect no other is tried for so long,
   duration back_off_max = std::chrono::seconds(5);        // doubled by each further failure up to this
 };
@@ -150,7 +151,9 @@ struct http_request {
 
 class http_client : public std::enable_shared_from_this<http_client> {
  public:
-  http_client(asio::any_io_executor ex, http_url at, std::string api_key, http_client_options options);
+  // `tls`: as whom to connect to https; empty where the URL is not that.
+  http_client(asio::any_io_executor ex, http_url at, std::string api_key, http_client_options options,
+              tls_context tls = {});
   ~http_client();
 
   // Sends the request and reads the head of the answer. A request that a kept connection did not answer with a single
@@ -177,6 +180,7 @@ class http_client : public std::enable_shared_from_this<http_client> {
   asio::any_io_executor ex_;
   http_url at_;
   std::string api_key_;
+  tls_context tls_;
   http_client_options options_;
   semaphore slots_;                                    // one a lent connection
   std::deque<std::unique_ptr<http_connection>> idle_;  // the latest used at the back

@@ -51,9 +51,12 @@ http_store::http_store(asio::any_io_executor ex, std::string_view url, http_stor
   auto at = detail::parse_http_url(url);
   if (!at)
     throw config_error("remote cache " + std::string(url) + ": " +
-                       (at.error() == errc::unsupported ? "only http:// is supported" : "not http://HOST:PORT"));
+                       (at.error() == errc::unsupported ? "only http:// and https:// are supported"
+                                                        : "not http://HOST:PORT or https://HOST:PORT"));
   for (const unsigned char c : options.api_key)
     if (c < 0x21 || c > 0x7e) throw config_error("remote cache: the API key holds a character that can't be sent");
+  tls_context tls;
+  if (at->secure) tls = tls_context::client({.ca_file = options.ca_file});
   state_->max_blocks = options.max_blocks;
   state_->client = std::make_shared<http_client>(ex, std::move(*at), options.api_key,
                                                  detail::http_client_options{.max_connections = options.max_connections,
@@ -62,7 +65,8 @@ http_store::http_store(asio::any_io_executor ex, std::string_view url, http_stor
                                                                              .idle = options.idle,
                                                                              .keep_alive = options.keep_alive,
                                                                              .back_off_min = options.back_off_min,
-                                                                             .back_off_max = options.back_off_max});
+                                                                             .back_off_max = options.back_off_max},
+                                                 std::move(tls));
   state_->counters.kind = "http";
 }
 

@@ -10,7 +10,7 @@ namespace cokv::detail {
 
 std::string http_url::authority() const {
   std::string out = host.find(':') == std::string::npos ? host : '[' + host + ']';
-  if (port != 80) out += ':' + std::to_string(port);
+  if (port != (secure ? 443 : 80)) out += ':' + std::to_string(port);
   return out;
 }
 
@@ -18,11 +18,14 @@ result<http_url> parse_http_url(std::string_view text) {
   if (text.find("://") == text.npos) return errc::invalid_argument;  // "cache:9009" is a URL of scheme "cache"
   const auto url = boost::urls::parse_uri(boost::urls::string_view(text.data(), text.size()));
   if (!url) return errc::invalid_argument;
-  if (url->scheme_id() != boost::urls::scheme::http) return errc::unsupported;
+  const bool secure = url->scheme_id() == boost::urls::scheme::https;
+  if (!secure && url->scheme_id() != boost::urls::scheme::http) return errc::unsupported;
   if (!url->has_authority() || url->has_userinfo() || url->has_query() || url->has_fragment())
     return errc::invalid_argument;
   if (!url->encoded_path().empty() && url->encoded_path() != "/") return errc::invalid_argument;
   http_url out;
+  out.secure = secure;
+  if (secure) out.port = 443;
   switch (url->host_type()) {
     case boost::urls::host_type::ipv4:
     case boost::urls::host_type::ipv6: {

@@ -1,4 +1,4 @@
-// Where a remote cache is: `http://host:port`, nothing behind it. What a person may have typed is told apart from what
+// Where a remote cache is: `http://host:port` or `https://host:port`, nothing behind it. What a person may have typed is told apart from what
 // this build cannot serve, so that a command line can say which.
 //
 //     auto at = parse_http_url("http://127.0.0.1:9009");   // at->host == "127.0.0.1", at->port == 9009
@@ -14,9 +14,10 @@ namespace cokv::detail {
 
 struct http_url {
   std::string host;         // a name, an IPv4 address, or an IPv6 address without its brackets
-  std::uint16_t port = 80;  // never 0
+  std::uint16_t port = 80;  // never 0; of https 443 unless told
+  bool secure = false;
 
-  std::string authority() const;  // as a Host field wants it: brackets around IPv6, the port unless it is 80
+  std::string authority() const;  // as a Host field wants it: brackets around IPv6, the port unless it is the scheme's
 };
 
 // errc::invalid_argument: not a URL, or one with a path, query, fragment or user. errc::unsupported: another scheme.

@@ -48,7 +48,7 @@ buffer segment_of(const std::shared_ptr<block>& b, std::uint32_t layer) {
 }  // namespace
 
 struct memory_store::state {
-  explicit state(const memory_store_options& o) : order(o.limit_bytes, o.quotas) {}
+  explicit state(const memory_store_options& o) : order(o.limit_bytes, o.quotas), on_change(o.on_change) {}
 
   std::shared_ptr<block> find(const stored_id& id) const {
     auto b = blocks.find(id);
@@ -57,7 +57,11 @@ struct memory_store::state {
 
   void drop(const stored_id& id) {
     order.erase(id);
-    blocks.erase(id);
+    if (blocks.erase(id) != 0) tell(store_change::kind::removed, id);
+  }
+
+  void tell(store_change::kind what, const stored_id& id) const {
+    if (on_change) on_change({what, id.ns, {id.key}});
   }
 
   bool make_room(const detail::tenant_order::account& who, std::uint64_t bytes) {
@@ -66,12 +70,14 @@ struct memory_store::state {
     return order.make_room(who, bytes, [this](const stored_id& id) {
       blocks.erase(id);
       ++counters.evicted_blocks;
+      tell(store_change::kind::removed, id);
     });
   }
 
   std::unordered_map<stored_id, std::shared_ptr<block>, detail::stored_id_hash> blocks;
   detail::tenant_order order;
   store_info counters;
+  change_handler on_change;
 };
 
 namespace {
@@ -161,6 +167,7 @@ class memory_writer final : public block_writer {
     if (std::find(written_.begin(), written_.end(), false) != written_.end()) return errc::invalid_argument;
     done_ = true;
     // From the last: of blocks that came together, those at the end of the prefix are given up first.
+    store_change shown{store_change::kind::stored, ns_, {}};
     for (auto i = keys_.size(); i-- > 0;) {
       stored_id id{ns_, keys_[i]};
       if (!blocks_[i] || (!force_ && state_->find(id))) continue;
@@ -169,8 +176,11 @@ class memory_writer final : public block_writer {
       state_->counters.written_bytes += layout_->bytes();
       state_->blocks.emplace(id, std::move(blocks_[i]));
       state_->order.insert(id, layout_->bytes(), account_);
+      shown.keys.push_back(keys_[i]);
     }
     blocks_.clear();
+    std::reverse(shown.keys.begin(), shown.keys.end());
+    if (state_->on_change && !shown.keys.empty()) state_->on_change(shown);
     return {};
   }
 
@@ -268,7 +278,8 @@ memory_store::memory_store(asio::any_io_executor ex, memory_store_options option
   if (options.limit_bytes == 0) throw config_error("memory store: limit is 0 bytes");
 }
 
-memory_store::~memory_store() = default;
+// What its readers and writers keep alive tells nobody any more.
+memory_store::~memory_store() { state_->on_change = nullptr; }
 
 store_info memory_store::info() const {
   auto out = state_->counters;

@@ -49,7 +49,7 @@ TEST_CASE("http store: a match that refreshes keeps what it found from being giv
 
 TEST_CASE("http store: a URL that is none is a config error that names it") {
   asio::io_context ctx(1);
-  for (const char* url : {"127.0.0.1:80", "https://x", "http://x/y", ""}) {
+  for (const char* url : {"127.0.0.1:80", "ftp://x", "https://x/y", "http://x/y", ""}) {
     CAPTURE(url);
     CHECK_THROWS_AS(http_store(ctx.get_executor(), url), config_error);
   }

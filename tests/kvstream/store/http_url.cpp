@@ -17,6 +17,9 @@ TEST_CASE("a cache URL is a scheme, a host and a port") {
       {"http://cache", "cache", 80, "cache"},
       {"HTTP://cache:80", "cache", 80, "cache"},
       {"http://[::1]:7", "::1", 7, "[::1]:7"},
+      {"https://cache", "cache", 443, "cache"},
+      {"https://cache:80", "cache", 80, "cache:80"},
+      {"https://cache:443", "cache", 443, "cache"},
   };
   for (const auto& row : table) {
     CAPTURE(row.text);
@@ -25,6 +28,7 @@ TEST_CASE("a cache URL is a scheme, a host and a port") {
     CHECK(url->host == row.host);
     CHECK(url->port == row.port);
     CHECK(url->authority() == row.authority);
+    CHECK(url->secure == std::string_view(row.text).starts_with("https"));
   }
 }
 
@@ -40,6 +44,6 @@ TEST_CASE("what is not a cache URL is refused, another scheme by its own error")
     REQUIRE(!url);
     CHECK(url.error() == errc::invalid_argument);
   }
-  CHECK(parse_http_url("https://cache:9009").error() == errc::unsupported);
+  CHECK(parse_http_url("ftp://cache:9009").error() == errc::unsupported);
   CHECK(parse_http_url("redis://cache:9009").error() == errc::unsupported);
 }

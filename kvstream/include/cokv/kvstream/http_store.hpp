@@ -7,7 +7,8 @@
 //     auto reader = co_await remote.async_open_read(ns, g.layout(), keys);      // one round trip; then bytes
 //
 // The table of operations is store.hpp's. Errors beside those: errc::deadline, errc::protocol (what came was no answer
-// of a cache), errc::permission_denied (the API key), errc::queue_full, and the system's (connection_refused, ...).
+// of a cache), errc::permission_denied (the API key), errc::queue_full, the system's (connection_refused, ...), and of https:// those
+// of TLS (tls_category), each with its own words.
 // After a connection was refused, operations fail with errc::unavailable at once, until the back-off is over. A writer
 // or a reader holds one connection until it is spent or destroyed; a cancelled or failed one closes it, and the server
 // then shows nothing of what it had received.
@@ -29,6 +30,7 @@ struct http_remote;
 
 struct http_store_options {
   std::string api_key;                             // sent as "Authorization: Bearer ..."; empty: none
+  std::string ca_file;                             // PEM: who may vouch for an https:// server; empty: the system's
   std::size_t max_connections = 16;                // operations beyond wait for one, at most `connect`
   std::size_t max_blocks = 65536;                  // in one writer or reader; beyond: errc::too_large
   duration connect = std::chrono::seconds(1);      // until the server accepts
@@ -41,7 +43,7 @@ struct http_store_options {
 
 class http_store final : public store {
  public:
-  // Connects when first used. Throws config_error when the URL is not http://HOST[:PORT] or the key can't be sent.
+  // Connects when first used. Throws config_error when the URL is not http(s)://HOST[:PORT], ca_file can't be used or the key can't be sent.
   http_store(asio::any_io_executor ex, std::string_view url, http_store_options options = {});
   // Closes the connections: operations under way complete with an error, writers and readers fail.
   ~http_store() override;

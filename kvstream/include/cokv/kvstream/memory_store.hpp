@@ -19,6 +19,7 @@ struct memory_store_options {
   // limit; those without a quota are entitled to what is left. Who has more gives up blocks for others first, and nobody
   // who has not loses any to them.
   tenant_quotas quotas = {};
+  change_handler on_change = {};  // called from within the store, which it must not use
 };
 
 // async_open_write reserves room for all its blocks: errc::too_large when they could never fit, errc::store_full when

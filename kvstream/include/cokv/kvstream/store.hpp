@@ -33,6 +33,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -55,6 +56,16 @@ struct tenant_info {
   std::uint64_t used_bytes = 0;
   std::uint64_t quota_bytes = 0;  // 0: none
 };
+
+// Blocks that became visible, or are not there any more, for whoever follows a store. Told once for each key in the order
+// in which it happened; a block that is replaced is removed and stored.
+struct store_change {
+  enum class kind { stored, removed };
+  kind what;
+  namespace_id ns;
+  std::vector<block_key> keys;
+};
+using change_handler = std::function<void(const store_change&)>;
 
 // What a store is and has done. Counters start at 0 with the object.
 struct store_info {

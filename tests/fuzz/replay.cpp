@@ -54,6 +54,12 @@ TEST_CASE("fuzz: link frames of the corpus are read the same however they are cu
           "link: no places", "link: answers", "link: no answers"});
 }
 
+TEST_CASE("fuzz: requests of the corpus are answered the same however they are cut") {
+  replay("http", fuzz::http,
+         {"http: answered", "http: asked to go on", "http: unknown key", "http: no route", "http: too slow",
+          "http: body too large", "http: header too large", "http: refused"});
+}
+
 TEST_CASE("fuzz: texts of the corpus are written as they were read") {
   replay("text", fuzz::text,
          {"text: topology", "text: topology with starts", "text: no topology", "text: element type", "text: id",

@@ -190,6 +190,28 @@ void texts() {
   save("text", "id", "00112233445566778899aabbccddeeffFFEEDDCCBBAA99887766554433221100");
 }
 
+void requests() {
+  const std::string post = "POST /echo HTTP/1.1\r\nHost: x\r\n", key = "Authorization: Bearer k\r\n";
+  const std::pair<const char*, std::string> all[] = {
+      {"get", "GET /hello/world:now?q=1 HTTP/1.1\r\nHost: x\r\n\r\n"},
+      {"pipelined",
+       "GET /open HTTP/1.1\r\nHost: x\r\n\r\nHEAD /open HTTP/1.1\r\nHost: x\r\n\r\nGET /no HTTP/1.1\r\nHost: "
+       "x\r\n\r\n"},
+      {"old", "GET /open HTTP/1.0\r\n\r\n"},
+      {"post", post + "Content-Length: 4\r\n\r\nbody"},
+      {"key", post + key + "Content-Length: 4\r\n\r\nbody"},
+      {"chunked", post + "Transfer-Encoding: chunked\r\n\r\n4;a=b\r\nbody\r\n1\r\nx\r\n0\r\nA: b\r\n\r\n"},
+      {"expects", post + "Expect: 100-continue\r\nContent-Length: 4\r\n\r\n"},
+      {"large", post + "Content-Length: 600\r\n\r\n"},
+      {"header", "GET /open HTTP/1.1\r\nHost: x\r\nA: " + std::string(1100, 'a') + "\r\n\r\n"},
+      {"slow", "GET /open HTTP/1.1\r\nHo"},
+      {"both", post + "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"},
+      {"target", "GET http://x/open?a=%20&b#c HTTP/1.1\r\nHost: x\r\n\r\n"},
+  };
+  for (const auto& [name, text] : all)
+    for (const char how : {0, 1}) save("http", name + std::to_string(how), std::string{0, how, 1, 2} + text);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -198,5 +220,6 @@ int main(int argc, char** argv) {
   streams("frame");
   streams("stream");
   links();
+  requests();
   texts();
 }

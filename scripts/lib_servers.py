@@ -18,7 +18,7 @@ class Server:
         self.process = subprocess.Popen([binary, *map(str, arguments), "--listen", "127.0.0.1:0"],
                                         stdout=subprocess.PIPE, stderr=log, text=True)
         for line in self.process.stdout:
-            if found := re.search(r"listening on (http://127\.0\.0\.1:(\d+))", line):
+            if found := re.search(r"listening on (https?://127\.0\.0\.1:(\d+))", line):
                 self.url, self.port = found[1], int(found[2])
                 return
         raise SystemExit(f"{binary} {' '.join(map(str, arguments))}: exited with {self.process.wait()} before it listened")

@@ -218,6 +218,39 @@ def pager(figures):
     return figure
 
 
+def transfer_in(figures):
+    rows = figures["rows"]
+    figure, axis = plt.subplots(figsize=(5, 3.4))
+    rates = [r["hit_rate"] for r in rows]
+    axis.plot(rates, [r["first_requests_s"] for r in rows], "o-", label="the first time")
+    axis.plot(rates, [r["second_requests_s"] for r in rows], "o-", label="found behind an empty device")
+    axis.axhline(0.9 * rows[-1]["second_requests_s"], **TARGET)
+    axis.set_ylim(bottom=0)
+    axis.set_xlabel("of each prompt, asked before")
+    axis.set_ylabel("requests a second")
+    axis.set_title(figures["model"])
+    axis.legend(fontsize=8)
+    figure.tight_layout()
+    return figure
+
+
+def transfer_out(figures):
+    rows = figures["rows"]
+    figure, axis = plt.subplots(figsize=(5, 3.4))
+    for cache in ("on", "off"):
+        for way in ("sync", "async"):
+            mine = [r for r in rows if (r["device_cache"], r["scheduling"]) == (cache, way)]
+            axis.plot([r["budget"] for r in mine], [r["ratio"] for r in mine], "o-", label=f"{way}, device cache {cache}")
+    axis.axhline(0.98, **TARGET)
+    axis.set_xscale("log", base=2)
+    axis.set_xlabel("tokens of a step at most")
+    axis.set_ylabel("throughput, of not sending")
+    axis.set_title(figures["model"])
+    axis.legend(fontsize=8)
+    figure.tight_layout()
+    return figure
+
+
 def ways(rows):
     figure, axis = plt.subplots(figsize=(9, 0.8 + 0.32 * len(rows)))
     at = range(len(rows))
@@ -236,7 +269,8 @@ def ways(rows):
 
 def draw(figures):
     if isinstance(figures, dict):
-        return {"ablation": ablation, "overhead": overhead, "p2p": p2p, "pager": pager}.get(figures.get("bench"), lambda _: None)(figures)
+        return {"ablation": ablation, "overhead": overhead, "p2p": p2p, "pager": pager,
+                "transfer_in": transfer_in, "transfer_out": transfer_out}.get(figures.get("bench"), lambda _: None)(figures)
     for key, of in (("link_gb_s", links), ("packed_gb_s", gather), ("ratio", ways)):
         if figures and key in figures[0]:
             return of(figures)

@@ -1,0 +1,86 @@
+#!/usr/bin/env python3
+"""Long prompts, round after round, and after a restart: what does the KV that was computed before save?
+
+usage: bench/long_prefill.py COKV [--model DIR] [--tokens 1900] [--prompts 10] [--outputs 2,8,32] [--rounds 3] [--dtype bf16] [--json FILE]
+
+For each length of the answers: a server computes the prompts (round 1) and finds them on the device (the other rounds); it is
+stopped; a new one, whose device is empty, is asked the same, so that their KV comes from the remote cache, or from the disk.
+Requests a second, one after the other. The bound of TTFT after the restart: 1.3 times the bytes that came over the raw rate of a
+loopback socket plus one step.
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from restart import ROOT, machine, prompts, raw_loopback  # noqa: E402
+from lib_servers import WARM_UP, Server, complete, metric  # noqa: E402
+
+
+def round_of(server, texts, output):
+    answers = [complete(server.port, text, output) for text in texts]
+    steps = [b - a for answer in answers for a, b in zip(answer["arrivals"], answer["arrivals"][1:])]
+    return {"requests_s": len(texts) / sum(answer["total"] for answer in answers),
+            "ttft_ms": statistics.median(answer["ttft"] for answer in answers) * 1e3,
+            "step_ms": statistics.median(steps) * 1e3 if steps else 0,
+            "texts": [answer["text"] for answer in answers]}
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("cokv")
+    options.add_argument("--model", default=os.path.join(ROOT, "models/tiny-kjv"))
+    options.add_argument("--tokens", type=int, default=1900)
+    options.add_argument("--prompts", type=int, default=10)
+    options.add_argument("--outputs", default="2,8,32")
+    options.add_argument("--rounds", type=int, default=3)
+    options.add_argument("--dtype", default="bf16")
+    options.add_argument("--policy", default="auto")
+    options.add_argument("--json")
+    options = options.parse_args()
+    log = open(os.devnull, "w")
+    host, commit = machine()
+    print(f"{host}, {options.dtype}, {options.prompts} prompts of about {options.tokens} tokens, {options.rounds} rounds, "
+          f"--kv-policy {options.policy}, commit {commit}\n")
+    print("| tier | output | computed requests/s | device | after restart | TTFT computed ms | device | after restart | raw + step ms | over the bound's base |")
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    rows = []
+    for where in ("remote", "disk"):
+        for output in map(int, options.outputs.split(",")):
+            texts = list(prompts(options.prompts, options.tokens, seed=output))
+            with tempfile.TemporaryDirectory() as folder, Server(options.cokv, "cache", "--memory", "2GiB", log=log) as cache:
+                tier = ["--kv-remote", cache.url] if where == "remote" else ["--kv-dir", os.path.join(folder, "kv")]
+                serve = ["serve", "--model", options.model, "--dtype", options.dtype, "--kv-policy", options.policy,
+                         "--kv-blocks", str(options.prompts * (options.tokens // 8)), *tier]
+                rounds, moved = [], 0
+                for start in range(2):
+                    with Server(options.cokv, *serve, log=log) as server:
+                        complete(server.port, WARM_UP, 8)
+                        before = metric(server.port, "cokv_kv_bytes_total", path=f"{where}_in")
+                        rounds.append([round_of(server, texts, output) for _ in range(options.rounds)])
+                        if start:
+                            moved = metric(server.port, "cokv_kv_bytes_total", path=f"{where}_in") - before
+                        server.stop()
+                if any(r["texts"] != rounds[0][0]["texts"] for part in rounds for r in part):
+                    raise SystemExit("the answers differ")
+                raw = raw_loopback(int(moved / options.prompts)) * 1e3 if moved else 0
+            device = rounds[0][1:] or rounds[0]
+            row = {"tier": where, "output": output, "computed_requests_s": rounds[0][0]["requests_s"],
+                   "device_requests_s": statistics.median(r["requests_s"] for r in device),
+                   "restart_requests_s": rounds[1][0]["requests_s"], "computed_ttft_ms": rounds[0][0]["ttft_ms"],
+                   "device_ttft_ms": statistics.median(r["ttft_ms"] for r in device), "restart_ttft_ms": rounds[1][0]["ttft_ms"],
+                   "raw_and_step_ms": raw + rounds[1][0]["step_ms"], "bytes": moved}
+            row["over"] = row["restart_ttft_ms"] / row["raw_and_step_ms"] if row["raw_and_step_ms"] else 0
+            rows.append(row)
+            print(f"| {where} | {output} | {row['computed_requests_s']:.1f} | {row['device_requests_s']:.1f} | {row['restart_requests_s']:.1f} "
+                  f"| {row['computed_ttft_ms']:.1f} | {row['device_ttft_ms']:.1f} | {row['restart_ttft_ms']:.1f} | {row['raw_and_step_ms']:.2f} "
+                  f"| {row['over']:.2f} |", flush=True)
+    if options.json:
+        json.dump({"machine": host, "commit": commit, "rows": rows}, open(options.json, "w"), indent=1)
+
+
+if __name__ == "__main__":
+    main()

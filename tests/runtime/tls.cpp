@@ -1,5 +1,6 @@
 #include "cokv/runtime/tls.hpp"
 
+#include <array>
 #include <numeric>
 
 #include "cokv/runtime/clock.hpp"
@@ -8,6 +9,7 @@
 #include "cokv/runtime/sim_net.hpp"
 #include "cokv/runtime/with.hpp"
 #include "support/co_test.hpp"
+#include "support/operation_matrix.hpp"
 #include "support/tls_certificates.hpp"
 
 using namespace cokv;
@@ -354,4 +356,56 @@ TEST_CASE("tls: cancelled and destroyed at every step") {
   };
   SUBCASE("cancelled") { cancel_at_every_step(body, {.seeds = 10}); }
   SUBCASE("destroyed") { destroy_at_every_step(body, {.seeds = 10}); }
+}
+
+TEST_CASE("tls: its operations keep the promises of an operation") {
+  struct both {
+    explicit both(sim_context& ctx, bool shake) : ex(ctx.get_executor()) {
+      run_to_end(ctx, [](both& self, bool shake) -> awaitable<void> {
+        self.at = co_await connected(self.ex);
+        if (!shake) co_return;
+        auto [order, ec1, a, ec2, b] = co_await asio::experimental::make_parallel_group(
+                                           async_tls_connect(std::move(self.at.client), the().client, "cache.local"),
+                                           async_tls_accept(std::move(self.at.server), the().server))
+                                           .async_wait(asio::experimental::wait_for_all(), asio::deferred);
+        CHECK(!ec1);
+        CHECK(!ec2);
+        self.at = {std::move(a), std::move(b)};
+      }(*this, shake));
+    }
+    asio::any_io_executor ex;
+    ends at;
+    std::array<char, 64> bytes{};
+  };
+  check_operation("tls accept", [](sim_context& ctx) {
+    auto o = std::make_shared<both>(ctx, false);
+    return matrix_row(
+        [o](auto&& token) {
+          return async_tls_accept(std::move(o->at.server), the().server, std::forward<decltype(token)>(token));
+        },
+        [o] { async_tls_connect(std::move(o->at.client), the().client, "cache.local", asio::detached); });
+  });
+  check_operation("tls connect", [](sim_context& ctx) {
+    auto o = std::make_shared<both>(ctx, false);
+    return matrix_row(
+        [o](auto&& token) {
+          return async_tls_connect(std::move(o->at.client), the().client, "cache.local",
+                                   std::forward<decltype(token)>(token));
+        },
+        [o] { async_tls_accept(std::move(o->at.server), the().server, asio::detached); });
+  });
+  check_operation("tls read", [](sim_context& ctx) {
+    auto o = std::make_shared<both>(ctx, true);
+    return matrix_row(
+        [o](auto&& token) {
+          return o->at.client.async_read_some(asio::buffer(o->bytes), std::forward<decltype(token)>(token));
+        },
+        [o] { o->at.server.async_write_some(asio::buffer(o->bytes), asio::detached); });
+  });
+  check_operation("tls write", [](sim_context& ctx) {
+    auto o = std::make_shared<both>(ctx, true);
+    return matrix_row([o](auto&& token) {
+      return o->at.client.async_write_some(asio::buffer(o->bytes), std::forward<decltype(token)>(token));
+    });
+  });
 }

@@ -62,6 +62,7 @@ void connection::close() {
 
 // A client that is slow, or speaks no TLS, is none of the others' business: it is counted, and gone.
 awaitable<bool> connection::shake_hands() {
+  if (server_->draining) co_return false;
   const auto peer = wire_.stream.peer();
   result<byte_stream> secure = make_error_code(asio::error::operation_aborted);
   ++server_->handshakes;

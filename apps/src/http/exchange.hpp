@@ -34,7 +34,8 @@ class exchange {
 
   const request_head& request() const { return head_; }
   std::string peer() const { return wire_.stream.peer(); }
-  // Whose key came with the request; on a server without keys: somebody without a name who may everything.
+  // Whose key came with the request; on a server without keys somebody without a name who may everything, on a route
+  // that needs no key somebody who may nothing.
   const key_holder& who() const { return *who_; }
 
   // ---- the request body
@@ -109,7 +110,8 @@ class exchange {
   const pressure& others_;
   parser& parser_;
   request_head& head_;
-  std::shared_ptr<const key_holder> who_;
+  inline static const auto nobody = std::make_shared<const key_holder>(key_holder{.rights = 0});
+  std::shared_ptr<const key_holder> who_ = nobody;
   std::optional<std::uint64_t> length_;
   std::uint64_t body_limit_;
   std::uint64_t received_ = 0;

@@ -52,6 +52,23 @@ std::shared_ptr<load_state> tiered_cache_state::load(std::vector<named_block> pl
   return l;
 }
 
+namespace {
+
+// A load knows its group as long as that is there: it goes with the scope's body, which has this.
+class known_group {
+ public:
+  explicit known_group(std::shared_ptr<load_state> l) : load_(std::move(l)) {}
+  known_group(known_group&&) noexcept = default;
+  ~known_group() {
+    if (load_) load_->group = nullptr;
+  }
+
+ private:
+  std::shared_ptr<load_state> load_;
+};
+
+}  // namespace
+
 awaitable<void> tiered_cache_state::run_load(load_end end, std::shared_ptr<tiered_cache_state> self,
                                              std::vector<named_block> places, kv_found found, std::uint32_t first,
                                              std::vector<block_hold> held) {
@@ -78,7 +95,7 @@ awaitable<void> tiered_cache_state::run_load(load_end end, std::shared_ptr<tiere
 
   l->parts = l->runs.size();
   if (!l->cancelled && l->parts > 0) {
-    auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+    auto v = co_await with(task_group{}, [&, known = known_group(l)](task_group& group) -> awaitable<void> {
       l->group = &group;
       for (std::size_t part = 0; part < l->runs.size(); ++part) {
         const auto& run = l->runs[part].run;
@@ -142,6 +159,12 @@ void tiered_cache_state::finish_load(load_state& l, std::span<const named_block>
 
 awaitable<void> tiered_cache_state::run_part(std::shared_ptr<tiered_cache_state> self, std::shared_ptr<load_state> l,
                                              std::size_t part, std::span<const named_block> places) {
+  co_await read_part(std::move(self), l, part, places);
+  if (--l->parts == 0 && l->group) l->group->cancel();  // the patience that is left
+}
+
+awaitable<void> tiered_cache_state::read_part(std::shared_ptr<tiered_cache_state> self, std::shared_ptr<load_state> l,
+                                              std::size_t part, std::span<const named_block> places) {
   auto& t = *self->tiers[l->runs[part].run.tier];
   if (self->policy) l->runs[part].ticket = self->policy->begin(l->runs[part].run.tier, self->now());
   struct on_exit {
@@ -154,7 +177,6 @@ awaitable<void> tiered_cache_state::run_part(std::shared_ptr<tiered_cache_state>
       if (p.layers < l.layers) p.good = 0;
       p.over = true;
       l.advance();
-      if (--l.parts == 0 && l.group) l.group->cancel();  // nobody is waited for any more
     }
   } always{*self, *l, part};
 

@@ -145,6 +145,8 @@ class tiered_cache_state : public std::enable_shared_from_this<tiered_cache_stat
                                   std::vector<block_hold> held);
   static awaitable<void> run_part(std::shared_ptr<tiered_cache_state> self, std::shared_ptr<load_state> l,
                                   std::size_t part, std::span<const named_block> places);
+  static awaitable<void> read_part(std::shared_ptr<tiered_cache_state> self, std::shared_ptr<load_state> l,
+                                   std::size_t part, std::span<const named_block> places);
   static awaitable<void> run_save(std::shared_ptr<tiered_cache_state> self, tier_state& t, std::shared_ptr<save> s);
   void tell_policy(load_state::progress& p, bool whole);
   void choose(const kv_query& query, kv_found& found);

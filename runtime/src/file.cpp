@@ -23,9 +23,11 @@ constexpr std::size_t pool_threads = 2;
 // costs as much as 16 KiB.
 constexpr std::size_t loop_copies = std::size_t{64} << 10;
 
-bool answered(file_pool& pool, int fd, std::uint64_t offset, asio::mutable_buffer into, file::transfer_handler& done) {
-  if (into.size() > loop_copies || !posix::read_cached(fd, offset, into)) return false;
-  pool.answer(std::move(done), error_code(), into.size());
+template <class Buffers>
+bool answered(file_pool& pool, int fd, std::uint64_t offset, const Buffers& into, file::transfer_handler& done) {
+  const auto size = asio::buffer_size(into);
+  if (size > loop_copies || !posix::read_cached(fd, offset, into)) return false;
+  pool.answer(std::move(done), error_code(), size);
   return true;
 }
 
@@ -39,21 +41,16 @@ class pool_file final : public file::impl {
 
   asio::any_io_executor get_executor() const noexcept override { return ex_; }
   void read_at(std::uint64_t offset, asio::mutable_buffer into, file::transfer_handler done) override {
-    if (alignment_.offset == 1 && answered(*pool_, fd_->get(), offset, into, done)) return;
-    pool_->run(
-        std::move(done),
-        [fd = fd_, offset, into, granule = alignment_.offset] {
-          return posix::read_at(fd->get(), offset, into, granule);
-        },
-        into.size());
+    read(offset, into, std::move(done));
   }
   void write_at(std::uint64_t offset, asio::const_buffer from, file::transfer_handler done) override {
-    pool_->run(
-        std::move(done),
-        [fd = fd_, offset, from, granule = alignment_.offset] {
-          return posix::write_at(fd->get(), offset, from, granule);
-        },
-        from.size());
+    write(offset, from, std::move(done));
+  }
+  void read_at(std::uint64_t offset, std::vector<asio::mutable_buffer> into, file::transfer_handler done) override {
+    read(offset, std::move(into), std::move(done));
+  }
+  void write_at(std::uint64_t offset, std::vector<asio::const_buffer> from, file::transfer_handler done) override {
+    write(offset, std::move(from), std::move(done));
   }
   void sync(file::handler done) override {
     pool_->run(std::move(done), [fd = fd_] { return std::tuple(posix::sync(fd->get())); });
@@ -62,6 +59,28 @@ class pool_file final : public file::impl {
   file_alignment alignment() const override { return alignment_; }
 
  private:
+  template <class Buffers>
+  void read(std::uint64_t offset, Buffers into, file::transfer_handler done) {
+    if (alignment_.offset == 1 && answered(*pool_, fd_->get(), offset, into, done)) return;
+    const auto bytes = asio::buffer_size(into);
+    pool_->run(
+        std::move(done),
+        [fd = fd_, offset, into = std::move(into), granule = alignment_.offset] {
+          return posix::read_at(fd->get(), offset, into, granule);
+        },
+        bytes);
+  }
+  template <class Buffers>
+  void write(std::uint64_t offset, Buffers from, file::transfer_handler done) {
+    const auto bytes = asio::buffer_size(from);
+    pool_->run(
+        std::move(done),
+        [fd = fd_, offset, from = std::move(from), granule = alignment_.offset] {
+          return posix::write_at(fd->get(), offset, from, granule);
+        },
+        bytes);
+  }
+
   asio::any_io_executor ex_;
   std::shared_ptr<file_pool> pool_;
   std::shared_ptr<posix::descriptor> fd_;
@@ -117,6 +136,37 @@ class uring_file final : public file::impl {
     return asio::bind_cancellation_slot(slot, asio::bind_executor(ex, std::move(finish)));
   }
 
+  template <class Buffers>
+  void read(std::uint64_t offset, Buffers into, file::transfer_handler done) {
+    if (!direct_ && answered(*pool_, descriptor(), offset, into, done)) return;
+    auto& f = *opened();  // before keep() takes its share of it
+    const auto bytes = asio::buffer_size(into);
+    if (!direct_ && bytes > loop_copies)
+      pool_->run(
+          std::move(done),
+          [open = file_, offset, into = std::move(into)] {
+            return posix::read_at(open->native_handle(), offset, into, 1);
+          },
+          bytes);
+    else
+      asio::async_read_at(f, offset, std::move(into), whole(bytes), keep(std::move(done)));
+  }
+
+  template <class Buffers>
+  void write(std::uint64_t offset, Buffers from, file::transfer_handler done) {
+    auto& f = *opened();
+    const auto bytes = asio::buffer_size(from);
+    if (!direct_)
+      pool_->run(
+          std::move(done),
+          [open = file_, offset, from = std::move(from)] {
+            return posix::write_at(open->native_handle(), offset, from, 1);
+          },
+          bytes);
+    else
+      asio::async_write_at(f, offset, std::move(from), whole(bytes), keep(std::move(done), bytes));
+  }
+
  public:
   // Made on a thread of the pool: Asio's file object comes with the first use, on the context's thread.
   uring_file(asio::any_io_executor ex, std::shared_ptr<file_pool> pool, int fd, file_alignment alignment, bool direct)
@@ -124,24 +174,16 @@ class uring_file final : public file::impl {
 
   asio::any_io_executor get_executor() const noexcept override { return ex_; }
   void read_at(std::uint64_t offset, asio::mutable_buffer into, file::transfer_handler done) override {
-    if (!direct_ && answered(*pool_, descriptor(), offset, into, done)) return;
-    auto& f = *opened();  // before keep() takes its share of it
-    if (!direct_ && into.size() > loop_copies)
-      pool_->run(
-          std::move(done),
-          [open = file_, offset, into] { return posix::read_at(open->native_handle(), offset, into, 1); }, into.size());
-    else
-      asio::async_read_at(f, offset, into, whole(into.size()), keep(std::move(done)));
+    read(offset, into, std::move(done));
   }
   void write_at(std::uint64_t offset, asio::const_buffer from, file::transfer_handler done) override {
-    auto& f = *opened();
-    if (!direct_)
-      pool_->run(
-          std::move(done),
-          [open = file_, offset, from] { return posix::write_at(open->native_handle(), offset, from, 1); },
-          from.size());
-    else
-      asio::async_write_at(f, offset, from, whole(from.size()), keep(std::move(done), from.size()));
+    write(offset, from, std::move(done));
+  }
+  void read_at(std::uint64_t offset, std::vector<asio::mutable_buffer> into, file::transfer_handler done) override {
+    read(offset, std::move(into), std::move(done));
+  }
+  void write_at(std::uint64_t offset, std::vector<asio::const_buffer> from, file::transfer_handler done) override {
+    write(offset, std::move(from), std::move(done));
   }
   void sync(file::handler done) override {
     pool_->run(std::move(done), [f = opened()] { return std::tuple(posix::sync(f->native_handle())); });

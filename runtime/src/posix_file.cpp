@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
@@ -25,6 +26,27 @@ auto retry(F call) {
   auto r = call();
   while (r == -1 && errno == EINTR) r = call();
   return r;
+}
+
+// What is left of the pieces behind the first `done` bytes, as many as one call takes; and how many bytes that is.
+constexpr std::size_t pieces_a_call = 512;
+template <class Buffer>
+std::pair<int, std::size_t> rest_of(const std::vector<Buffer>& pieces, std::size_t& first, std::size_t& within,
+                                    std::array<iovec, pieces_a_call>& parts) {
+  int n = 0;
+  std::size_t bytes = 0;
+  for (auto i = first; i < pieces.size() && n < static_cast<int>(parts.size()); ++i) {
+    const auto skip = i == first ? within : 0;
+    auto* data = static_cast<const char*>(pieces[i].data()) + skip;
+    parts[static_cast<std::size_t>(n++)] = {const_cast<char*>(data), pieces[i].size() - skip};
+    bytes += pieces[i].size() - skip;
+  }
+  return {n, bytes};
+}
+
+template <class Buffer>
+void advance(const std::vector<Buffer>& pieces, std::size_t& first, std::size_t& within, std::size_t n) {
+  for (within += n; first < pieces.size() && within >= pieces[first].size(); ++first) within -= pieces[first].size();
 }
 
 }  // namespace
@@ -117,6 +139,51 @@ std::tuple<error_code, std::size_t> write_at(int fd, std::uint64_t offset, asio:
     if (done < from.size() && done % granule != 0) return {error_code(EIO, boost::system::system_category()), done};
   }
   return {error_code(), done};
+}
+
+std::tuple<error_code, std::size_t> read_at(int fd, std::uint64_t offset, const std::vector<asio::mutable_buffer>& into,
+                                            std::size_t granule) {
+  std::array<iovec, pieces_a_call> parts;
+  std::size_t done = 0, first = 0, within = 0;
+  while (first < into.size()) {
+    const auto [count, bytes] = rest_of(into, first, within, parts);
+    const auto n = retry([&] { return ::preadv(fd, parts.data(), count, static_cast<off_t>(offset + done)); });
+    if (n < 0) return {last_error(), done};
+    if (n == 0) break;
+    done += static_cast<std::size_t>(n);
+    if (done % granule != 0) break;  // the end of the file
+    advance(into, first, within, static_cast<std::size_t>(n));
+  }
+  return {error_code(), done};
+}
+
+std::tuple<error_code, std::size_t> write_at(int fd, std::uint64_t offset, const std::vector<asio::const_buffer>& from,
+                                             std::size_t granule) {
+  std::array<iovec, pieces_a_call> parts;
+  std::size_t done = 0, first = 0, within = 0;
+  while (first < from.size()) {
+    const auto [count, bytes] = rest_of(from, first, within, parts);
+    const auto n = retry([&] { return ::pwritev(fd, parts.data(), count, static_cast<off_t>(offset + done)); });
+    if (n < 0) return {last_error(), done};
+    if (n == 0) return {error_code(EIO, boost::system::system_category()), done};  // or it would go on for ever
+    done += static_cast<std::size_t>(n);
+    advance(from, first, within, static_cast<std::size_t>(n));
+    if (first < from.size() && done % granule != 0) return {error_code(EIO, boost::system::system_category()), done};
+  }
+  return {error_code(), done};
+}
+
+bool read_cached(int fd, std::uint64_t offset, const std::vector<asio::mutable_buffer>& into) noexcept {
+#if defined(RWF_NOWAIT)
+  std::array<iovec, pieces_a_call> parts;
+  std::size_t first = 0, within = 0;
+  if (into.size() > parts.size()) return false;
+  const auto [count, bytes] = rest_of(into, first, within, parts);
+  const auto n = ::preadv2(fd, parts.data(), count, static_cast<off_t>(offset), RWF_NOWAIT);
+  return n > 0 && static_cast<std::size_t>(n) == bytes;
+#else
+  return (void)fd, (void)offset, (void)into, false;
+#endif
 }
 
 error_code sync(int fd) {

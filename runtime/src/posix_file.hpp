@@ -28,8 +28,14 @@ file_alignment direct_alignment(int fd);
 // The whole buffer, in as many calls as it takes; `granule` is what offsets are multiples of.
 std::tuple<error_code, std::size_t> read_at(int fd, std::uint64_t offset, asio::mutable_buffer into,
                                             std::size_t granule);
+// The same with several, one behind the other in the file.
+std::tuple<error_code, std::size_t> read_at(int fd, std::uint64_t offset, const std::vector<asio::mutable_buffer>& into,
+                                            std::size_t granule);
+std::tuple<error_code, std::size_t> write_at(int fd, std::uint64_t offset, const std::vector<asio::const_buffer>& from,
+                                             std::size_t granule);
 // The whole buffer from what the system has in memory: false where a disk would be waited for, or the file ends.
 bool read_cached(int fd, std::uint64_t offset, asio::mutable_buffer into) noexcept;
+bool read_cached(int fd, std::uint64_t offset, const std::vector<asio::mutable_buffer>& into) noexcept;
 std::tuple<error_code, std::size_t> write_at(int fd, std::uint64_t offset, asio::const_buffer from,
                                              std::size_t granule);
 error_code sync(int fd);

@@ -85,6 +85,38 @@ TEST_CASE("what is written is read, whole, from any offset") {
   });
 }
 
+TEST_CASE("several pieces of memory go in one call, as if they were one") {
+  cleanup after;
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto& fs = file_system::of(ex);
+    auto f = co_await fs.async_open(co_await scratch(ex) + "/f", open_mode::create);
+    // As many as no single call of the system takes, of odd sizes, small in all and large.
+    for (std::size_t count : {1, 3, 600, 2000})
+      for (std::size_t each : {1, 13, 997}) {
+        const auto data = pattern(count * each, static_cast<unsigned>(count + each));
+        std::vector<asio::const_buffer> from;
+        for (std::size_t i = 0; i < count; ++i) from.push_back(asio::buffer(data.data() + i * each, each));
+        CHECK(co_await f.async_write_at(77, from) == data.size());
+        std::vector<std::byte> got(data.size());
+        CHECK(co_await f.async_read_at(77, asio::buffer(got)) == got.size());
+        CHECK(got == data);
+        std::vector<std::byte> parts(data.size());
+        std::vector<asio::mutable_buffer> into;
+        for (std::size_t i = 0; i < count; ++i) into.push_back(asio::buffer(parts.data() + i * each, each));
+        CHECK(co_await f.async_read_at(77, into) == parts.size());
+        CHECK(parts == data);
+      }
+    // The file ends within one of them.
+    const auto size = f.size().value();
+    std::vector<std::byte> a(100), b(100), c(100);
+    CHECK(co_await f.async_read_at(size - 150, std::vector{asio::buffer(a), asio::buffer(b), asio::buffer(c)}) == 150);
+    auto [ec, n] =
+        co_await f.async_read_at(size, std::vector{asio::buffer(a), asio::buffer(b)}, asio::as_tuple(asio::deferred));
+    CHECK(!ec);
+    CHECK(n == 0);
+  });
+}
+
 TEST_CASE("a short read means end of file, and a write beyond the end leaves zeros") {
   cleanup after;
   co_test([](asio::any_io_executor ex) -> awaitable<void> {

@@ -82,6 +82,27 @@ TEST_CASE("a direct file takes aligned transfers of any length, whole") {
   });
 }
 
+TEST_CASE("a direct file takes several aligned pieces of memory in one call, and refuses one that is not") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto f = co_await file_system::of(ex).async_open_direct(co_await scratch(ex), open_mode::create);
+    constexpr std::size_t pieces = 100, each = 8192;
+    const auto data = pattern(pieces * each), got = buffer::host(pieces * each, 4096);
+    std::vector<asio::const_buffer> from;
+    std::vector<asio::mutable_buffer> into;
+    for (std::size_t i = 0; i < pieces; ++i) {
+      const auto at = (i * 37 % pieces) * each;  // in an order of their own
+      from.emplace_back(data.data() + at, each);
+      into.emplace_back(got.data() + at, each);
+    }
+    CHECK(co_await f.async_write_at(4096, from) == data.size());
+    CHECK(co_await f.async_read_at(4096, into) == data.size());
+    CHECK(std::memcmp(data.data(), got.data(), got.size()) == 0);
+    from[3] = asio::const_buffer(data.data(), each - 512 / 2);
+    auto [ec, n] = co_await f.async_write_at(4096, from, tuple);
+    CHECK(ec == e::invalid_argument);
+  });
+}
+
 TEST_CASE("a direct read beyond the end of a file is short, wherever that is") {
   co_test([](asio::any_io_executor ex) -> awaitable<void> {
     auto& fs = file_system::of(ex);

@@ -101,52 +101,70 @@ class disk::files_of::handle final : public file::impl {
   asio::any_io_executor get_executor() const noexcept override { return sim_context::executor_type(files_.domain_); }
 
   void read_at(std::uint64_t offset, asio::mutable_buffer into, file::transfer_handler done) override {
-    if (into.size() != 0) std::memset(into.data(), 0xdb, into.size());  // the buffer is the operation's from now on
-    files_.run(
-        std::move(done), "read", into.size(), [&files = files_, f = file_, offset, into, no = refused(offset, into)] {
-          disk& d = files.disk_;
-          ++d.counts.reads;
-          if (no) return std::tuple(no, std::size_t(0));
-          if (files.chance(d.faults.read_error)) return std::tuple(files.failed(sys::io_error), std::size_t(0));
-          std::size_t n =
-              offset < f->live.size() ? std::min(into.size(), f->live.size() - static_cast<std::size_t>(offset)) : 0;
-          if (n != 0) std::memcpy(into.data(), f->live.data() + offset, n);
-          if (n != 0 && files.chance(d.faults.flip_read)) {
-            ++d.counts.flips;
-            auto& core = files.domain_.core;
-            static_cast<std::byte*>(into.data())[core.below(n)] ^= std::byte(1 << core.below(8));
-          }
-          return std::tuple(error_code(), n);
-        });
+    read_at(offset, std::vector{into}, std::move(done));
+  }
+  void write_at(std::uint64_t offset, asio::const_buffer from, file::transfer_handler done) override {
+    write_at(offset, std::vector{from}, std::move(done));
   }
 
-  void write_at(std::uint64_t offset, asio::const_buffer from, file::transfer_handler done) override {
-    const auto no = writable_ ? refused(offset, from) : system_error(sys::bad_file_descriptor);
-    files_.run(std::move(done), "write", from.size(), [&files = files_, f = file_, offset, from, no] {
+  void read_at(std::uint64_t offset, std::vector<asio::mutable_buffer> into, file::transfer_handler done) override {
+    const auto bytes = asio::buffer_size(into);
+    for (const auto& part : into)  // the buffers are the operation's from now on
+      if (part.size() != 0) std::memset(part.data(), 0xdb, part.size());
+    const auto no = refused(offset, into);
+    files_.run(std::move(done), "read", bytes, [&files = files_, f = file_, offset, bytes, into = std::move(into), no] {
       disk& d = files.disk_;
-      sim_context& core = files.domain_.core;
-      ++d.counts.writes;
+      ++d.counts.reads;
       if (no) return std::tuple(no, std::size_t(0));
-      std::size_t n = from.size();
-      error_code ec;
-      std::uint64_t grows = offset + n > f->live.size() ? offset + n - f->live.size() : 0;
-      if (files.chance(d.faults.no_space) || d.used() + grows > d.faults.capacity)
-        ec = files.failed(sys::no_space_on_device);
-      else if (files.chance(d.faults.write_error))
-        ec = files.failed(sys::io_error);
-      if (ec) n = core.below(n + 1);
-      auto* data = static_cast<const std::byte*>(from.data());
-      inode::pending w{static_cast<std::size_t>(offset), std::vector<std::byte>(data, data + n)};
-      if (n != 0 && files.chance(d.faults.flip_write)) {
+      if (files.chance(d.faults.read_error)) return std::tuple(files.failed(sys::io_error), std::size_t(0));
+      const std::span live(f->live);
+      const auto n = offset < live.size() ? std::min(bytes, live.size() - static_cast<std::size_t>(offset)) : 0;
+      if (n != 0) asio::buffer_copy(into, asio::buffer(live.data() + offset, n));
+      if (n != 0 && files.chance(d.faults.flip_read)) {
         ++d.counts.flips;
-        w.bytes[core.below(n)] ^= std::byte(1 << core.below(8));
+        auto& core = files.domain_.core;
+        auto at = core.below(n);
+        for (const auto& part : into) {
+          if (at < part.size()) {
+            static_cast<std::byte*>(part.data())[at] ^= std::byte(1 << core.below(8));
+            break;
+          }
+          at -= part.size();
+        }
       }
-      if (n != 0) {
-        inode::write(w.offset, w.bytes, f->live);
-        f->unsynced.push_back(std::move(w));
-      }
-      return std::tuple(ec, n);
+      return std::tuple(error_code(), n);
     });
+  }
+
+  void write_at(std::uint64_t offset, std::vector<asio::const_buffer> from, file::transfer_handler done) override {
+    const auto bytes = asio::buffer_size(from);
+    const auto no = writable_ ? refused(offset, from) : system_error(sys::bad_file_descriptor);
+    files_.run(std::move(done), "write", bytes,
+               [&files = files_, f = file_, offset, bytes, from = std::move(from), no] {
+                 disk& d = files.disk_;
+                 sim_context& core = files.domain_.core;
+                 ++d.counts.writes;
+                 if (no) return std::tuple(no, std::size_t(0));
+                 std::size_t n = bytes;
+                 error_code ec;
+                 std::uint64_t grows = offset + n > f->live.size() ? offset + n - f->live.size() : 0;
+                 if (files.chance(d.faults.no_space) || d.used() + grows > d.faults.capacity)
+                   ec = files.failed(sys::no_space_on_device);
+                 else if (files.chance(d.faults.write_error))
+                   ec = files.failed(sys::io_error);
+                 if (ec) n = core.below(n + 1);
+                 inode::pending w{static_cast<std::size_t>(offset), std::vector<std::byte>(n)};
+                 asio::buffer_copy(asio::buffer(w.bytes), from);
+                 if (n != 0 && files.chance(d.faults.flip_write)) {
+                   ++d.counts.flips;
+                   w.bytes[core.below(n)] ^= std::byte(1 << core.below(8));
+                 }
+                 if (n != 0) {
+                   inode::write(w.offset, w.bytes, f->live);
+                   f->unsynced.push_back(std::move(w));
+                 }
+                 return std::tuple(ec, n);
+               });
   }
 
   void sync(file::handler done) override {
@@ -166,8 +184,14 @@ class disk::files_of::handle final : public file::impl {
   file_alignment alignment() const override { return alignment_; }
 
  private:
-  error_code refused(std::uint64_t offset, asio::const_buffer memory) {
-    return files_.disk_.aligned(alignment_, offset, memory) ? error_code() : system_error(sys::invalid_argument);
+  template <class Buffers>
+  error_code refused(std::uint64_t offset, const Buffers& memory) {
+    bool good = true;
+    for (const auto& part : memory) {
+      good = files_.disk_.aligned(alignment_, offset, part) && good;
+      offset += part.size();
+    }
+    return good ? error_code() : system_error(sys::invalid_argument);
   }
 
   files_of& files_;

@@ -53,6 +53,8 @@ class file {
     virtual asio::any_io_executor get_executor() const noexcept = 0;
     virtual void read_at(std::uint64_t offset, asio::mutable_buffer into, transfer_handler done) = 0;
     virtual void write_at(std::uint64_t offset, asio::const_buffer from, transfer_handler done) = 0;
+    virtual void read_at(std::uint64_t offset, std::vector<asio::mutable_buffer> into, transfer_handler done) = 0;
+    virtual void write_at(std::uint64_t offset, std::vector<asio::const_buffer> from, transfer_handler done) = 0;
     virtual void sync(handler done) = 0;
     virtual result<std::uint64_t> size() const = 0;
     virtual file_alignment alignment() const = 0;
@@ -72,6 +74,20 @@ class file {
   template <class Token = asio::deferred_t>
   auto async_write_at(std::uint64_t offset, asio::const_buffer from, Token&& token = Token()) {
     return asio::async_initiate<Token, void(error_code, std::size_t)>(initiate{impl_.get()}, token, offset, from);
+  }
+
+  // The same with memory in several pieces, none of them empty, that lie one behind the other in the file: one call for
+  // all of them.
+  template <class Token = asio::deferred_t>
+  auto async_read_at(std::uint64_t offset, std::vector<asio::mutable_buffer> into, Token&& token = Token()) {
+    return asio::async_initiate<Token, void(error_code, std::size_t)>(initiate{impl_.get()}, token, offset,
+                                                                      std::move(into));
+  }
+
+  template <class Token = asio::deferred_t>
+  auto async_write_at(std::uint64_t offset, std::vector<asio::const_buffer> from, Token&& token = Token()) {
+    return asio::async_initiate<Token, void(error_code, std::size_t)>(initiate{impl_.get()}, token, offset,
+                                                                      std::move(from));
   }
 
   // void(error_code): what was written before is on the disk.
@@ -96,6 +112,14 @@ class file {
     template <class Handler>
     void operator()(Handler&& done, std::uint64_t offset, asio::const_buffer from) const {
       self->write_at(offset, from, std::forward<Handler>(done));
+    }
+    template <class Handler>
+    void operator()(Handler&& done, std::uint64_t offset, std::vector<asio::mutable_buffer> into) const {
+      self->read_at(offset, std::move(into), std::forward<Handler>(done));
+    }
+    template <class Handler>
+    void operator()(Handler&& done, std::uint64_t offset, std::vector<asio::const_buffer> from) const {
+      self->write_at(offset, std::move(from), std::forward<Handler>(done));
     }
     template <class Handler>
     void operator()(Handler&& done) const {

@@ -35,6 +35,12 @@ struct folder {
   file_store_options options(std::uint64_t limit = 1 << 26) const {
     return {.directory = path.string(), .limit_bytes = limit};
   }
+  // A file for every write.
+  file_store_options small_files(std::uint64_t limit = 1 << 26) const {
+    auto o = options(limit);
+    o.segment_bytes = 4096;
+    return o;
+  }
 };
 
 std::vector<fs::path> files_under(const fs::path& p) {
@@ -46,12 +52,30 @@ std::vector<fs::path> files_under(const fs::path& p) {
   return out;
 }
 
+std::string bytes_of(const fs::path& p) {
+  std::ifstream f(p, std::ios::binary);
+  return {std::istreambuf_iterator<char>(f), {}};
+}
+
+// The newest file in which the key is named.
 fs::path file_of(const folder& dir, std::uint32_t key) {
-  for (auto& p : files_under(dir.path / "blocks"))
-    if (p.filename().string().starts_with(contract_keys(key, 1)[0].hex())) return p;
+  const auto id = contract_keys(key, 1)[0];
+  const std::string name(reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size());
+  auto all = files_under(dir.path / "log");
+  for (auto p = all.rbegin(); p != all.rend(); ++p)
+    if (bytes_of(*p).find(name) != std::string::npos) return *p;
   FAIL("no file of that key");
   return {};
 }
+
+std::uint64_t size_of_files(const folder& dir) {
+  std::uint64_t n = 0;
+  for (auto& p : files_under(dir.path / "log")) n += fs::file_size(p);
+  return n;
+}
+
+// The name of a block in its entry, and its first segment, in a file that it has for itself.
+constexpr std::uint64_t entry_at = 64, entry_end = 320, data_at = 4096;
 
 void flip(const fs::path& p, std::uint64_t at) {
   std::fstream f(p, std::ios::in | std::ios::out | std::ios::binary);
@@ -68,6 +92,7 @@ void on_disk(const co_body& body) { co_test(body, {.seeds = 0}); }
 
 TEST_CASE("file store: the contract, on the disk") {
   contract_options options;
+  options.block_bytes = 32'768;
   options.run.seeds = 0;
   options.every_step = false;
   store_contract(
@@ -81,7 +106,7 @@ TEST_CASE("file store: the contract, on the disk") {
 
 TEST_CASE("file store: the contract, past the system's cache, with one operation and no file kept open") {
   contract_options options;
-  options.block_bytes = 36'864;
+  options.block_bytes = 40'960;
   options.run.seeds = 0;
   options.every_step = false;
   store_contract(
@@ -105,10 +130,19 @@ TEST_CASE("file store: blocks outlive the store, and counters tell what is there
       auto s = co_await file_store::async_open(ex, dir.options());
       CHECK(!co_await write_blocks(*s, ns, 0, 5));
       CHECK(s->info().written_blocks == 5);
+      CHECK(s->info().used_bytes == 5 * contract_layout().bytes());
     }
-    auto s = co_await file_store::async_open(ex, dir.options());
+    auto o = dir.options();
+    recovery_progress last;
+    o.progress = [&](const recovery_progress& p) { last = p; };
+    auto s = co_await file_store::async_open(ex, o);
+    CHECK(last.files == 1);
+    CHECK(last.files_done == 1);
+    CHECK(last.bytes == size_of_files(dir));
+    CHECK(last.bytes_done == last.bytes);
     CHECK(s->info().blocks == 5);
-    CHECK(s->info().used_bytes == 5 * fs::file_size(file_of(dir, 0)));
+    CHECK(s->info().used_bytes == 5 * contract_layout().bytes());
+    CHECK(s->info().file_bytes == size_of_files(dir));
     CHECK(co_await read_blocks(*s, ns, 0, 6) == 5);
     CHECK(s->info().hits == 5);
     CHECK(s->info().misses == 1);
@@ -117,15 +151,16 @@ TEST_CASE("file store: blocks outlive the store, and counters tell what is there
   });
 }
 
-TEST_CASE("file store: a flipped byte anywhere in a file is found, counted, and never used") {
+TEST_CASE("file store: a flipped byte of a block or its entry is found, counted, and never used") {
   on_disk([](asio::any_io_executor ex) -> awaitable<void> {
     folder dir;
-    auto layout = contract_layout();
-    auto s = co_await file_store::async_open(ex, dir.options());
-    CHECK(!co_await write_blocks(*s, ns, 0, 3));
-    auto size = fs::file_size(file_of(dir, 1));
+    auto s = co_await file_store::async_open(ex, dir.small_files());
+    for (std::uint32_t key = 0; key < 3; ++key) CHECK(!co_await write_blocks(*s, ns, key, 1));
+    const auto end = data_at + contract_layout().bytes();
     std::uint64_t failures = 0;
-    for (std::uint64_t at = 0; at < size; at += at < 200 ? 9 : 1997) {
+    for (std::uint64_t at = entry_at; at < end; at += at < entry_end ? 9 : 1997) {
+      // Behind the tables of an entry there are zeros that its digest takes in; then nothing, up to the extent.
+      if (at >= entry_end && at < data_at) at = data_at;
       CAPTURE(at);
       flip(file_of(dir, 1), at);
       CHECK(co_await read_blocks(*s, ns, 0, 3) == 1);
@@ -141,21 +176,42 @@ TEST_CASE("file store: what was damaged while nobody looked is found when the fo
   on_disk([](asio::any_io_executor ex) -> awaitable<void> {
     folder dir;
     {
-      auto s = co_await file_store::async_open(ex, dir.options());
-      CHECK(!co_await write_blocks(*s, ns, 0, 6));
+      auto s = co_await file_store::async_open(ex, dir.small_files());
+      for (std::uint32_t key = 0; key < 8; ++key) CHECK(!co_await write_blocks(*s, ns, key, 1));
+      co_await s->async_settle();
     }
-    flip(file_of(dir, 1), 60);                                             // header
-    flip(file_of(dir, 2), 140);                                            // table of digests
-    fs::resize_file(file_of(dir, 3), fs::file_size(file_of(dir, 3)) - 1);  // cut
-    fs::resize_file(file_of(dir, 4), 50);
-    flip(file_of(dir, 5), 5000);  // data: only a read can tell
-    auto s = co_await file_store::async_open(ex, dir.options());
-    CHECK(s->info().blocks == 2);
-    CHECK(s->info().digest_failures == 4);
-    CHECK(co_await read_blocks(*s, ns, 0, 1) == 1);
-    CHECK(co_await read_blocks(*s, ns, 5, 1) == 0);
+    flip(file_of(dir, 1), 20);             // how the file is read
+    flip(file_of(dir, 2), entry_at + 30);  // the entry's head
+    flip(file_of(dir, 3), entry_at + 150);
+    const auto cut = file_of(dir, 4);
+    fs::resize_file(cut, fs::file_size(cut) - 4096);
+    fs::resize_file(file_of(dir, 5), 50);
+    flip(file_of(dir, 6), data_at + 1500);  // data: only a read can tell
+    auto s = co_await file_store::async_open(ex, dir.small_files());
+    CHECK(s->info().blocks == 3);
     CHECK(s->info().digest_failures == 5);
-    CHECK(s->info().blocks == 1);
+    CHECK(co_await read_blocks(*s, ns, 0, 1) == 1);
+    CHECK(co_await read_blocks(*s, ns, 6, 1) == 0);
+    CHECK(s->info().digest_failures == 6);
+    CHECK(s->info().blocks == 2);
+  });
+}
+
+TEST_CASE("file store: an entry that is damaged costs its blocks, not those behind it") {
+  on_disk([](asio::any_io_executor ex) -> awaitable<void> {
+    folder dir;
+    {
+      auto s = co_await file_store::async_open(ex, dir.options());
+      for (std::uint32_t key = 0; key < 20; ++key) CHECK(!co_await write_blocks(*s, ns, key, 1));
+    }
+    REQUIRE(files_under(dir.path / "log").size() == 1);
+    const auto file = files_under(dir.path / "log")[0];
+    for (std::uint64_t i : {3, 7}) flip(file, entry_at + i * (entry_end - entry_at) + (i == 3 ? 10 : 100));
+    auto s = co_await file_store::async_open(ex, dir.options());
+    CHECK(s->info().blocks == 18);
+    CHECK(s->info().digest_failures == 2);
+    CHECK(co_await read_blocks(*s, ns, 8, 12) == 12);
+    CHECK(co_await read_blocks(*s, ns, 3, 1) == 0);
   });
 }
 
@@ -166,42 +222,58 @@ TEST_CASE("file store: foreign, old and misnamed files are counted and left alon
       auto s = co_await file_store::async_open(ex, dir.options());
       CHECK(!co_await write_blocks(*s, ns, 0, 2));
     }
-    auto space = dir.path / "blocks" / ns.hex();
-    auto other = contract_keys(9, 1)[0].hex();
     std::ofstream(dir.path / "notes.txt") << "mine";
-    std::ofstream(dir.path / "blocks" / "readme") << "mine";
-    fs::create_directories(dir.path / "blocks" / "not-a-namespace");
-    std::ofstream(space / "x.kv") << "mine";
-    std::ofstream(space / (other + "-7.kv")) << std::string(5000, 'x');  // our name, not our bytes
-    fs::copy_file(file_of(dir, 0), space / (other + "-8.kv"));           // another key's block
-    std::ofstream(dir.path / "tmp" / "99.part") << "left by a crash";
-    auto before = files_under(dir.path).size();
+    std::ofstream(dir.path / "log" / "readme") << "mine";
+    fs::create_directories(dir.path / "log" / "folder");
+    std::ofstream(dir.path / "log" / "000000000000000a.log") << std::string(5000, 'x');   // our name, not our bytes
+    fs::copy_file(file_of(dir, 0), dir.path / "log" / "000000000000000b.log");            // another's
+    std::ofstream(dir.path / "log" / "000000000000000c.log") << std::string(8192, '\0');  // left by a crash
+    const auto before = files_under(dir.path).size();
     auto s = co_await file_store::async_open(ex, dir.options());
-    CHECK(s->info().refused == 6);
+    CHECK(s->info().refused == 5);
     CHECK(s->info().blocks == 2);
     CHECK(s->info().digest_failures == 0);
     CHECK(files_under(dir.path).size() == before - 1);
     CHECK(co_await read_blocks(*s, ns, 0, 2) == 2);
-    CHECK(co_await read_blocks(*s, ns, 9, 1) == 0);
+    CHECK(!co_await write_blocks(*s, ns, 2, 2));  // under a name that nobody has
+    CHECK(files_under(dir.path).size() == before);
+    CHECK(fs::file_size(dir.path / "log" / "000000000000000a.log") == 5000);
   });
 }
 
-TEST_CASE("file store: a block of another version is refused, not removed") {
+TEST_CASE("file store: the layout before, with a file for each block, is counted and left where it is") {
+  on_disk([](asio::any_io_executor ex) -> awaitable<void> {
+    folder dir;
+    const auto old = dir.path / "blocks" / ns.hex();
+    fs::create_directories(old);
+    fs::create_directories(dir.path / "tmp");
+    for (int i = 0; i < 3; ++i)
+      std::ofstream(old / (contract_keys(0, 1)[0].hex() + "-" + std::to_string(i) + ".kv")) << "cokv.blk";
+    auto s = co_await file_store::async_open(ex, dir.options());
+    CHECK(s->info().refused == 3);
+    CHECK(s->info().blocks == 0);
+    CHECK(!co_await write_blocks(*s, ns, 0, 2));
+    CHECK(co_await read_blocks(*s, ns, 0, 2) == 2);
+    CHECK(files_under(old).size() == 3);
+  });
+}
+
+TEST_CASE("file store: a file of another version is refused, not removed") {
   on_disk([](asio::any_io_executor ex) -> awaitable<void> {
     folder dir;
     {
       auto s = co_await file_store::async_open(ex, dir.options());
       CHECK(!co_await write_blocks(*s, ns, 0, 1));
     }
-    // Version 1, with a header digest that is right.
+    // Version 4, with a digest that is right.
     auto path = file_of(dir, 0);
-    std::vector<std::byte> head(120);
+    std::vector<std::byte> head(56);
     std::fstream f(path, std::ios::in | std::ios::out | std::ios::binary);
-    f.read(reinterpret_cast<char*>(head.data()), 120);
-    head[8] = std::byte{1};
+    f.read(reinterpret_cast<char*>(head.data()), 56);
+    head[4] = std::byte{4};
     auto digest = digest_of(head);
     f.seekp(0);
-    f.write(reinterpret_cast<char*>(head.data()), 120);
+    f.write(reinterpret_cast<char*>(head.data()), 56);
     f.write(reinterpret_cast<char*>(&digest), 8);
     f.close();
     auto s = co_await file_store::async_open(ex, dir.options());
@@ -215,16 +287,21 @@ TEST_CASE("file store: a smaller limit than what is there gives up the rest") {
   on_disk([](asio::any_io_executor ex) -> awaitable<void> {
     folder dir;
     {
-      auto s = co_await file_store::async_open(ex, dir.options());
-      CHECK(!co_await write_blocks(*s, ns, 0, 10));
+      auto s = co_await file_store::async_open(ex, dir.small_files());
+      for (std::uint32_t key = 0; key < 10; ++key) CHECK(!co_await write_blocks(*s, ns, key, 1));
+      co_await s->async_settle();
     }
-    auto one = fs::file_size(file_of(dir, 0));
-    auto s = co_await file_store::async_open(ex, dir.options(4 * one));
+    const auto one = fs::file_size(file_of(dir, 0));
+    const auto limit = 4 * one + one / 2;
+    auto s = co_await file_store::async_open(ex, dir.small_files(limit));
     CHECK(s->info().blocks == 4);
     CHECK(s->info().evicted_blocks == 6);
-    CHECK(s->info().used_bytes == 4 * one);
+    CHECK(co_await read_blocks(*s, ns, 6, 4) == 4);  // the youngest
+    CHECK(s->info().file_bytes <= limit);
     CHECK(!co_await write_blocks(*s, ns, 20, 2));
-    CHECK(files_under(dir.path).size() <= 4);
+    co_await s->async_settle();
+    CHECK(s->info().file_bytes <= limit);
+    CHECK(size_of_files(dir) <= limit);
   });
 }
 
@@ -235,10 +312,13 @@ TEST_CASE("file store: a writer that was given up leaves no file") {
     {
       auto writer = co_await s->async_open_write(ns, contract_layout(), contract_keys(0, 4));
       co_await writer->async_write(0, contract_segments(0, 4, 0));
-      CHECK(files_under(dir.path).size() == 4);
+      CHECK(files_under(dir.path).size() == 1);
+      CHECK(s->info().used_bytes == 4 * contract_layout().bytes());
     }
     CHECK(s->info().used_bytes == 0);
     CHECK(s->info().failed_writes == 4);
+    co_await s->async_settle();
+    CHECK(s->info().file_bytes == 0);
   });
   CHECK(files_under(dir.path).empty());
 }
@@ -246,7 +326,7 @@ TEST_CASE("file store: a writer that was given up leaves no file") {
 TEST_CASE("file store: files kept open are bounded") {
   on_disk([](asio::any_io_executor ex) -> awaitable<void> {
     folder dir;
-    auto options = dir.options();
+    auto options = dir.small_files();
     options.max_open_files = 3;
     options.max_operations = 2;
     auto s = co_await file_store::async_open(ex, options);
@@ -254,16 +334,19 @@ TEST_CASE("file store: files kept open are bounded") {
       std::size_t n = 0;
       for (auto& e : fs::directory_iterator("/proc/self/fd")) {
         std::error_code ec;
-        if (fs::read_symlink(e.path(), ec).string().starts_with(dir.path.string())) ++n;
+        const auto to = fs::read_symlink(e.path(), ec).string();
+        if (to.starts_with((dir.path / "log").string())) ++n;
       }
       return n;
     };
-    auto writer = co_await s->async_open_write(ns, contract_layout(), contract_keys(0, 40));
+    for (std::uint32_t key = 0; key < 40; ++key) CHECK(!co_await write_blocks(*s, ns, key, 1));
+    co_await s->async_settle();
+    auto reader = co_await s->async_open_read(ns, contract_layout(), contract_keys(0, 40));
     for (std::uint32_t layer = 0; layer < contract_layout().layers(); ++layer) {
-      co_await writer->async_write(layer, contract_segments(0, 40, layer));
-      CHECK(open_here() <= 5);
+      CHECK(co_await reader->async_read(layer, contract_segments(0, 40, layer)) == 40);
+      CHECK(open_here() <= 3 + 2 + 1);  // kept, in use, and written
     }
-    co_await writer->async_commit();
+    reader.reset();
     CHECK(co_await read_blocks(*s, ns, 0, 40) == 40);
   });
 }
@@ -320,6 +403,7 @@ TEST_CASE("file store: a folder is one store's at a time, of all processes, and 
     auto [ec, other] = co_await file_store::async_open(ex, dir.options(), asio::as_tuple(asio::deferred));
     CHECK(ec == errc::in_use);
     CHECK(!co_await write_blocks(*s, ns, 0, 2));
+    co_await s->async_settle();
     s.reset();
     s = co_await file_store::async_open(ex, dir.options());
     CHECK(co_await read_blocks(*s, ns, 0, 2) == 2);
@@ -330,13 +414,15 @@ TEST_CASE("file store: a folder is one store's at a time, of all processes, and 
 TEST_CASE("file store: a block whose file somebody removed is gone, not damaged, and can be written again") {
   on_disk([](asio::any_io_executor ex) -> awaitable<void> {
     folder dir;
-    auto s = co_await file_store::async_open(ex, dir.options());
-    CHECK(!co_await write_blocks(*s, ns, 0, 3));
+    auto o = dir.small_files();
+    o.max_open_files = 0;
+    auto s = co_await file_store::async_open(ex, o);
+    for (std::uint32_t key = 0; key < 4; ++key) CHECK(!co_await write_blocks(*s, ns, key, 1));
     fs::remove(file_of(dir, 1));
     CHECK(co_await read_blocks(*s, ns, 0, 3) == 1);
     CHECK(s->info().digest_failures == 0);
     CHECK(co_await s->async_match(ns, contract_keys(0, 3)) == 1);
     CHECK(!co_await write_blocks(*s, ns, 1, 1));
-    CHECK(co_await read_blocks(*s, ns, 0, 3) == 3);
+    CHECK(co_await read_blocks(*s, ns, 0, 4) == 4);
   });
 }

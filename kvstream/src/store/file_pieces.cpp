@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "store/block_file.hpp"
+#include "store/log_entry.hpp"
 
 namespace cokv::detail {
 namespace {
 
-constexpr auto page = block_file_page;
+constexpr auto page = log_page;
 
 std::uint64_t down(std::uint64_t n) { return n / page * page; }
 std::uint64_t up(std::uint64_t n) { return down(n + page - 1); }
@@ -16,6 +16,22 @@ std::uint64_t up(std::uint64_t n) { return down(n + page - 1); }
 // A direct file is used in whole pages, whatever less it would take.
 bool straight(const file_alignment& to, std::uint64_t offset, const std::byte* memory) {
   return offset % page == 0 && reinterpret_cast<std::uintptr_t>(memory) % to.memory == 0;
+}
+
+// All pieces lie behind each other, in the file and as the file wants its memory.
+template <class Buffers>
+bool straight_run(const file_alignment& to, std::uint64_t offset, std::uint64_t stride, const Buffers& pieces) {
+  for (const auto& p : pieces) {
+    if (p.size() != stride) return false;
+    if (to.offset != 1 && (stride % page != 0 || !straight(to, offset, static_cast<const std::byte*>(p.data()))))
+      return false;
+  }
+  return true;
+}
+
+// How many of them a piece of staging holds, wherever they begin.
+std::size_t staged_at_once(std::uint64_t stride) {
+  return static_cast<std::size_t>((staging_pieces::piece_bytes - 2 * page) / stride);
 }
 
 auto as_tuple() { return asio::as_tuple(asio::deferred); }
@@ -84,6 +100,68 @@ awaitable<error_code> write_whole(file& f, staging_pieces& staging, std::uint64_
     auto [ec, written] = co_await f.async_write_at(offset + done, asio::buffer(bytes.data(), bytes.size()), as_tuple());
     if (ec) co_return ec;
     done += n;
+  }
+  co_return error_code();
+}
+
+awaitable<std::tuple<error_code, std::size_t>> read_run(file& f, staging_pieces& staging, std::uint64_t offset,
+                                                        std::uint64_t stride, std::vector<asio::mutable_buffer> into) {
+  auto whole = [](error_code ec, std::size_t n) { return std::tuple(ec, n); };
+  if (into.size() > 1 && straight_run(f.alignment(), offset, stride, into)) {
+    auto [ec, n] = co_await f.async_read_at(offset, std::move(into), as_tuple());
+    co_return whole(ec, static_cast<std::size_t>(n / stride));
+  }
+  const auto at_once = staged_at_once(stride);
+  if (into.size() == 1 || at_once < 2) {
+    for (std::size_t i = 0; i < into.size(); ++i) {
+      const std::span part(static_cast<std::byte*>(into[i].data()), into[i].size());
+      auto [ec, n] = co_await read_whole(f, staging, offset + i * stride, part);
+      if (ec || n < part.size()) co_return whole(ec, i);
+    }
+    co_return whole(error_code(), into.size());
+  }
+  for (std::size_t first = 0; first < into.size();) {
+    const auto count = std::min(at_once, into.size() - first);
+    const auto at = offset + first * stride, begin = down(at);
+    staging_pieces::piece piece(staging, static_cast<std::size_t>(up(at + count * stride) - begin));
+    const auto bytes = piece.bytes().first(static_cast<std::size_t>(up(at + count * stride) - begin));
+    auto [ec, n] = co_await f.async_read_at(begin, asio::buffer(bytes.data(), bytes.size()), as_tuple());
+    if (ec) co_return whole(ec, first);
+    for (std::size_t i = 0; i < count; ++i, ++first) {
+      const auto from = static_cast<std::size_t>(at - begin + i * stride);
+      if (from + into[first].size() > n) co_return whole(error_code(), first);
+      std::memcpy(into[first].data(), bytes.data() + from, into[first].size());
+    }
+  }
+  co_return whole(error_code(), into.size());
+}
+
+awaitable<error_code> write_run(file& f, staging_pieces& staging, std::uint64_t offset, std::uint64_t stride,
+                                std::vector<asio::const_buffer> from, std::uint64_t padded) {
+  if (from.size() > 1 && straight_run(f.alignment(), offset, stride, from)) {
+    auto [ec, n] = co_await f.async_write_at(offset, std::move(from), as_tuple());
+    co_return ec;
+  }
+  const auto at_once = staged_at_once(stride);
+  if (from.size() == 1 || at_once < 2) {
+    for (std::size_t i = 0; i < from.size(); ++i) {
+      const std::span part(static_cast<const std::byte*>(from[i].data()), from[i].size());
+      if (auto ec = co_await write_whole(f, staging, offset + i * stride, part, padded)) co_return ec;
+    }
+    co_return error_code();
+  }
+  for (std::size_t first = 0; first < from.size();) {
+    const auto count = std::min(at_once, from.size() - first);
+    staging_pieces::piece piece(staging, static_cast<std::size_t>(count * stride));
+    const auto bytes = piece.bytes().first(static_cast<std::size_t>(count * stride));
+    const auto at = offset + first * stride;
+    for (std::size_t i = 0; i < count; ++i, ++first) {
+      auto* to = bytes.data() + i * stride;
+      std::memcpy(to, from[first].data(), from[first].size());
+      std::memset(to + from[first].size(), 0, static_cast<std::size_t>(stride) - from[first].size());
+    }
+    auto [ec, n] = co_await f.async_write_at(at, asio::buffer(bytes.data(), bytes.size()), as_tuple());
+    if (ec) co_return ec;
   }
   co_return error_code();
 }

@@ -39,8 +39,15 @@ class staging_pieces {
 // The bytes there are, fewer at the end of the file. `staging` must be there until the end, as the memory.
 awaitable<std::tuple<error_code, std::size_t>> read_whole(file& f, staging_pieces& staging, std::uint64_t offset,
                                                           std::span<std::byte> into);
-// And zeros up to a multiple of `padded` (1 or block_file_page), where `offset` is one.
+// And zeros up to a multiple of `padded` (1 or log_page), where `offset` is one.
 awaitable<error_code> write_whole(file& f, staging_pieces& staging, std::uint64_t offset,
                                   std::span<const std::byte> from, std::uint64_t padded);
+
+// Pieces of one size, each beginning `stride` bytes behind the one before: one operation where memory lies as the file
+// wants it, else as few as staging allows. Reads give whole pieces.
+awaitable<std::tuple<error_code, std::size_t>> read_run(file& f, staging_pieces& staging, std::uint64_t offset,
+                                                        std::uint64_t stride, std::vector<asio::mutable_buffer> into);
+awaitable<error_code> write_run(file& f, staging_pieces& staging, std::uint64_t offset, std::uint64_t stride,
+                                std::vector<asio::const_buffer> from, std::uint64_t padded);
 
 }  // namespace cokv::detail

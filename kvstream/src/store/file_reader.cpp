@@ -8,87 +8,118 @@
 namespace cokv::detail {
 namespace {
 
+// Small segments that lie together are read together, so many bytes at a time; what is larger goes by itself, beside
+// others.
+constexpr std::uint64_t run_bytes = std::uint64_t{256} << 10;
+
 // The read of some blocks; operations in flight share it, so it may outlive its block_reader.
 struct read_job {
   struct slot {
-    std::shared_ptr<file_entry> entry;
-    block_file about;
-    file open;
-    permit stays_open;
+    std::shared_ptr<const log_group> group;
+    std::uint32_t member = 0;
+    std::vector<std::uint64_t> digests;
+  };
+  struct run {
+    std::size_t first, count;  // of the slots
   };
 
-  read_job(std::shared_ptr<file_store::state> s, block_layout l, std::size_t n)
-      : store(std::move(s)), layout(std::move(l)), keys(n), pins(store) {}
+  read_job(std::shared_ptr<file_store::state> s, block_layout l, namespace_id n, std::size_t k)
+      : store(std::move(s)), layout(std::move(l)), ns(n), keys(k), holds(store) {}
 
   std::shared_ptr<file_store::state> store;
   block_layout layout;
+  namespace_id ns;
   std::size_t keys;
   std::size_t found = 0;
   std::vector<slot> slots;
-  file_pins pins;
+  file_holds holds;
   std::size_t good = 0;
   std::uint32_t next = 0;
   error_code failed;
 
-  awaitable<error_code> open_slot(slot& s) {
-    auto [ec, f] = co_await store->open_block(s.entry->path, open_mode::read);
-    s.open = std::move(f);
-    if (!ec && s.stays_open.count() == 0)
-      if (auto p = store->open_files.try_acquire()) s.stays_open = std::move(*p);
-    co_return ec;
-  }
-
-  void rest(slot& s) {
-    if (s.stays_open.count() == 0) s.open.close();
-  }
-
   // The prefix ends before this block: it is damaged, or somebody removed its file, and goes. What merely can't be read
   // just now stays, and is an error of the read.
-  void end_before(std::size_t index, bool damaged) {
+  void damaged(std::size_t index) {
     good = std::min(good, index);
-    auto& e = slots[index].entry;
-    if (damaged) ++store->counters.digest_failures;
-    if (store->find(e->id) == e) store->drop(e);
+    ++store->counters.digest_failures;
+    const auto& s = slots[index];
+    const stored_id id{ns, s.group->blocks[s.member].key};
+    if (const auto* b = store->book.find(id); b && b->group == s.group) store->book.erase(id);
+    store->clean_later();
   }
 
   error_code not_opened(std::size_t index, error_code ec) {
     if (ec != boost::system::errc::no_such_file_or_directory) return ec;
-    end_before(index, false);
+    good = std::min(good, index);
+    store->lose(slots[index].group->serial);
     return {};
   }
 
-  awaitable<error_code> read_head(std::size_t index) {
+  // What the disk says of blocks that were entered together: `run` are all slots of one group.
+  awaitable<error_code> read_entry(run r) {
     auto [wait_ec, admitted] = co_await store->admit();
     if (wait_ec) co_return wait_ec;
-    auto& s = slots[index];
-    if (!s.open.is_open())
-      if (auto ec = co_await open_slot(s)) co_return not_opened(index, ec);
-    auto head = co_await store->read_head(s.open);
-    rest(s);
-    if (!head && head.error().category() != cokv_category()) co_return head.error();
-    if (!head || head->id != s.entry->id || head->layout != layout)
-      end_before(index, true);  // no block, or another one in this one's place
-    else
-      s.about = std::move(*head);
+    const auto g = slots[r.first].group;
+    auto [ec, f] = co_await store->open_log(g->serial);
+    if (ec) co_return not_opened(r.first, ec);
+    auto record = co_await store->read_record(*f, *g);
+    if (!record && record.error().category() != cokv_category()) co_return record.error();
+    const auto layers = layout.segments.size();
+    for (std::size_t i = r.first; i < r.first + r.count; ++i) {
+      const bool same = record && record->ns == ns && *record->extent.layout == layout;
+      const auto place = same ? record->find(g->blocks[slots[i].member]) : std::nullopt;
+      if (!place) {  // no block, or another one in this one's place
+        damaged(i);
+        if (!record) store->lose(g);
+        break;
+      }
+      const auto at = record->digests.begin() + static_cast<std::ptrdiff_t>(*place * layers);
+      slots[i].digests.assign(at, at + static_cast<std::ptrdiff_t>(layers));
+    }
     co_return error_code();
   }
 
-  awaitable<error_code> read_segment(std::uint32_t layer, std::size_t index, buffer into) {
-    if (index >= good) co_return error_code();
+  // Slots of one group that follow each other on the disk, as far as `most` bytes of a layer go.
+  std::vector<run> runs(std::uint32_t layer, std::uint64_t most) const {
+    std::vector<run> out;
+    for (std::size_t i = 0; i < good; ++i) {
+      const auto& s = slots[i];
+      if (!out.empty()) {
+        auto& last = out.back();
+        const auto& before = slots[i - 1];
+        const bool next =
+            s.group == before.group && s.group->blocks[s.member].place == before.group->blocks[before.member].place + 1;
+        if (next && (last.count + 1) * s.group->extent.stride(layer) <= most) {
+          ++last.count;
+          continue;
+        }
+      }
+      out.push_back({i, 1});
+    }
+    return out;
+  }
+
+  awaitable<error_code> read_segments(std::uint32_t layer, run r, const std::vector<buffer>& into) {
+    if (r.first >= good) co_return error_code();
     auto [wait_ec, admitted] = co_await store->admit();
     if (wait_ec) co_return wait_ec;
-    auto& s = slots[index];
-    if (!s.open.is_open())
-      if (auto ec = co_await open_slot(s)) co_return not_opened(index, ec);
-    auto [ec, n] = co_await read_whole(s.open, store->staging, s.about.segment_offset(layer), into.bytes());
-    rest(s);
+    const auto& s = slots[r.first];
+    auto [open_ec, f] = co_await store->open_log(s.group->serial);
+    if (open_ec) co_return not_opened(r.first, open_ec);
+    std::vector<asio::mutable_buffer> pieces;
+    for (std::size_t i = r.first; i < r.first + r.count; ++i) pieces.emplace_back(into[i].data(), into[i].size());
+    const auto& extent = s.group->extent;
+    auto [ec, n] = co_await read_run(*f, store->staging, extent.segment_at(layer, s.group->blocks[s.member].place),
+                                     extent.stride(layer), std::move(pieces));
     if (ec) co_return ec;
-    const bool sealed = s.about.digest != digest_algorithm::none;
-    if (n < into.size() || (sealed && digest_of(into.bytes()) != s.about.digests[layer])) {
-      end_before(index, true);
-    } else {
+    for (std::size_t i = r.first; i < r.first + r.count; ++i) {
+      const bool sealed = s.group->digest != digest_algorithm::none;
+      if (i - r.first >= n || (sealed && digest_of(into[i].bytes()) != slots[i].digests[layer])) {
+        damaged(i);
+        break;
+      }
       store->counters.read_segments += 1;
-      store->counters.read_bytes += n;
+      store->counters.read_bytes += into[i].size();
     }
     co_return error_code();
   }
@@ -100,8 +131,9 @@ struct read_job {
     if (layer < next) co_return result(errc::invalid_argument, 0);
     next = layer + 1;
     failed = asio::error::operation_aborted;  // unless this comes to its end
-    failed = co_await for_each_index(good, store->options.max_operations,
-                                     [&](std::size_t i) { return read_segment(layer, i, into[i]); });
+    const auto all = runs(layer, run_bytes);
+    failed = co_await for_each_index(all.size(), store->options.max_operations,
+                                     [&](std::size_t i) { return read_segments(layer, all[i], into); });
     co_return result(failed, failed ? 0 : good);
   }
 };
@@ -131,17 +163,22 @@ awaitable<std::tuple<error_code, std::unique_ptr<block_reader>>> open_file_reade
                                                                                   std::vector<block_key> keys) {
   auto fail = [](error_code ec) { return std::tuple(ec, std::unique_ptr<block_reader>()); };
   if (auto ec = check_request(layout, keys)) co_return fail(ec);
-  auto job = std::make_shared<read_job>(s, std::move(layout), keys.size());
+  auto job = std::make_shared<read_job>(s, std::move(layout), ns, keys.size());
+  std::vector<read_job::run> groups;
   for (auto& k : keys) {
-    auto e = s->find({ns, k});
-    if (!e || *e->layout != job->layout) break;
-    job->pins.add(e->id);
-    s->order.touch(e->id);
-    job->slots.emplace_back().entry = std::move(e);
+    const auto* b = s->book.find({ns, k});
+    if (!b || *b->group->extent.layout != job->layout) break;
+    job->holds.add(b->group->serial);
+    if (job->slots.empty() || job->slots.back().group != b->group)
+      groups.push_back({job->slots.size(), 1});
+    else
+      ++groups.back().count;
+    job->slots.push_back({b->group, b->member, {}});
+    s->book.touch({ns, k});
   }
   job->good = job->slots.size();
-  auto ec = co_await for_each_index(job->slots.size(), s->options.max_operations,
-                                    [&](std::size_t i) { return job->read_head(i); });
+  auto ec = co_await for_each_index(groups.size(), s->options.max_operations,
+                                    [&](std::size_t i) { return job->read_entry(groups[i]); });
   if (ec) co_return fail(ec);
   job->found = job->good;
   s->counters.hits += job->good;

@@ -1,65 +1,87 @@
-// What a file store's parts share: the index, who takes which room, the bounds on file operations, and the removal of
-// files, which goes on by itself whatever becomes of who asked for it.
+// What a file store's parts share: the book of what lies where, the two files that are written, room, and the bounds on
+// file operations. What a log's files are is told by log_entry.hpp, what is given up by log_book.hpp.
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
-#include <unordered_map>
+#include <unordered_set>
 
 #include "cokv/kvstream/file_store.hpp"
 #include "cokv/runtime/file.hpp"
 #include "cokv/runtime/semaphore.hpp"
 #include "cokv/runtime/with.hpp"
-#include "store/block_file.hpp"
 #include "store/file_pieces.hpp"
-#include "store/s3_fifo.hpp"
+#include "store/log_book.hpp"
+#include "store/log_index.hpp"
 
 namespace cokv {
 
 namespace detail {
 
-// Bytes of the limit that are spoken for.
+// Bytes of the limit that are spoken for, and not in any file yet.
 class reservation {
  public:
   reservation() = default;
-  reservation(std::shared_ptr<std::uint64_t> used, std::uint64_t bytes) : used_(std::move(used)), bytes_(bytes) {
-    *used_ += bytes_;
+  reservation(std::shared_ptr<std::uint64_t> reserved, std::uint64_t bytes)
+      : reserved_(std::move(reserved)), bytes_(bytes) {
+    *reserved_ += bytes_;
   }
-  reservation(reservation&& o) noexcept : used_(std::move(o.used_)), bytes_(std::exchange(o.bytes_, 0)) {}
+  reservation(reservation&& o) noexcept : reserved_(std::move(o.reserved_)), bytes_(std::exchange(o.bytes_, 0)) {}
   reservation& operator=(reservation&& o) noexcept {
     if (this != &o) {
       release();
-      used_ = std::move(o.used_);
+      reserved_ = std::move(o.reserved_);
       bytes_ = std::exchange(o.bytes_, 0);
     }
     return *this;
   }
   ~reservation() { release(); }
   void give_back(std::uint64_t bytes) noexcept {
-    *used_ -= bytes;
+    bytes = std::min(bytes, bytes_);
+    if (reserved_) *reserved_ -= bytes;
     bytes_ -= bytes;
   }
   std::uint64_t bytes() const noexcept { return bytes_; }
-  void release() noexcept {
-    if (used_) *used_ -= bytes_;
-    used_.reset();
-  }
+  void release() noexcept { give_back(bytes_); }
 
  private:
-  std::shared_ptr<std::uint64_t> used_;
+  std::shared_ptr<std::uint64_t> reserved_;
   std::uint64_t bytes_ = 0;
 };
 
-struct file_entry {
-  stored_id id;
-  std::string path;
-  std::shared_ptr<const block_layout> layout;
-  reservation room;
+// A file that is written. Extents are allocated and written by whoever wants them; entries go through one queue, in
+// batches, and a sync tells all of a batch that they are there.
+struct log_tail {
+  struct entry {
+    log_kind kind = log_kind::record;
+    std::vector<std::byte> body;
+    bool data_first = false;     // nothing in the entry tells whether its data is whole: that is synced before
+    std::uint64_t sequence = 0;  // 0: the next
+    std::function<void(error_code, std::uint64_t at, std::uint64_t sequence)> done;
+  };
+
+  log_tail(std::uint64_t s, bool c, std::uint32_t chunk) : serial(s), carried(c), index(s, c, chunk) {}
+
+  std::uint64_t serial;
+  bool carried;
+  log_index index;
+  std::shared_ptr<file> open;
+  std::deque<entry> queue;
+  bool committing = false;
+  bool over = false;    // takes no more extents
+  bool sealed = false;  // and nobody writes any more
+  error_code broken;    // a write of the index or a sync failed: nothing more is entered
+  std::size_t writers = 0;
 };
+
+std::shared_ptr<const log_group> make_log_group(const log_record& r, std::uint64_t serial, std::uint64_t entry_at,
+                                                std::size_t body_bytes, std::uint64_t sequence);
 
 // f(i) for every i below n, `width` at a time; the first failure cancels the rest.
 template <class F>
 awaitable<error_code> for_each_index(std::size_t n, std::size_t width, F f) {
+  if (n == 1) co_return co_await f(0);
   std::size_t next = 0;
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     for (std::size_t w = 0; w < std::min(width, n); ++w)
@@ -80,83 +102,169 @@ inline auto as_tuple() { return asio::as_tuple(asio::deferred); }
 struct file_store::state : std::enable_shared_from_this<file_store::state> {
   state(asio::any_io_executor e, file_store_options o);
 
-  std::shared_ptr<detail::file_entry> find(const detail::stored_id& id) const;
-  // Out of the index at once, its file removed behind; its room is free.
-  void drop(const std::shared_ptr<detail::file_entry>& e, std::shared_ptr<semaphore> removed = nullptr);
-  void remove_later(std::string path, std::shared_ptr<semaphore> removed = nullptr);
-  // The bytes that blocks may take: the limit, or less where the disk was found full before it.
-  std::uint64_t limit();
-  void disk_is_full() { disk_limit_ = std::min(disk_limit_, *used); }
-  // Waits for deferred commits and removals.
-  static awaitable<error_code> settle(std::shared_ptr<state> self);
-  // Room for as many bytes, taken; waits until the files that had to go are gone.
-  awaitable<std::tuple<error_code, detail::reservation>> make_room(std::uint64_t bytes);
-  void insert(std::shared_ptr<detail::file_entry> e);
-  std::shared_ptr<const block_layout> share(const namespace_id& ns, const block_layout& layout);
-
-  std::string blocks_directory() const { return options.directory + "/blocks"; }
-  std::string namespace_directory(const namespace_id& ns) const { return blocks_directory() + "/" + ns.hex(); }
-  std::string temporary_directory() const { return options.directory + "/tmp"; }
+  // --- files (file_log.cpp)
+  std::string log_directory() const { return options.directory + "/log"; }
+  std::string path_of(std::uint64_t serial) const { return log_directory() + "/" + detail::log_file_name(serial); }
   std::string lock_path() const { return options.directory + "/lock"; }
 
   // One of the operations on files that may go on at a time; without a turn of the loop where nobody waits.
   awaitable<std::tuple<error_code, permit>> admit();
-  // A block's file: past the system's cache where that was asked for and can be.
-  awaitable<std::tuple<error_code, file>> open_block(std::string path, open_mode mode);
+  // Past the system's cache where that was asked for and can be.
+  awaitable<std::tuple<error_code, file>> open_file(std::string path, open_mode mode);
+  // For reading; kept open for the next one, as many as may be.
+  awaitable<std::tuple<error_code, std::shared_ptr<file>>> open_log(std::uint64_t serial);
   // Of the segments that are written from now on.
-  std::uint32_t alignment() const { return direct ? detail::block_file_page : 1; }
-  // Reads all that stands before the data of an open file.
-  awaitable<result<detail::block_file>> read_head(file& f);
-  // Builds the index from what is in the folder.
+  std::uint32_t alignment() const { return direct ? detail::log_page : 1; }
+  std::uint64_t segment_bytes();
+  std::uint32_t chunk_bytes();
+
+  struct extent {
+    std::shared_ptr<detail::log_tail> in;
+    std::uint64_t at = 0;
+  };
+  // Room in a file of a row, taken from what is reserved; the file is held until close_extent(), and the extent given
+  // back then if nothing was entered and nothing came behind it.
+  awaitable<std::tuple<error_code, extent>> open_extent(bool carried, std::uint64_t bytes, detail::reservation& room);
+  void close_extent(const extent& e, std::uint64_t unused_bytes);
+  // `done` is called once, unless the context goes down; never from within.
+  void enter(const std::shared_ptr<detail::log_tail>& to, detail::log_tail::entry e);
+  // Writes a removal, into whichever file is written.
+  awaitable<error_code> enter_removal(const detail::log_removal& r, std::uint64_t sequence);
+  void retire(bool carried);  // the next extent of the row is in another file
+  void retire_file(std::uint64_t serial) {
+    for (bool row : {false, true})
+      if (tails_[row] && tails_[row]->serial == serial) retire(row);
+  }
+
+  // --- names under which something is being entered or removed: one at a time
+  awaitable<error_code> claim(std::vector<detail::stored_id> ids);
+  void unclaim(std::span<const detail::stored_id> ids);
+
+  // --- room (file_room.cpp)
+  std::uint64_t used() const { return book.used() + *reserved; }
+  // The bytes that files may take: the limit, or less where the disk was found full before it.
+  std::uint64_t limit();
+  std::uint64_t budget() { return limit() - limit() / 16; }  // the rest is the cleaner's
+  bool disk_was_full() const { return disk_limit_ < options.limit_bytes; }
+  std::uint64_t disk_room() const;
+  void disk_is_full();
+  // So many blocks of a layout, at most; and their parts, each in one entry and no longer than a file.
+  std::uint64_t bytes_for(const block_layout& layout, std::size_t blocks);
+  std::size_t blocks_a_part(const block_layout& layout);
+  // Room for as many bytes, taken; waits until files that had to go are gone.
+  awaitable<std::tuple<error_code, detail::reservation>> make_room(std::uint64_t bytes);
+  void clean_later();  // if there is something to clean or remove
+  // Waits for deferred commits, and until nothing goes on behind them.
+  static awaitable<error_code> settle(std::shared_ptr<state> self);
+  // Names that are gone are gone for good.
+  awaitable<error_code> sync_names();
+
+  awaitable<error_code> remove(detail::stored_id id);
+  std::shared_ptr<const block_layout> share(const namespace_id& ns, std::shared_ptr<const block_layout> layout);
+  void lose(std::uint64_t serial);  // its file is not there any more
+  void lose(const std::shared_ptr<const detail::log_group>& g);
+
+  // Builds the book from what is in the folder (file_recovery.cpp).
   awaitable<error_code> recover();
+  // An entry as it lies on the disk, verified.
+  awaitable<result<detail::log_record>> read_record(file& f, const detail::log_group& g);
 
   asio::any_io_executor ex;
   file file_lock;  // held as long as anything of this store may touch the folder
   file_store_options options;
   file_system& files;
   semaphore operations;
-  semaphore open_files;
   semaphore deferred;
   detail::staging_pieces staging;
   bool direct;  // until the file system says no
-  std::shared_ptr<std::uint64_t> used = std::make_shared<std::uint64_t>(0);
-  std::unordered_map<detail::stored_id, std::shared_ptr<detail::file_entry>, detail::stored_id_hash> index;
-  detail::s3_fifo order;
+  detail::log_book book;
+  std::shared_ptr<std::uint64_t> reserved = std::make_shared<std::uint64_t>(0);
+  std::shared_ptr<std::uint64_t> writing = std::make_shared<std::uint64_t>(0);    // extents that are not entered yet
+  std::shared_ptr<std::uint64_t> unwritten = std::make_shared<std::uint64_t>(0);  // of them, what is not written yet
   std::map<namespace_id, std::shared_ptr<const block_layout>> layouts;  // one shared by most blocks of a namespace
   std::uint64_t next_serial = 1;
+  std::uint64_t next_sequence = 1;
   store_info counters;
 
  private:
-  struct removal {
-    std::string path;
-    std::shared_ptr<semaphore> removed;
+  struct handle {
+    std::shared_ptr<file> open;
+    std::uint64_t used = 0;
   };
-  static awaitable<void> remove_all(std::shared_ptr<state> self);
-  awaitable<error_code> recover_namespace(std::string directory, namespace_id ns);
-  awaitable<error_code> recover_file(std::string directory, namespace_id ns, directory_entry entry);
+  struct request {
+    std::uint64_t bytes = 0;
+    std::shared_ptr<semaphore> answered;
+    bool wanted = true;
+    error_code failed;
+    detail::reservation room;
+  };
+  struct found;
+  struct said;
 
-  std::deque<removal> removals_;
-  std::size_t removers_ = 0;
-  std::vector<std::shared_ptr<semaphore>> when_removed_;
+  awaitable<result<std::shared_ptr<detail::log_tail>>> make_tail(bool carried, detail::reservation& room);
+  static awaitable<void> run_entries(std::shared_ptr<state> self, std::shared_ptr<detail::log_tail> to);
+  awaitable<error_code> write_batch(detail::log_tail& to, std::vector<detail::log_tail::entry>& batch,
+                                    std::vector<std::uint64_t>& places);
+  void finish(const std::shared_ptr<detail::log_tail>& t);
+  static awaitable<void> write_seal(std::shared_ptr<state> self, std::shared_ptr<detail::log_tail> t);
+  void vacate(std::uint64_t serial);  // and who waits for that looks again
+  void forget_handle(std::uint64_t serial) { handles_.erase(serial); }
+
+  static awaitable<void> run_cleaner(std::shared_ptr<state> self);
+  void serve_requests();
+  awaitable<bool> clean_one();
+  awaitable<void> carry(detail::log_book::pass pass, detail::reservation& room);
+  awaitable<error_code> carry_group(std::span<const detail::log_book::chosen> blocks, bool carried,
+                                    detail::reservation& room);
+  awaitable<std::vector<std::optional<std::vector<std::uint64_t>>>> digests_of(
+      file& from, std::span<const detail::log_book::chosen> blocks);
+  awaitable<error_code> copy_run(file& from, file& to, const detail::log_record& record, std::uint32_t layer,
+                                 std::span<const detail::log_book::chosen> blocks, std::size_t first,
+                                 std::span<std::optional<std::vector<std::uint64_t>>> digests);
+  awaitable<result<std::pair<extent, std::shared_ptr<detail::log_record>>>> copy_blocks(
+      std::span<const detail::log_book::chosen> blocks, bool carried, detail::reservation& room);
+  awaitable<error_code> remove_file(std::uint64_t serial, bool evicted);
+  bool nothing_to_clean() const;
+
+  awaitable<error_code> recover_file(directory_entry entry, found& all);
+  awaitable<void> keep_whole(file& f, std::uint64_t size, said& index);
+  std::shared_ptr<const detail::log_group> shared_layout(const std::shared_ptr<const detail::log_group>& group);
+  awaitable<std::size_t> count_old_blocks();
+
+  std::shared_ptr<detail::log_tail> tails_[2];
+  semaphore tail_turn_[2];
+  std::map<std::uint64_t, handle> handles_;
+  std::uint64_t handle_uses_ = 0;
+  std::unordered_set<detail::stored_id, detail::stored_id_hash> claimed_;
+  std::vector<std::shared_ptr<semaphore>> when_unclaimed_;
+  std::deque<std::shared_ptr<request>> requests_;
+  bool cleaning_ = false;
+  std::size_t background_ = 0;  // entries and seals on their way
+  std::vector<std::shared_ptr<semaphore>> when_clean_, when_vacated_;
   std::uint64_t disk_limit_ = ~std::uint64_t{0};
 };
 
 namespace detail {
 
-// Blocks that may not be given up while this is there.
-class file_pins {
+// Files that may not go while this is there.
+class file_holds {
  public:
-  explicit file_pins(std::shared_ptr<file_store::state> s) : state_(std::move(s)) {}
-  file_pins(const file_pins&) = delete;
-  file_pins& operator=(const file_pins&) = delete;
-  ~file_pins() {
-    for (auto& [id, pin] : held_) state_->order.unpin(id, pin);
+  explicit file_holds(std::shared_ptr<file_store::state> s) : state_(std::move(s)) {}
+  file_holds(const file_holds&) = delete;
+  file_holds& operator=(const file_holds&) = delete;
+  ~file_holds() {
+    for (auto serial : held_) state_->book.release(serial);
+    if (!held_.empty()) state_->clean_later();
   }
-  void add(const stored_id& id) { held_.emplace_back(id, state_->order.pin(id)); }
+  void add(std::uint64_t serial) {
+    if (!held_.empty() && held_.back() == serial) return;
+    state_->book.hold(serial);
+    held_.push_back(serial);
+  }
 
  private:
   std::shared_ptr<file_store::state> state_;
-  std::vector<std::pair<stored_id, std::uint64_t>> held_;
+  std::vector<std::uint64_t> held_;
 };
 
 // No room on the disk is what a store calls full: errc::store_full.

@@ -10,22 +10,24 @@ awaitable<error_code> run_write(std::shared_ptr<write_job> job, std::uint32_t la
 }
 
 awaitable<void> run_deferred(std::shared_ptr<write_job> job, std::unique_ptr<write_job::turn>, permit) {
-  // Nobody waits for what comes of it: failures are counted, and their files removed.
+  // Nobody waits for what comes of it: failures are counted, and their room given back.
   if (auto ec = co_await job->commit()) co_return;
 }
 
 awaitable<error_code> run_commit(std::shared_ptr<write_job> job, bool deferred) {
+  co_await asio::this_coro::throw_if_cancelled(false);
   auto turn = std::make_unique<write_job::turn>(job);
-  if (job->over) co_return errc::closed;
+  if (job->over || job->entered) co_return errc::closed;
   if (job->failed) co_return job->failed;
   if (std::find(job->written.begin(), job->written.end(), false) != job->written.end())
     co_return errc::invalid_argument;
   if (!deferred) co_return co_await job->commit();
   auto [ec, under_way] = co_await job->store->deferred.async_acquire(1, as_tuple());
   if (ec) co_return ec;
+  const auto outcome = job->all_or_full();
   job->failed = errc::closed;  // for whoever asks again
   asio::co_spawn(job->store->ex, run_deferred(job, std::move(turn), std::move(under_way)), asio::detached);
-  co_return job->all_or_full();
+  co_return outcome;
 }
 
 class file_writer final : public block_writer {
@@ -48,57 +50,101 @@ class file_writer final : public block_writer {
   bool deferred_;
 };
 
+// As many of the first blocks as find room; what is left out is counted, and the disk taken to be full.
+awaitable<std::tuple<error_code, std::size_t>> find_room(write_job& job, std::size_t fresh) {
+  auto& s = *job.store;
+  const auto& layout = *job.layout;
+  auto fit = fresh;
+  const auto most_below = [&](std::uint64_t bytes) {
+    while (fit > 0 && s.bytes_for(layout, fit) > bytes) fit -= std::max<std::size_t>(fit / 16, 1);
+  };
+  if (s.disk_was_full()) {
+    const auto all = s.budget() + s.book.evictable();
+    most_below(all - std::min(all, s.used()));
+  } else {
+    // What would be cleaned for the limit's sake gives its room to the disk first.
+    const auto need = s.bytes_for(layout, fresh), used = s.used();
+    const auto cleaned = used + need - std::min(used + need, s.budget());
+    if (need + *s.reserved > s.disk_room() + cleaned) {
+      s.disk_is_full();  // what is there stays, this time
+      most_below(s.budget() - std::min(s.budget(), used));
+    }
+  }
+  if (fit < fresh) {
+    s.counters.failed_writes += fresh - fit;
+    s.counters.no_room_blocks += fresh - fit;
+    if (fit == 0) co_return std::tuple(error_code(errc::store_full), fit);
+  }
+  auto [ec, room] = co_await s.make_room(s.bytes_for(layout, fit));
+  job.room = std::move(room);
+  co_return std::tuple(ec, fit);
+}
+
+awaitable<error_code> take_extents(write_job& job, std::span<const std::size_t> keys) {
+  auto& s = *job.store;
+  const auto a_part = s.blocks_a_part(*job.layout);
+  job.parts.reserve((keys.size() + a_part - 1) / a_part);
+  for (std::size_t first = 0; first < keys.size(); first += a_part) {
+    write_job::part p;
+    p.keys.assign(keys.begin() + static_cast<std::ptrdiff_t>(first),
+                  keys.begin() + static_cast<std::ptrdiff_t>(std::min(first + a_part, keys.size())));
+    p.whole = p.keys.size();
+    p.extent.layout = job.layout;
+    p.extent.alignment = s.alignment();
+    p.extent.places = static_cast<std::uint32_t>(p.whole);
+    p.digests.resize(p.whole * job.layout->layers());
+    std::size_t returned = 0;
+    for (auto k : p.keys) returned += s.book.returns(job.id_of(k));
+    auto [ec, in] = co_await s.open_extent(2 * returned > p.whole, p.extent.bytes(), job.room);
+    if (ec) co_return ec;
+    p.extent.at = in.at;
+    p.in = std::move(in);
+    p.unwritten = p.extent.bytes();
+    *s.unwritten += p.unwritten;
+    *s.writing += p.extent.bytes();
+    job.parts.push_back(std::move(p));
+  }
+  co_return error_code();
+}
+
 }  // namespace
 
 awaitable<std::tuple<error_code, std::unique_ptr<block_writer>>> open_file_writer(std::shared_ptr<file_store::state> s,
                                                                                   namespace_id ns, block_layout layout,
                                                                                   std::vector<block_key> keys,
                                                                                   write_options options) {
+  co_await asio::this_coro::throw_if_cancelled(false);
   auto fail = [](error_code ec) { return std::tuple(ec, std::unique_ptr<block_writer>()); };
   if (auto ec = check_request(layout, keys)) co_return fail(ec);
   if (auto ec = check_distinct(keys)) co_return fail(ec);
   auto job = std::make_shared<write_job>(s, ns, std::move(keys));
-  job->alignment = s->alignment();
   job->force = options.force;
-  auto bytes = block_file_bytes(layout, job->alignment);
-  job->layout = s->share(ns, layout);
-  job->written.resize(layout.layers());
-  std::size_t fresh = 0;
+  job->digest = s->options.digest;
+  job->layout = s->share(ns, std::make_shared<const block_layout>(std::move(layout)));
+  job->written.resize(job->layout->layers());
+  std::vector<std::size_t> fresh;
   for (std::size_t i = 0; i < job->keys.size(); ++i) {
-    stored_id id{ns, job->keys[i]};
-    auto there = options.force ? nullptr : s->find(id);
-    if (there && *there->layout != layout) co_return fail(errc::namespace_mismatch);
+    const auto* there = options.force ? nullptr : s->book.find(job->id_of(i));
+    if (there && *there->group->extent.layout != *job->layout) co_return fail(errc::namespace_mismatch);
     if (there)
-      job->present.add(id);
+      job->present.add(there->group->serial);
     else
-      job->slot_of[i] = fresh++;
+      fresh.push_back(i);
   }
-  if (bytes > s->options.limit_bytes / std::max<std::size_t>(fresh, 1)) co_return fail(errc::too_large);
-  // On a disk that was found full, as many of the first as may find room.
-  if (const auto most = s->limit(); most < s->options.limit_bytes) {
-    const auto free = most + s->order.evictable() - std::min(most + s->order.evictable(), *s->used);
-    const auto fit = std::min<std::uint64_t>(fresh, free / bytes);
-    if (fit == 0 && fresh > 0) co_return fail(errc::store_full);
-    if (fit < fresh) {
-      s->counters.failed_writes += fresh - fit;
-      s->counters.no_room_blocks += fresh - fit;
-      job->leave_out_from(fit);
-      fresh = fit;
+  if (!fresh.empty()) {
+    if (s->bytes_for(*job->layout, fresh.size()) > s->options.limit_bytes - s->options.limit_bytes / 16)
+      co_return fail(errc::too_large);
+    auto [ec, fit] = co_await find_room(*job, fresh.size());
+    if (ec) co_return fail(ec);
+    if (fit < fresh.size()) {
+      job->kept = fresh[fit];
+      fresh.resize(fit);
     }
-  }
-  auto [ec, room] = co_await s->make_room(bytes * fresh);
-  if (ec) co_return fail(ec);
-  job->room = std::move(room);
-  job->slots.resize(fresh);
-  for (std::size_t i = 0; i < job->keys.size(); ++i) {
-    if (job->slot_of[i] == write_job::none) continue;
-    auto& slot = job->slots[job->slot_of[i]];
-    slot.path = s->temporary_directory() + "/" + std::to_string(s->next_serial++) + ".part";
-    slot.about.id = {ns, job->keys[i]};
-    slot.about.layout = layout;
-    slot.about.digests.resize(layout.layers());
-    slot.about.digest = s->options.digest;
-    slot.about.alignment = job->alignment;
+    auto taken = as_store_error(co_await take_extents(*job, fresh));
+    if (taken) {
+      job->abandon();
+      co_return fail(taken);
+    }
   }
   std::unique_ptr<block_writer> writer = std::make_unique<file_writer>(std::move(job), options.deferred);
   co_return std::tuple(error_code(), std::move(writer));

@@ -48,13 +48,17 @@ struct tier_spec {
   std::string name;
   std::shared_ptr<store> blocks;
   duration load_budget = 2ms;
+  duration save_budget = 2ms;
 };
 
 inline std::vector<kv_tier> tiers_of(std::vector<tier_spec> specs) {
   std::vector<kv_tier> tiers;
   for (auto& s : specs)
-    tiers.push_back(
-        {.name = s.name, .blocks = s.blocks, .lookup_budget = 2ms, .load_budget = s.load_budget, .save_budget = 2ms});
+    tiers.push_back({.name = s.name,
+                     .blocks = s.blocks,
+                     .lookup_budget = 2ms,
+                     .load_budget = s.load_budget,
+                     .save_budget = s.save_budget});
   return tiers;
 }
 

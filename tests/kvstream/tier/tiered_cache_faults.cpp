@@ -221,18 +221,18 @@ TEST_CASE("a disk that is full keeps the blocks that fit, is told of once, and c
       [](asio::any_io_executor ex) -> awaitable<void> {
         auto& disk = sim::disk::of(static_cast<sim_context&>(asio::query(ex, asio::execution::context)));
         const auto prompt = tokens(25);
-        const auto open = [ex] { return file_store::async_open(ex, {.directory = "kv"}); };
+        const auto open = [ex] { return file_store::async_open(ex, {.directory = "kv", .segment_bytes = 4096}); };
         {
           std::shared_ptr<store> files = co_await open();
           cache_machine m(ex, 32, {{"disk", files}});
-          co_await m.serve(tokens(4, 900));  // one block, to see what it takes
+          co_await m.serve(tokens(4, 900));  // one block, of less than a page
           co_await m.cache->async_close();
         }
         std::shared_ptr<store> files = co_await open();
-        const auto one = files->info().used_bytes;
-        disk.faults.capacity = one + 3 * one;
-        cache_machine m(ex, 32, {{"disk", files}});
-        co_await m.serve(prompt);  // six blocks
+        // A block takes a page, its file's index one, and one is kept for another entry; the store leaves a sixteenth free.
+        disk.faults.capacity = (files->info().file_bytes + 3 * 3 * 4096) * 16 / 15 + 16;
+        cache_machine m(ex, 32, {{.name = "disk", .blocks = files, .save_budget = 20ms}});  // files are removed first
+        co_await m.serve(prompt);                                                           // six blocks
         co_await sleep_for(50ms);
         auto c = m.tier();
         CHECK(c.saved_blocks == 3);

@@ -1,11 +1,14 @@
-// Blocks in a folder, one file each, up to a limit; they outlive the process. A file is written under a temporary name,
-// synced, and renamed when it is whole, so a crash leaves no torn block in sight; every read is verified against the
-// digests in the file's header, and what is damaged is removed and counted, never given.
+// Blocks in a folder, up to a limit; they outlive the process. What is written is appended to a log, a few large files:
+// a commit is an entry in one of them, and one sync is for all commits that wait for it. What was committed is there
+// after a crash, what was removed stays away, and a torn block is never in sight; every read is verified against what
+// was noted when the block was written, and what is damaged is dropped and counted, never given.
 //
 //     auto store = co_await cokv::file_store::async_open(ex, {.directory = "/var/cache/cokv",
 //                                                             .limit_bytes = 50ull << 30});
 //     auto n = co_await store->async_match(ns, keys);
 #pragma once
+
+#include <functional>
 
 #include "cokv/kvstream/digest.hpp"
 #include "cokv/kvstream/store.hpp"
@@ -13,17 +16,32 @@
 
 namespace cokv {
 
-struct file_store_options {
-  std::string directory;                                // made if need be; one store at a time
-  std::uint64_t limit_bytes = std::uint64_t{10} << 30;  // of files, those being written included
-  std::size_t max_operations = 16;                      // file operations at a time
-  std::size_t max_open_files = 256;                     // kept open between operations
-  std::size_t max_deferred = 8;                         // deferred commits under way; one more waits
-  bool direct = false;                                  // past the system's cache: see below
-  // None: what stands before the data is verified all the same, the data is not. For disks that do it themselves.
-  digest_algorithm digest = digest_algorithm::xxh3_64;
+// How far the opening of a folder is.
+struct recovery_progress {
+  std::uint64_t files_done = 0, files = 0;
+  std::uint64_t bytes_done = 0, bytes = 0;  // what those files take; most of it is not read
 };
 
+struct file_store_options {
+  std::string directory;                                // made if need be; one store at a time
+  std::uint64_t limit_bytes = std::uint64_t{10} << 30;  // of files, what is not wanted any more included
+  std::size_t max_operations = 16;                      // file operations at a time
+  std::size_t max_open_files = 256;                     // kept open between operations; those that are written besides
+  std::size_t max_deferred = 8;                         // deferred commits under way; one more waits
+  bool direct = false;                                  // past the system's cache: see below
+  // None: what says where blocks are is verified all the same, blocks are not, and a commit takes two syncs. For disks
+  // that do it themselves.
+  digest_algorithm digest = digest_algorithm::xxh3_64;
+  // Of a file of the log, before the next is begun; room is given back file by file. 0: a 128th of the limit, at most
+  // 256 MiB. Blocks that are larger have a file each.
+  std::uint64_t segment_bytes = 0;
+  std::function<void(const recovery_progress&)> progress = {};  // called after each file while a folder is opened
+};
+
+// A fresh block is kept until a tenth of the limit has been written behind it, or, where it was asked for meanwhile,
+// until the rest of it has: log_book.hpp says what is given up when. The last sixteenth of the limit is kept free for
+// what is carried over then.
+//
 // Direct, blocks go between memory and disk without the system's cache: no memory but the caller's is taken, and no time
 // to copy. What was written is not read back from memory then, and a write waits for the disk: for blocks that come back
 // late, on a disk that is fast, under a cache of our own. Segments begin at multiples of 4096 bytes in such files, so
@@ -32,16 +50,20 @@ struct file_store_options {
 // without, and info().direct is false. Blocks are read whichever way they were written.
 //
 // async_open_write reserves room for all its blocks: errc::too_large when they could never fit, errc::store_full when
-// what is there may not be given up. When the disk fills up below the limit, a writer gives up its last blocks, so that
-// the first ones keep a prefix: its commit is errc::store_full, kept() says how many are there, and from then on the
-// store gives up old blocks as if its limit were what the disk took. A deferred commit completes when all bytes were
-// handed to the system; sync and rename follow.
+// what is there may not be given up: it is being read, or written. When the disk fills up below the limit, a writer
+// gives up its last blocks, so that the first ones keep a prefix: its commit is errc::store_full, kept() says how many
+// are there, and from then on the store gives up old blocks as if its limit were what the disk took. A deferred commit
+// completes when all bytes were handed to the system; the entry and its sync follow.
+//
+// async_remove, and a commit with force, complete when what was there can't come back, whatever crashes. What was given
+// up for want of room may, if the crash came just then.
 class file_store final : public store {
  public:
   using open_handler = asio::any_completion_handler<void(error_code, std::unique_ptr<file_store>)>;
 
-  // Opens a folder: removes what a crash left half-written, reads the header of every block, gives up the oldest beyond
-  // the limit. Files that are not ours, or of another version, stay where they are and are counted in info().refused.
+  // Opens a folder: reads what the files say of themselves, several at a time, and gives up the oldest beyond the limit.
+  // Blocks are not read, but for the last commits before a crash. Files that are not ours, or of another version, those
+  // of the layout before with its file for each block included, stay where they are and are counted in info().refused.
   // errc::in_use while another store has the folder, of this process or another; the end of that process frees it.
   // Throws config_error for an empty directory or a limit of 0; errors: the system's.
   template <asio::completion_token_for<void(error_code, std::unique_ptr<file_store>)> Token = asio::deferred_t>

@@ -85,6 +85,7 @@ struct store_info {
   std::uint64_t failed_writes = 0;    // blocks that did not become visible, deferred ones included
   std::uint64_t no_room_blocks = 0;   // of those, the ones for which the disk had no room below the limit
   bool direct = false;                // blocks go past the system's cache
+  std::uint64_t file_bytes = 0;       // what files take, what is not wanted any more included; of stores that have some
   std::vector<tenant_info> tenants =
       {};  // by name: who has a quota, and who has something without; of stores that know
 };

@@ -1,0 +1,215 @@
+#include "store/log_book.hpp"
+
+#include <algorithm>
+
+namespace cokv::detail {
+
+void log_book::add_file(std::uint64_t serial, bool carried, std::uint64_t bytes) {
+  auto& f = files_[serial];
+  f.carried = carried;
+  resize(serial, bytes);
+}
+
+void log_book::resize(std::uint64_t serial, std::uint64_t bytes) {
+  auto& f = files_.at(serial);
+  bytes_ += bytes - f.bytes;
+  if (!f.carried) fresh_ += bytes - f.bytes;
+  f.bytes = bytes;
+}
+
+void log_book::seal(std::uint64_t serial) { files_.at(serial).sealed = true; }
+
+void log_book::suspect(std::uint64_t serial) { files_.at(serial).suspect = files_.at(serial).sealed = true; }
+
+void log_book::hold(std::uint64_t serial) { ++files_.at(serial).holds; }
+
+void log_book::release(std::uint64_t serial) {
+  if (auto f = files_.find(serial); f != files_.end() && f->second.holds > 0) --f->second.holds;
+}
+
+bool log_book::held(std::uint64_t serial) const { return files_.at(serial).holds > 0; }
+
+void log_book::vacate(std::uint64_t serial) {
+  if (auto f = files_.find(serial); f != files_.end() && f->second.busy > 0) --f->second.busy;
+}
+
+bool log_book::occupied() const {
+  return std::any_of(files_.begin(), files_.end(),
+                     [](const auto& f) { return !f.second.gone && f.second.holds == 0 && f.second.busy > 0; });
+}
+
+std::size_t log_book::drop_file(std::uint64_t serial, bool cleaned) {
+  auto& f = files_.at(serial);
+  if (cleaned) saved_ = std::min(saved_ + f.live, most_saved_);
+  std::size_t n = 0;
+  for (const auto& g : f.groups)
+    for (std::uint32_t i = 0; i < g->blocks.size(); ++i) {
+      const stored_id id{g->ns, g->blocks[i].key};
+      const auto b = blocks_.find(id);
+      if (b == blocks_.end() || b->second.group != g) continue;
+      blocks_.erase(b);
+      if (cleaned && !f.carried) remember(id);
+      ++n;
+    }
+  change_live(f, 0 - f.live);
+  f.groups.clear();
+  f.sealed = true;
+  return n;
+}
+
+void log_book::unlinked(std::uint64_t serial) {
+  resize(serial, 0);
+  files_.at(serial).gone = true;
+}
+
+std::vector<std::uint64_t> log_book::unlinked_serials() const {
+  std::vector<std::uint64_t> out;
+  for (const auto& [serial, f] : files_)
+    if (f.gone) out.push_back(serial);
+  return out;
+}
+
+void log_book::forget_unlinked(std::span<const std::uint64_t> serials) {
+  for (auto serial : serials) files_.erase(serial);
+}
+
+const log_book::block* log_book::find(const stored_id& id) const {
+  const auto b = blocks_.find(id);
+  return b == blocks_.end() ? nullptr : &b->second;
+}
+
+void log_book::leave(const block& b) { change_live(files_.at(b.group->serial), 0 - bytes_of(*b.group)); }
+
+void log_book::insert(const std::shared_ptr<const log_group>& group, std::span<const std::uint8_t> uses) {
+  auto& f = files_.at(group->serial);
+  f.groups.push_back(group);
+  const auto each = bytes_of(*group);
+  for (std::uint32_t i = 0; i < group->blocks.size(); ++i) {
+    auto [at, fresh] = blocks_.try_emplace({group->ns, group->blocks[i].key});
+    if (!fresh) leave(at->second);
+    at->second = {group, i, uses.empty() ? std::uint8_t{0} : uses[i]};
+    change_live(f, each);
+    f.put += each;
+  }
+}
+
+void log_book::touch(const stored_id& id) {
+  if (auto b = blocks_.find(id); b != blocks_.end() && b->second.uses < 3) ++b->second.uses;
+}
+
+bool log_book::erase(const stored_id& id) {
+  const auto b = blocks_.find(id);
+  if (b == blocks_.end()) return false;
+  leave(b->second);
+  blocks_.erase(b);
+  return true;
+}
+
+bool log_book::returns(const stored_id& id) {
+  const auto ghost = ghost_of_.find(id);
+  if (ghost == ghost_of_.end()) return false;
+  ghosts_.erase(ghost->second);
+  ghost_of_.erase(ghost);
+  return true;
+}
+
+void log_book::remember(const stored_id& id) {
+  if (ghost_of_.contains(id)) return;
+  ghost_of_[id] = ghosts_.insert(ghosts_.end(), id);
+  while (ghosts_.size() > std::max<std::size_t>(blocks_.size(), 16)) {
+    ghost_of_.erase(ghosts_.front());
+    ghosts_.pop_front();
+  }
+}
+
+std::vector<log_book::undone> log_book::needed_removals(std::uint64_t serial) const {
+  std::vector<undone> out;
+  // The oldest of the others decides: a removal reaches back to the beginning.
+  auto oldest = files_.begin();
+  if (oldest != files_.end() && oldest->first == serial) ++oldest;
+  if (oldest == files_.end()) return out;
+  for (const auto& r : files_.at(serial).removals)
+    if (oldest->first <= r.removal.horizon) out.push_back(r);
+  return out;
+}
+
+bool log_book::needless(std::uint64_t serial, const file& f) const {
+  return free(f) && f.live == 0 && needed_removals(serial).empty();
+}
+
+std::optional<std::uint64_t> log_book::victim(std::uint64_t fresh_bytes) const {
+  std::optional<std::uint64_t> of[2], dead, open;
+  for (const auto& [serial, f] : files_) {
+    if (!free(f)) continue;
+    if (f.suspect || (f.sealed && needless(serial, f))) return serial;
+    if (!f.sealed) {
+      // The first row's is no better than the other's, but younger: it goes last.
+      if (!open || !f.carried) open = serial;
+      continue;
+    }
+    if (!dead && mostly_dead(f)) dead = serial;
+    if (!of[f.carried]) of[f.carried] = serial;
+  }
+  if (dead) return dead;
+  const bool first_row = fresh_ > fresh_bytes || !of[1];
+  if (of[!first_row]) return of[!first_row];
+  return of[first_row] ? of[first_row] : open;
+}
+
+log_book::pass log_book::plan(std::uint64_t serial, std::uint64_t room) {
+  const auto& f = files_.at(serial);
+  const bool all = mostly_dead(f) && !f.suspect;
+  pass out{.carry = {}, .carried = f.carried || !all};
+  std::vector<std::pair<std::uint8_t, chosen>> wanted;
+  for (const auto& g : f.groups)
+    for (std::uint32_t i = 0; i < g->blocks.size(); ++i) {
+      const stored_id id{g->ns, g->blocks[i].key};
+      const auto* b = find(id);
+      if (b && b->group == g && (all || f.suspect || b->uses > 0)) wanted.push_back({b->uses, {id, g, i}});
+    }
+  std::vector<std::size_t> order(wanted.size());
+  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::sort(order, [&](std::size_t a, std::size_t b) {
+    return wanted[a].first != wanted[b].first ? wanted[a].first > wanted[b].first : a < b;
+  });
+  auto left = std::min(room, f.bytes / 2 + saved_);
+  std::vector<std::size_t> taken;
+  for (auto i : order) {
+    const auto bytes = bytes_of(*wanted[i].second.group);
+    if (bytes > left) continue;
+    left -= bytes;
+    taken.push_back(i);
+  }
+  std::ranges::sort(taken);
+  for (auto i : taken) out.carry.push_back(wanted[i].second);
+  const auto carried = std::min(room, f.bytes / 2 + saved_) - left;
+  saved_ -= std::min(saved_, carried - std::min(carried, f.bytes / 2));
+  return out;
+}
+
+std::uint8_t log_book::uses_after(const chosen& c) const {
+  const auto& f = files_.at(c.group->serial);
+  const auto* b = find(c.id);
+  if (!b || b->uses == 0) return 0;
+  return f.carried ? static_cast<std::uint8_t>(b->uses - 1) : std::uint8_t{0};
+}
+
+std::uint64_t log_book::evictable() const {
+  std::uint64_t n = 0;
+  for (const auto& [serial, f] : files_)
+    if (!f.gone && f.holds == 0) n += f.bytes;
+  return n;
+}
+
+std::vector<std::uint64_t> log_book::unwanted() const {
+  std::vector<std::uint64_t> out;
+  for (const auto& [serial, f] : files_)
+    if (needless(serial, f)) out.push_back(serial);
+  return out;
+}
+
+bool log_book::suspected() const {
+  return std::any_of(files_.begin(), files_.end(), [](const auto& f) { return f.second.suspect && free(f.second); });
+}
+
+}  // namespace cokv::detail

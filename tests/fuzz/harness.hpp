@@ -16,6 +16,7 @@ using bytes = std::span<const std::byte>;
 void frame(bytes in);   // frame_parser
 void stream(bytes in);  // stream_parser, and stream_writer with what it read
 void link(bytes in);    // the links' parser and hello
+void disk(bytes in);    // the index of the disk tier's files
 void http(bytes in);    // the HTTP server's parsers
 void text(bytes in);    // topologies, names, element types, endpoints, URLs
 

@@ -60,6 +60,12 @@ TEST_CASE("fuzz: requests of the corpus are answered the same however they are c
           "http: body too large", "http: header too large", "http: refused"});
 }
 
+TEST_CASE("fuzz: chunks of the corpus are read as far as they are sound, and written again") {
+  replay("disk", fuzz::disk,
+         {"disk: first", "disk: record", "disk: no record", "disk: removal", "disk: damaged", "disk: sealed",
+          "disk: link"});
+}
+
 TEST_CASE("fuzz: texts of the corpus are written as they were read") {
   replay("text", fuzz::text,
          {"text: topology", "text: topology with starts", "text: no topology", "text: element type", "text: id",

@@ -12,6 +12,7 @@
 #include "link/hello.hpp"
 #include "link/link_frame.hpp"
 #include "link/window_layout.hpp"
+#include "store/log_index.hpp"
 
 namespace {
 
@@ -28,7 +29,7 @@ void save(const std::string& target, const std::string& name, std::string_view d
 // With nothing mended, with digests mended, and with all.
 void save_wire(const std::string& target, const std::string& name, const bytes& wire) {
   const std::string_view rest(reinterpret_cast<const char*>(wire.data()), wire.size());
-  char how = target == "link" ? 0x15 : 0x7f;
+  char how = target == "link" ? 0x15 : target == "disk" ? 0 : 0x7f;
   for (char mend : {0, fuzz::digests | fuzz::trailers, 31}) {
     std::string data{mend, how, 0, static_cast<char>(name.size())};
     save(target, name + "-" + std::to_string(mend), data.append(rest));
@@ -169,6 +170,41 @@ void links() {
   save("link", "bare-layout", std::string(4, '\0').append(reinterpret_cast<const char*>(layout.data()), layout.size()));
 }
 
+// The index of a file, a chunk each, with an entry of every kind.
+void disks() {
+  using namespace detail;
+  log_record r;
+  r.extent.at = 8192;
+  r.extent.places = 3;
+  r.extent.layout = std::make_shared<const block_layout>(block_layout{{24, 8}});
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    r.blocks.push_back({{}, i});
+    r.blocks.back().key.bytes.fill(static_cast<std::byte>(i + 1));
+    r.digests.insert(r.digests.end(), {i, i + 7});
+  }
+  const log_removal removal{{r.ns, r.blocks[0].key}, 9};
+  const auto sound = encode_log_body(r);
+  auto unsound = r;
+  unsound.extent.alignment = 512;
+  for (bool sealed : {false, true})
+    for (const auto& body : {sound, encode_log_body(unsound)}) {
+      log_index index(7, sealed, 4096);
+      auto chunk = index.take_writes()[0].bytes;
+      index.add(log_kind::record, 3, 1, body);
+      index.add(log_kind::removal, 4, 1, encode_log_body(removal));
+      if (sealed) index.seal();
+      while (!sealed && index.end() == 4096) index.add(log_kind::record, 5, 5, body);  // up to a link
+      index.take_writes();
+      // Short: what lies between the entries and the last 64 bytes is left out.
+      bytes wire(chunk.bytes().begin(), chunk.bytes().begin() + 64 + 2 * 320);
+      const auto last = chunk.bytes().last(64);
+      wire.insert(wire.end(), last.begin(), last.end());
+      save_wire("disk", "chunk-" + std::to_string(sealed) + (body == sound ? "" : "-unsound"), wire);
+      wire[70] ^= std::byte{1};
+      save_wire("disk", "damaged-" + std::to_string(sealed) + (body == sound ? "" : "-unsound"), wire);
+    }
+}
+
 void texts() {
   const char* all[] = {"pp4xtp2",
                        "pp4xtp2xmb8",
@@ -220,6 +256,7 @@ int main(int argc, char** argv) {
   streams("frame");
   streams("stream");
   links();
+  disks();
   requests();
   texts();
 }

@@ -20,10 +20,12 @@ constexpr std::uint16_t version = 1;
 constexpr std::size_t digest_at = 120;
 
 constexpr std::pair<std::uint32_t, errc> codes[] = {
-    {1, errc::not_found},         {2, errc::digest_mismatch},  {3, errc::namespace_mismatch}, {4, errc::store_full},
-    {5, errc::too_large},         {6, errc::invalid_argument}, {7, errc::protocol},           {8, errc::unavailable},
-    {9, errc::permission_denied}, {10, errc::unsupported},     {11, errc::out_of_range},       {12, errc::stale_reference},
-    {13, errc::closed},           {14, errc::already_exists},  {15, errc::deadline},         {16, errc::wrong_device},
+    {1, errc::not_found},     {2, errc::digest_mismatch}, {3, errc::namespace_mismatch},
+    {4, errc::store_full},    {5, errc::too_large},       {6, errc::invalid_argument},
+    {7, errc::protocol},      {8, errc::unavailable},     {9, errc::permission_denied},
+    {10, errc::unsupported},  {11, errc::out_of_range},   {12, errc::stale_reference},
+    {13, errc::closed},       {14, errc::already_exists}, {15, errc::deadline},
+    {16, errc::wrong_device},
 };
 constexpr std::uint32_t internal = 255;
 
@@ -72,9 +74,13 @@ result<frame_header> decode(std::span<const std::byte, frame_header_bytes> bytes
   return h;
 }
 
+static bool sealed(const frame_head& head) {
+  return head[7] != std::byte{static_cast<std::uint8_t>(digest_algorithm::none)};
+}
+
 frame_trailer seal(const frame_head& head, std::uint64_t payload_digest) {
   frame_trailer out{};
-  if (head[7] == std::byte{static_cast<std::uint8_t>(digest_algorithm::none)}) return out;
+  if (!sealed(head)) return out;
   std::array<std::byte, frame_header_bytes + sizeof payload_digest> both;
   std::copy(head.begin(), head.end(), both.begin());
   put(both.data() + frame_header_bytes, payload_digest);
@@ -83,7 +89,7 @@ frame_trailer seal(const frame_head& head, std::uint64_t payload_digest) {
 }
 
 frame_trailer seal(const frame_head& head, std::span<const std::byte> payload) {
-  return seal(head, digest_of(payload));
+  return seal(head, sealed(head) ? digest_of(payload) : 0);
 }
 
 frame_trailer seal_copy(const frame_head& head, std::span<std::byte> into, std::span<const std::byte> payload) {
@@ -154,7 +160,7 @@ void frame_parser::start_payload(bool discarded) {
   discarded_ = discarded;
   got_ = 0;
   trailer_size_ = 0;
-  digest_.reset();
+  if (digests()) digest_.reset();
   state_ = state::payload;
 }
 
@@ -185,8 +191,13 @@ std::span<std::byte> frame_parser::room() const noexcept {
 void frame_parser::filled(std::size_t n) {
   auto there = room();
   if (n > there.size()) throw std::logic_error("frame_parser: filled more than there was room for");
-  digest_.update(there.first(n));
+  if (digests()) digest_.update(there.first(n));
   got_ += n;
+}
+
+std::uint64_t frame_parser::wanted() const noexcept {
+  if (state_ == state::header) return head_.size() - head_size_;
+  return state_ == state::payload ? owed() + trailer_.size() - trailer_size_ : 0;
 }
 
 // A reader that read ahead into the targets themselves shows bytes that lie in them, elsewhere than they belong.
@@ -199,7 +210,9 @@ std::size_t frame_parser::feed_payload(std::span<const std::byte> in) {
   if (got_ < header_.length) {
     auto n = static_cast<std::size_t>(std::min<std::uint64_t>(in.size(), header_.length - got_));
     const auto from = in.first(n);
-    if (discarded_) {
+    if (!digests()) {
+      if (!discarded_) std::memmove(target_.data() + got_, from.data(), n);
+    } else if (discarded_) {
       digest_.update(from);
     } else if (const auto to = target_.subspan(got_, n); overlap(to, from)) {
       digest_.update(from);
@@ -214,7 +227,8 @@ std::size_t frame_parser::feed_payload(std::span<const std::byte> in) {
   std::copy_n(in.begin(), n, trailer_.begin() + static_cast<std::ptrdiff_t>(trailer_size_));
   trailer_size_ += n;
   if (trailer_size_ < trailer_.size()) return n;
-  intact_ = trailer_ == seal(head_, digest_.value());
+  payload_digest_ = digests() ? digest_.value() : 0;
+  intact_ = trailer_ == seal(head_, payload_digest_);
   state_ = state::frame;
   return n;
 }

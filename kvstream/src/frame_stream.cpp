@@ -12,7 +12,7 @@ namespace {
 using detail::append;
 using detail::get;
 
-constexpr std::uint32_t flag_deferred = 1;
+constexpr std::uint32_t flag_deferred = 1, flag_unsealed = 2;
 
 void rule(bool holds, const char* text) {
   if (!holds) throw std::logic_error(std::string("stream_writer: ") + text);
@@ -68,7 +68,7 @@ std::vector<std::byte> stream_writer::begin() {
   body.reserve(16 + 8 * about_.layout.segments.size() + 32 * about_.keys.size());
   append(body, about_.layout.layers());
   append(body, static_cast<std::uint32_t>(about_.keys.size()));
-  append(body, about_.deferred ? flag_deferred : 0u);
+  append(body, (about_.deferred ? flag_deferred : 0u) | (about_.digest == digest_algorithm::none ? flag_unsealed : 0u));
   append(body, 0u);
   for (auto s : about_.layout.segments) append(body, s);
   for (auto& k : about_.keys) append(body, k.bytes);
@@ -86,6 +86,7 @@ frame_head stream_writer::segment(std::uint32_t layer, std::uint32_t block) {
   frame_header h;
   h.type = frame_type::segment;
   h.ns = about_.ns;
+  h.algorithm = about_.digest;
   h.key = about_.keys[block];
   h.layer = layer;
   h.block = block_++;
@@ -172,7 +173,8 @@ stream_event stream_parser::next(std::span<const std::byte>& in) {
 
 stream_event stream_parser::on_header() {
   auto& h = frames_.header();
-  if (h.algorithm == digest_algorithm::none) return fail(errc::unsupported);
+  const bool segment = h.type == frame_type::segment && phase_ == phase::blocks;
+  if (h.algorithm != (segment ? about_.digest : digest_algorithm::xxh3_64)) return fail(errc::unsupported);
   if (h.sequence != sequence_) return fail(errc::protocol);
   bool first = phase_ == phase::start;
   bool may_start = h.type == frame_type::begin || h.type == frame_type::error || h.type == frame_type::ack;
@@ -227,13 +229,16 @@ stream_event stream_parser::on_begin() {
   if (body.size() < 16) return fail(errc::protocol);
   auto layers = get<std::uint32_t>(body.data()), blocks = get<std::uint32_t>(body.data() + 4);
   auto flags = get<std::uint32_t>(body.data() + 8);
-  if (layers == 0 || blocks == 0 || flags > flag_deferred || get<std::uint32_t>(body.data() + 12) != 0)
+  if (layers == 0 || blocks == 0 || flags > (flag_deferred | flag_unsealed) ||
+      get<std::uint32_t>(body.data() + 12) != 0)
     return fail(errc::protocol);
   if (layers > limits_.max_layers || blocks > limits_.max_blocks) return fail(errc::too_large);
   if (body.size() != 16 + 8 * std::uint64_t{layers} + 32 * std::uint64_t{blocks}) return fail(errc::protocol);
   about_.ns = frames_.header().ns;
   about_.generation = frames_.header().generation;
   about_.deferred = flags & flag_deferred;
+  about_.digest = flags & flag_unsealed ? digest_algorithm::none : digest_algorithm::xxh3_64;
+  if (about_.digest == digest_algorithm::none && !limits_.unsealed) return fail(errc::unsupported);
   about_.layout.segments.resize(layers);
   auto* at = body.data() + 16;
   for (auto& s : about_.layout.segments) {
@@ -248,6 +253,7 @@ stream_event stream_parser::on_begin() {
     at += 32;
   }
   if (expected_ && about_.layout != expected_->layout) return fail(errc::namespace_mismatch);
+  if (expected_ && about_.digest != expected_->digest) return fail(errc::unsupported);
   if (expected_ && about_.keys != expected_->keys) return fail(errc::protocol);
   coming_ = good_ = blocks;
   phase_ = phase::blocks;
@@ -257,6 +263,7 @@ stream_event stream_parser::on_begin() {
 stream_event stream_parser::on_segment() {
   ++block_;
   if (dropping_) return stream_event::more;
+  digest_ = frames_.digest();
   if (frames_.intact()) return stream_event::arrived;
   good_ = std::min(good_, event_block_);
   return stream_event::damaged;

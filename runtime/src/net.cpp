@@ -6,13 +6,14 @@
 #include "cokv/runtime/detail/run_as_operation.hpp"
 #include "local_net.hpp"
 #include "services.hpp"
+#include "tcp.hpp"
 
 namespace cokv {
 namespace {
 
 using asio::ip::tcp;
 
-endpoint to_endpoint(const tcp::endpoint& e) { return {e.address().to_string(), e.port()}; }
+using detail::to_endpoint;
 
 // Asio copies the sequence it is given into its operation; this one stays as small as the common case of one buffer.
 template <class Buffer>
@@ -68,8 +69,6 @@ class tcp_stream final : public byte_stream::impl {
   byte_stream::const_buffers from_;
 };
 
-byte_stream make_stream(tcp::socket socket) { return byte_stream(std::make_unique<tcp_stream>(std::move(socket))); }
-
 class tcp_listener final : public listener::impl {
  public:
   explicit tcp_listener(tcp::acceptor acceptor) : acceptor_(std::move(acceptor)) {}
@@ -84,7 +83,7 @@ class tcp_listener final : public listener::impl {
     acceptor_.async_accept(asio::bind_cancellation_slot(
         slot, asio::bind_executor(ex, [done = std::move(done)](error_code ec, tcp::socket socket) mutable {
           if (ec) return std::move(done)(ec, byte_stream());
-          std::move(done)(ec, make_stream(std::move(socket)));
+          std::move(done)(ec, detail::make_tcp_stream(std::move(socket)));
         })));
   }
 
@@ -146,7 +145,7 @@ awaitable<result<byte_stream>> connect(asio::any_io_executor ex, endpoint to) {
   tcp::socket socket(ex);
   auto [ec, at] = co_await asio::async_connect(socket, candidates, asio::as_tuple(asio::deferred));
   if (ec) co_return ec;
-  co_return make_stream(std::move(socket));
+  co_return detail::make_tcp_stream(std::move(socket));
 }
 
 class real_network final : public network::impl {
@@ -155,23 +154,9 @@ class real_network final : public network::impl {
 
   result<listener> listen(const endpoint& at, int backlog) override {
     if (at.is_local()) return detail::listen_local(ex_, at, backlog);
-    error_code ec;
-    tcp::endpoint local;
-    if (auto address = known_address(at.host)) {
-      local = {*address, at.port};
-    } else {
-      tcp::resolver resolver(ex_);
-      auto found = resolver.resolve(at.host, std::to_string(at.port), tcp::resolver::passive, ec);
-      if (ec) return ec;
-      local = found.begin()->endpoint();
-    }
-    tcp::acceptor acceptor(ex_);
-    acceptor.open(local.protocol(), ec);
-    if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
-    if (!ec) acceptor.bind(local, ec);
-    if (!ec) acceptor.listen(backlog, ec);
-    if (ec) return ec;
-    return listener(std::make_unique<tcp_listener>(std::move(acceptor)));
+    auto acceptor = detail::open_tcp_acceptor(ex_, at, backlog);
+    if (!acceptor) return acceptor.error();
+    return listener(std::make_unique<tcp_listener>(std::move(*acceptor)));
   }
 
   void connect(endpoint to, network::connect_handler done) override {
@@ -185,6 +170,34 @@ class real_network final : public network::impl {
 };
 
 }  // namespace
+
+namespace detail {
+
+endpoint to_endpoint(const tcp::endpoint& e) { return {e.address().to_string(), e.port()}; }
+
+byte_stream make_tcp_stream(tcp::socket socket) { return byte_stream(std::make_unique<tcp_stream>(std::move(socket))); }
+
+result<tcp::acceptor> open_tcp_acceptor(const asio::any_io_executor& ex, const endpoint& at, int backlog) {
+  error_code ec;
+  tcp::endpoint local;
+  if (auto address = known_address(at.host)) {
+    local = {*address, at.port};
+  } else {
+    tcp::resolver resolver(ex);
+    auto found = resolver.resolve(at.host, std::to_string(at.port), tcp::resolver::passive, ec);
+    if (ec) return ec;
+    local = found.begin()->endpoint();
+  }
+  tcp::acceptor acceptor(ex);
+  acceptor.open(local.protocol(), ec);
+  if (!ec) acceptor.set_option(tcp::acceptor::reuse_address(true), ec);
+  if (!ec) acceptor.bind(local, ec);
+  if (!ec) acceptor.listen(backlog, ec);
+  if (ec) return ec;
+  return acceptor;
+}
+
+}  // namespace detail
 
 network& network::of(const asio::any_io_executor& ex) {
   auto& self = asio::use_service<network>(asio::query(ex, asio::execution::context));

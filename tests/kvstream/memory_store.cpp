@@ -2,7 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include "cokv/kvstream/digest.hpp"
 #include "cokv/runtime/error.hpp"
+#include "cokv/runtime/result.hpp"
 #include "support/store_contract.hpp"
 
 using namespace cokv;
@@ -42,22 +44,137 @@ TEST_CASE("memory store: a flipped bit is found, counted, and never used") {
   });
 }
 
-TEST_CASE("memory store: a block that is written again is looked at, and replaced if it is damaged") {
+TEST_CASE(
+    "memory store: a block that was viewed is looked at when it is written again, and replaced if it is damaged") {
   co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    const auto view_all = [](memory_store& s) -> awaitable<std::unique_ptr<block_reader>> {
+      auto reader = co_await s.async_open_read(ns, contract_layout(), contract_keys(0, 4));
+      for (std::uint32_t layer = 0; layer < contract_layout().layers(); ++layer) co_await reader->async_view(layer);
+      co_return reader;
+    };
     for (std::uint32_t layer = 0; layer < contract_layout().layers(); ++layer) {
       memory_store s(ex, {});
+      const auto damage = [&] {
+        auto bytes = s.stored_segment(ns, contract_keys(2, 1)[0], layer);
+        bytes.data()[0] ^= std::byte{1};
+      };
       CHECK(!co_await write_blocks(s, ns, 0, 4));
+      co_await view_all(s);
       CHECK(!co_await write_blocks(s, ns, 0, 4));
       CHECK(s.info().digest_failures == 0);
       CHECK(s.info().written_blocks == 4);
-      auto bytes = s.stored_segment(ns, contract_keys(2, 1)[0], layer);
-      bytes.data()[0] ^= std::byte{1};
+      // Looked at once; who views it again may find something again.
+      co_await view_all(s);
+      damage();
       CHECK(!co_await write_blocks(s, ns, 0, 4));
       CHECK(s.info().digest_failures == 1);
       CHECK(s.info().written_blocks == 5);
       CHECK(s.info().blocks == 4);
       CHECK(co_await read_blocks(s, ns, 0, 4) == 4);
+      // What somebody holds a view of may be found damaged after it was looked at.
+      auto reader = co_await view_all(s);
+      CHECK(!co_await write_blocks(s, ns, 0, 4));
+      CHECK(s.info().written_blocks == 5);
+      damage();
+      reader.reset();
+      CHECK(!co_await write_blocks(s, ns, 0, 4));
+      CHECK(s.info().written_blocks == 6);
     }
+  });
+}
+
+TEST_CASE("memory store: a block that nobody was shown is not looked at when it is written again") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    memory_store s(ex, {});
+    CHECK(!co_await write_blocks(s, ns, 0, 2));
+    auto bytes = s.stored_segment(ns, contract_keys(1, 1)[0], 0);
+    bytes.data()[0] ^= std::byte{1};
+    CHECK(!co_await write_blocks(s, ns, 0, 2));
+    CHECK(s.info().written_blocks == 2);
+    CHECK(co_await read_blocks(s, ns, 0, 2) == 1);  // and yet it is never used
+  });
+}
+
+namespace {
+
+void fill(const std::vector<buffer>& places, std::uint32_t first, std::uint32_t layer) {
+  const auto from = contract_segments(first, static_cast<std::uint32_t>(places.size()), layer);
+  for (std::size_t i = 0; i < places.size(); ++i)
+    if (!places[i].empty()) std::copy_n(from[i].data(), from[i].size(), places[i].data());
+}
+
+std::vector<std::uint64_t> digests(std::uint32_t first, std::uint32_t count, std::uint32_t layer) {
+  std::vector<std::uint64_t> out;
+  for (const auto& s : contract_segments(first, count, layer)) out.push_back(digest_of(s.bytes()));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("memory store: segments are put where it keeps them, with digests that somebody made or without") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    for (const bool made : {true, false}) {
+      memory_store s(ex, {});
+      const auto layout = contract_layout();
+      auto writer = co_await s.async_open_write(ns, layout, contract_keys(0, 3));
+      for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
+        const auto places = writer->place(layer);
+        REQUIRE(places.size() == 3);
+        fill(places, 0, layer);
+        co_await writer->async_placed(layer, made ? digests(0, 3, layer) : std::vector<std::uint64_t>());
+        CHECK(co_await s.async_match(ns, contract_keys(0, 3)) == 0);
+      }
+      co_await writer->async_commit();
+      CHECK(writer->place(0).empty());
+      CHECK(co_await read_blocks(s, ns, 0, 3) == 3);
+      CHECK(s.stored_segment(ns, contract_keys(1, 1)[0], 0).data() != nullptr);
+      // What lies there is what the digest says, or it is never used.
+      auto wrong = co_await s.async_open_write(ns, layout, contract_keys(10, 1));
+      for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
+        fill(wrong->place(layer), 11, layer);
+        co_await wrong->async_placed(layer, digests(10, 1, layer));
+      }
+      co_await wrong->async_commit();
+      CHECK(co_await read_blocks(s, ns, 10, 1) == 0);
+    }
+  });
+}
+
+TEST_CASE("memory store: there is no place for what is stored already, and each layer is put once") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    memory_store s(ex, {});
+    const auto layout = contract_layout();
+    CHECK(!co_await write_blocks(s, ns, 1, 1));
+    auto writer = co_await s.async_open_write(ns, layout, contract_keys(0, 3));
+    auto places = writer->place(0);
+    REQUIRE(places.size() == 3);
+    CHECK(places[0].size() == layout.segments[0]);
+    CHECK(places[1].empty());
+    CHECK(places[2].size() == layout.segments[0]);
+    fill(places, 0, 0);
+    CHECK((co_await writer->async_placed(0, {1, 2}, as_result)).error() == errc::invalid_argument);
+    CHECK((co_await writer->async_placed(99, digests(0, 3, 0), as_result)).error() == errc::out_of_range);
+    CHECK((co_await writer->async_placed(0, digests(0, 3, 0), as_result)).has_value());
+    CHECK((co_await writer->async_placed(0, digests(0, 3, 0), as_result)).error() == errc::invalid_argument);
+    CHECK((co_await writer->async_write(0, contract_segments(0, 3, 0), as_result)).error() == errc::invalid_argument);
+    for (std::uint32_t layer = 1; layer < layout.layers(); ++layer) {  // either way, layer by layer
+      if (layer % 2) {
+        co_await writer->async_write(layer, contract_segments(0, 3, layer));
+      } else {
+        fill(writer->place(layer), 0, layer);
+        co_await writer->async_placed(layer, digests(0, 3, layer));
+      }
+    }
+    co_await writer->async_commit();
+    CHECK(co_await read_blocks(s, ns, 0, 3) == 3);
+    // The places keep their memory, and count it, longer than their writer.
+    auto gone = co_await s.async_open_write(ns, layout, contract_keys(20, 1));
+    places = gone->place(0);
+    gone.reset();
+    CHECK(s.info().used_bytes == 4 * layout.bytes());
+    fill(places, 20, 0);
+    places.clear();
+    CHECK(s.info().used_bytes == 3 * layout.bytes());
   });
 }
 
@@ -210,4 +327,20 @@ TEST_CASE("memory store: tenants keep to their quotas, and are told of in info")
 TEST_CASE("memory store: a limit of 0 is refused") {
   asio::io_context ctx(1);
   CHECK_THROWS_AS(memory_store(ctx.get_executor(), {.limit_bytes = 0}), config_error);
+}
+
+TEST_CASE("memory store: without digests nothing is made, kept or compared") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    memory_store s(ex, {.digest = digest_algorithm::none});
+    CHECK(!co_await write_blocks(s, ns, 0, 2));
+    CHECK(co_await read_blocks(s, ns, 0, 2) == 2);
+    s.stored_segment(ns, contract_keys(0, 1)[0], 0).data()[5] ^= std::byte{1};
+    auto reader = co_await s.async_open_read(ns, contract_layout(), contract_keys(0, 2));
+    for (const auto& view : co_await reader->async_view(0)) CHECK(!view.digest);
+    reader = co_await s.async_open_read(ns, contract_layout(), contract_keys(0, 2));
+    CHECK(co_await reader->async_read(0, contract_segments(0, 2, 0)) == 2);
+    CHECK(!co_await write_blocks(s, ns, 0, 2));
+    CHECK(s.info().written_blocks == 2);
+    CHECK(s.info().digest_failures == 0);
+  });
 }

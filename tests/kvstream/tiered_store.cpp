@@ -124,3 +124,38 @@ TEST_CASE("tiered store: damage in one tier ends the prefix there, for all layer
     CHECK(p.both->info().digest_failures == 1);
   });
 }
+
+TEST_CASE("tiered store: what is put into the fast tier's memory is written to the lasting one from there") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    pair p(ex, 100, 100);
+    const auto layout = contract_layout();
+    auto writer = co_await p.both->async_open_write(ns, layout, contract_keys(0, 2));
+    for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
+      const auto places = writer->place(layer);
+      REQUIRE(places.size() == 2);
+      const auto from = contract_segments(0, 2, layer);
+      std::vector<std::uint64_t> digests;
+      for (std::size_t i = 0; i < 2; ++i) {
+        std::copy_n(from[i].data(), from[i].size(), places[i].data());
+        digests.push_back(digest_of(from[i].bytes()));
+      }
+      co_await writer->async_placed(layer, digests);
+    }
+    co_await writer->async_commit();
+    CHECK(co_await read_blocks(*p.fast, ns, 0, 2) == 2);
+    CHECK(co_await read_blocks(*p.lasting, ns, 0, 2) == 2);
+    // A key that one of them has already: the other one wants the bytes all the same.
+    for (auto* lost : {p.fast, p.lasting}) {
+      CHECK((co_await lost->async_remove(ns, contract_keys(0, 1)[0], as_result)).has_value());
+      auto again = co_await p.both->async_open_write(ns, layout, contract_keys(0, 2));
+      CHECK(again->place(0).empty());
+      again.reset();
+      CHECK(!co_await write_blocks(*p.both, ns, 0, 2));
+      CHECK(co_await read_blocks(*lost, ns, 0, 2) == 2);
+    }
+    // Without room in the fast one there is no such memory.
+    pair small(ex, 1, 100);
+    auto wide = co_await small.both->async_open_write(ns, layout, contract_keys(0, 2));
+    CHECK(wide->place(0).empty());
+  });
+}

@@ -40,7 +40,7 @@ TEST_CASE("shards: one coroutine runs on each, on a thread and a context of its 
     CHECK(workers.size() == 4);
     std::array<std::thread::id, 4> threads;
     std::array<const void*, 4> contexts;
-    auto v = co_await workers.run([&](shard self) -> awaitable<void> {
+    auto v = co_await workers.run([&](shard_ref self) -> awaitable<void> {
       threads[self.index()] = std::this_thread::get_id();
       contexts[self.index()] = &asio::query(co_await asio::this_coro::executor, asio::execution::context);
       co_await sleep_for(1us * self.index());
@@ -96,7 +96,7 @@ TEST_CASE("shards: the first failure cancels the rest, and the verdict says whic
   co_test([](asio::any_io_executor ex) -> awaitable<void> {
     shards workers(ex, 4);
     std::array<error_code, 4> ended;
-    auto v = co_await workers.run([&](shard self) -> awaitable<error_code> {
+    auto v = co_await workers.run([&](shard_ref self) -> awaitable<error_code> {
       if (self.index() == 2) co_return errc::protocol;
       auto [ec] =
           co_await clock::of(co_await asio::this_coro::executor).async_wait_for(24h, asio::as_tuple(asio::deferred));
@@ -141,7 +141,7 @@ TEST_CASE("shards: what was sent and has not ended is bounded") {
 TEST_CASE("shards: stopped they accept nothing, and what ran has ended") {
   co_test([](asio::any_io_executor ex) -> awaitable<void> {
     int alive = 0;
-    std::optional<shard> kept;
+    std::optional<shard_ref> kept;
     auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
       shards workers(ex, 3);
       kept = workers[1];
@@ -157,7 +157,7 @@ TEST_CASE("shards: stopped they accept nothing, and what ran has ended") {
       workers.stop();
       CHECK((co_await on(workers[0], [] { return sleep_for(1us); })).error() == errc::closed);
       CHECK(!workers[2].try_post([] {}));
-      auto none = co_await workers.run([](shard) -> awaitable<void> { co_return; });
+      auto none = co_await workers.run([](shard_ref) -> awaitable<void> { co_return; });
       CHECK(none.error() == errc::closed);
     });
     CHECK(v);
@@ -175,7 +175,7 @@ TEST_CASE("shards: they send to each other, round and round") {
         constexpr int rounds = 200;
         shards workers(ex, count);
         std::array<long, count> received{};  // each written by its shard alone
-        auto v = co_await workers.run([&](shard self) -> awaitable<void> {
+        auto v = co_await workers.run([&](shard_ref self) -> awaitable<void> {
           const auto next = (self.index() + 1) % count;
           for (int i = 0; i < rounds; ++i) {
             auto r = co_await on(workers[next], [&received, next, i]() -> awaitable<int> {
@@ -197,7 +197,7 @@ TEST_CASE("shards: stopped in the middle of messages that cross, all of them end
       shards workers(ex, 3);
       auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
         group.spawn([&]() -> awaitable<void> {
-          (void)co_await workers.run([&workers](shard self) -> awaitable<void> {
+          (void)co_await workers.run([&workers](shard_ref self) -> awaitable<void> {
             for (;;) {
               auto r = co_await on(workers[(self.index() + 1) % 3], []() -> awaitable<void> { co_return; });
               if (!r) co_return;
@@ -224,7 +224,7 @@ TEST_CASE("shards: an owner's context that goes stops them first: what they use 
           [](shards& workers, std::latch& entered) -> awaitable<void> {
             std::string frame(100, 'x');
             std::atomic<int> inside{0};
-            (void)co_await workers.run([&](shard) -> awaitable<void> {
+            (void)co_await workers.run([&](shard_ref) -> awaitable<void> {
               struct leave {
                 std::string& frame;
                 std::atomic<int>& inside;
@@ -246,7 +246,7 @@ TEST_CASE("shards: an owner's context that goes stops them first: what they use 
 TEST_CASE("shards: cancelled or destroyed at every step they end and leave nothing behind") {
   auto body = [](asio::any_io_executor ex) -> awaitable<void> {
     shards workers(ex, 2);
-    (void)co_await workers.run([&workers](shard self) -> awaitable<void> {
+    (void)co_await workers.run([&workers](shard_ref self) -> awaitable<void> {
       std::string frame(100, 'x');
       (void)co_await on(workers[1 - self.index()], [&frame]() -> awaitable<void> {
         co_await sleep_for(1ms);
@@ -263,7 +263,7 @@ TEST_CASE("shards: in virtual time they take turns as the seed says, and die wit
     std::string out;
     run_seed(seed, [&](asio::any_io_executor ex) -> awaitable<void> {
       shards workers(ex, 6);
-      (void)co_await workers.run([&](shard self) -> awaitable<void> {
+      (void)co_await workers.run([&](shard_ref self) -> awaitable<void> {
         co_await sleep_for(1ms);
         out += static_cast<char>('a' + self.index());
       });
@@ -281,7 +281,7 @@ TEST_CASE("shards: in virtual time they take turns as the seed says, and die wit
   asio::co_spawn(
       host.get_executor(),
       [](shards& workers, int& alive) -> awaitable<void> {
-        (void)co_await workers.run([&](shard) -> awaitable<void> {
+        (void)co_await workers.run([&](shard_ref) -> awaitable<void> {
           counted c(alive);
           co_await sleep_for(24h);
         });
@@ -299,7 +299,7 @@ TEST_CASE("shards: pinned, each thread has one processor, in turn") {
   run_real([](asio::any_io_executor ex) -> awaitable<void> {
     shards workers(ex, 3, {.pin = true});
     std::array<int, 3> processors{};
-    auto v = co_await workers.run([&](shard self) -> awaitable<void> {
+    auto v = co_await workers.run([&](shard_ref self) -> awaitable<void> {
       cpu_set_t mine;
       CPU_ZERO(&mine);
       ::sched_getaffinity(0, sizeof mine, &mine);

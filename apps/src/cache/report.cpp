@@ -29,9 +29,20 @@ constexpr column columns[] = {
 
 }  // namespace
 
+awaitable<void> service::ask() {
+  if (!home_) co_return;
+  auto told = co_await on(*home_, [tiers = tiers_]() -> awaitable<std::vector<store_info>> {
+    std::vector<store_info> out;
+    for (const auto& t : tiers) out.push_back(t.stored->info());
+    co_return out;
+  });
+  if (told) told_ = std::move(*told);
+}
+
 void service::report(http::scrape& page) const {
-  for (const auto& t : tiers_) {
-    const auto info = t.stored->info();
+  for (std::size_t i = 0; i < tiers_.size(); ++i) {
+    const auto& t = tiers_[i];
+    const auto info = info_of(i);
     const http::labels tier{{"tier", t.name}};
     for (const auto& c : columns) {
       const auto value = static_cast<double>(info.*c.value);
@@ -48,13 +59,13 @@ void service::report(http::scrape& page) const {
     }
   }
   page.counter("cokv_cache_digest_failures_total", "Damage that was found and never used",
-               static_cast<double>(damaged_), {{"where", "wire"}});
-  page.counter("cokv_cache_body_bytes_total", "Bytes of request and answer bodies", static_cast<double>(bytes_in_),
-               {{"direction", "in"}});
-  page.counter("cokv_cache_body_bytes_total", "Bytes of request and answer bodies", static_cast<double>(bytes_out_),
-               {{"direction", "out"}});
+               static_cast<double>(all_->damaged.load()), {{"where", "wire"}});
+  page.counter("cokv_cache_body_bytes_total", "Bytes of request and answer bodies",
+               static_cast<double>(all_->bytes_in.load()), {{"direction", "in"}});
+  page.counter("cokv_cache_body_bytes_total", "Bytes of request and answer bodies",
+               static_cast<double>(all_->bytes_out.load()), {{"direction", "out"}});
   page.gauge("cokv_cache_room_bytes", "Bytes that further uploads and downloads may hold",
-             static_cast<double>(room_.available() << 10));
+             static_cast<double>(all_->room.load()));
 }
 
 std::string service::info(bool with_tenants) const {
@@ -66,8 +77,9 @@ std::string service::info(bool with_tenants) const {
                    {"max_layer_bytes", max_held()},
                    {"max_body_bytes", options_.max_body}};
   json::object tiers;
-  for (const auto& t : tiers_) {
-    const auto i = t.stored->info();
+  for (std::size_t n = 0; n < tiers_.size(); ++n) {
+    const auto& t = tiers_[n];
+    const auto i = info_of(n);
     json::object about{{"kind", i.kind},
                        {"limit_bytes", i.limit_bytes},
                        {"used_bytes", i.used_bytes},
@@ -96,8 +108,8 @@ std::string service::info(bool with_tenants) const {
 std::function<void(const http::served&)> service::observer() {
   return [this, count = page_.observer()](const http::served& s) {
     count(s);
-    bytes_in_ += s.bytes_in;
-    bytes_out_ += s.bytes_out;
+    all_->bytes_in += s.bytes_in;
+    all_->bytes_out += s.bytes_out;
   };
 }
 

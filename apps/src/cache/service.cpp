@@ -55,8 +55,17 @@ struct counted {
 
 }  // namespace
 
-service::service(store& s, std::vector<tier> tiers, service_options options)
-    : store_(s), tiers_(std::move(tiers)), options_(std::move(options)), room_(s.get_executor(), options_.room >> 10) {
+service::service(store& s, std::vector<tier> tiers, service_options options, shared_totals all,
+                 std::optional<shard_ref> home)
+    : store_(s),
+      tiers_(std::move(tiers)),
+      options_(std::move(options)),
+      room_(s.get_executor(), options_.room >> 10),
+      all_(std::move(all)),
+      home_(std::move(home)),
+      told_(tiers_.size()),
+      page_(all_->counters.sibling()) {
+  all_->room += static_cast<std::int64_t>(options_.room >> 10 << 10);
   page_.add([this](http::scrape& page) { report(page); });
 }
 
@@ -82,12 +91,18 @@ void service::add_routes(http::server& server) {
   on(verb::get, "/v1/kv/{namespace}/{key}", right::read, &service::get);
   on(verb::delete_, "/v1/kv/{namespace}/{key}", right::write, &service::remove);
   server.route(verb::get, "/v1/info", [this](exchange& x) -> awaitable<void> {
+    co_await ask();
     co_await x.respond(status::ok, json_type, info(x.who().may(http::right::admin)));
   });
   if (options_.events)
     server.route(verb::get, "/v1/events", [this](exchange& x) { return follow(x); },
                  {.any_of = right::read | right::admin, .query = {"namespace"}});
-  page_.route(server);
+  const auto tell = [this](exchange& x) -> awaitable<void> {
+    co_await ask();
+    const auto page = page_.text();
+    co_await x.respond(status::ok, "text/plain; version=0.0.4; charset=utf-8", page);
+  };
+  server.route(verb::get, "/metrics", tell, {.any_of = static_cast<std::uint8_t>(http::right::admin)});
   http::route_health(server);
 }
 
@@ -142,11 +157,16 @@ std::uint64_t service::max_segment() const {
 
 // Readers keep what they read from being given up. When a write has found no room they have to keep up for a while, so that
 // it finds some when it is tried again.
-bool service::pressed() const { return clock::of(store_.get_executor()).now() < pressed_until_; }
+bool service::pressed() const { return clock::of(store_.get_executor()).now() < all_->pressed_until.load(); }
 
 service::held_room service::held_for(exchange& x, permit room, std::uint64_t bytes) {
   // It may outlive the exchange, in a context that is destroyed; the exchange may outlive it anyway.
-  auto holding = std::make_shared<const bool>(true);
+  const auto taken = static_cast<std::int64_t>(((bytes >> 10) + 1) << 10);
+  all_->room -= taken;
+  auto holding = std::shared_ptr<const bool>(new bool(true), [all = all_, taken](const bool* p) {
+    all->room += taken;
+    delete p;
+  });
   x.contend([this, held = std::weak_ptr(holding)] { return (waiting_ != 0 || pressed()) && !held.expired(); }, bytes);
   return {std::move(room), std::move(holding)};
 }
@@ -192,59 +212,55 @@ http::problem service::problem_of_stream(const stream_parser& parser, transfer w
                    std::to_string(f.max_layers) + " layers, " + std::to_string(max_segment()) + " bytes a segment");
 }
 
-// Takes a stream in: a layer is handed to the store when all of it is verified, and the blocks become visible when the
-// stream was complete. What comes back with the body broken is not looked at.
-awaitable<std::optional<http::problem>> service::store_stream(exchange& x, stream_parser& parser, namespace_id ns,
+// Takes a stream in: straight to where the store keeps its segments, or else into memory for one layer. A layer is handed
+// to the store when all of it is verified, and the blocks become visible when the stream was complete. What comes back
+// with the body broken is not looked at.
+awaitable<std::optional<http::problem>> service::store_stream(exchange& x, stream_receiver& in, namespace_id ns,
                                                               write_options how, const block_key* only) {
   const auto failed = [](error_code ec) { return problem_of(ec, transfer::storing); };
-  std::vector<std::byte> chunk(64 << 10);
-  std::span<const std::byte> in;
-  std::unique_ptr<block_writer> writer;
   held_room held;
-  layer_memory memory;
-  std::vector<buffer> layer;
+  std::optional<upload_memory> memory;
   for (;;) {
-    switch (parser.next(in)) {
+    switch (in.next()) {
       case stream_event::begun: {
-        const auto& about = parser.about();
+        const auto& about = in.about();
         if (auto wrong = check_begin(about, ns, only)) co_return wrong;
         const auto bytes = layer_memory::needed(about.layout, about.keys.size());
         auto room = co_await hold(x, bytes);
         if (!room) co_return room.error();
         held = std::move(*room);
         auto opened = co_await store_.async_open_write(ns, about.layout, about.keys, how, as_result);
-        if (!opened) co_return quota_or(failed(opened.error()), how.tenant, about);
-        writer = std::move(*opened);
-        layer = memory.of(about.layout, about.keys.size(), 0);
+        if (!opened) co_return co_await quota_or(failed(opened.error()), how.tenant, about);
+        memory.emplace(about, std::move(*opened));
+        memory->expect(in);
         x.next_turn(about.layout.segments[0] * about.keys.size());
         break;
       }
-      case stream_event::segment:
-        parser.into(layer[parser.block()].bytes());
-        break;
+      case stream_event::segment:  // never before begun, and all layers to come are expected
+        co_return failed(errc::protocol);
       case stream_event::arrived:
+        memory->arrived(in.block(), in.digest());
         break;
       case stream_event::layer: {
-        const auto& about = parser.about();
-        const auto done = parser.layer();
-        if (auto stored = co_await writer->async_write(done, layer, as_result); !stored)
-          co_return failed(stored.error());
+        const auto& about = in.about();
+        const auto done = in.layer();
+        if (auto ec = co_await memory->store_layer(done)) co_return failed(ec);
         if (done + 1 == about.layout.layers()) break;
-        layer = memory.of(about.layout, about.keys.size(), done + 1);
+        memory->expect(in);
         x.next_turn(about.layout.segments[done + 1] * about.keys.size());
         break;
       }
       case stream_event::ended: {
         std::array<std::byte, 1> beyond;
-        auto n = in.empty() ? co_await x.read_some(asio::buffer(beyond)) : result<std::size_t>(in.size());
+        auto n = in.unread() == 0 ? co_await x.read_some(asio::buffer(beyond)) : result<std::size_t>(in.unread());
         if (!n) co_return failed(n.error());
         if (*n != 0) co_return failed(errc::protocol);
-        auto visible = co_await writer->async_commit(as_result);
+        auto visible = co_await memory->writer().async_commit(as_result);
         if (!visible) co_return failed(visible.error());
         co_return std::nullopt;
       }
       case stream_event::damaged:
-        ++damaged_;
+        ++all_->damaged;
         co_return failed(errc::digest_mismatch);
       case stream_event::missing:  // a write of what does not come
         co_return http::problem{
@@ -252,17 +268,13 @@ awaitable<std::optional<http::problem>> service::store_stream(exchange& x, strea
       case stream_event::acked:
         co_return failed(errc::protocol);
       case stream_event::failed:
-        if (!parser.from_peer() && parser.error() == errc::digest_mismatch) ++damaged_;
-        co_return problem_of_stream(parser, transfer::storing);
+        if (!in.parser().from_peer() && in.error() == errc::digest_mismatch) ++all_->damaged;
+        co_return problem_of_stream(in.parser(), transfer::storing);
       case stream_event::more: {
-        const auto room = parser.room();
-        auto n = co_await x.read_some(room.empty() ? asio::buffer(chunk) : asio::buffer(room.data(), room.size()));
+        auto n = co_await x.read_some(in.room());
         if (!n) co_return failed(n.error());
         if (*n == 0) co_return failed(errc::protocol);  // cut
-        if (room.empty())
-          in = std::span(chunk).first(*n);
-        else
-          parser.filled(*n);
+        in.filled(*n);
         break;
       }
     }
@@ -270,30 +282,31 @@ awaitable<std::optional<http::problem>> service::store_stream(exchange& x, strea
 }
 
 // A write that would be beyond its tenant's quota hears so, not that the store is full.
-http::problem service::quota_or(http::problem p, const std::string& tenant, const stream_begin& about) const {
-  if (p.code != status::insufficient_storage && p.reason != "too_large") return p;
+awaitable<http::problem> service::quota_or(http::problem p, std::string tenant, const stream_begin& about) {
+  if (p.code != status::insufficient_storage && p.reason != "too_large") co_return p;
+  co_await ask();
   const auto bytes = about.layout.bytes() * about.keys.size();
-  for (const auto& tier : tiers_)
-    for (const auto& t : tier.stored->info().tenants)
+  for (std::size_t i = 0; i < tiers_.size(); ++i)
+    for (const auto& t : info_of(i).tenants)
       if (t.name == tenant && t.quota_bytes != 0 && t.used_bytes + bytes > t.quota_bytes)
-        return {status::insufficient_storage,
-                "the quota of " + tenant + " is " + std::to_string(t.quota_bytes) + " bytes of " + tier.name +
-                    ", and what it has can't be given up or is too little",
-                {},
-                "quota_exceeded"};
-  return p;
+        co_return http::problem{status::insufficient_storage,
+                                "the quota of " + tenant + " is " + std::to_string(t.quota_bytes) + " bytes of " +
+                                    tiers_[i].name + ", and what it has can't be given up or is too little",
+                                {},
+                                "quota_exceeded"};
+  co_return p;
 }
 
 awaitable<service::upload> service::receive(exchange& x, namespace_id ns, write_options how, const block_key* only) {
-  stream_parser parser(options_.frames);
-  auto refused = co_await store_stream(x, parser, ns, std::move(how), only);
+  stream_receiver in(options_.frames);
+  auto refused = co_await store_stream(x, in, ns, std::move(how), only);
   constexpr duration for_readers = std::chrono::seconds(30);
   if (refused && refused->code == status::insufficient_storage)
-    pressed_until_ = clock::of(store_.get_executor()).now() + for_readers;
+    all_->pressed_until = clock::of(store_.get_executor()).now() + for_readers;
   const bool full = refused && refused->code == status::insufficient_storage && refused->reason != "quota_exceeded";
   if (full && !std::exchange(full_, true)) spdlog::warn("no room for more KV: writes are refused until there is");
   if (!refused && std::exchange(full_, false)) spdlog::info("there is room for KV again");
-  co_return upload{parser.about(), std::move(refused)};
+  co_return upload{in.about(), std::move(refused)};
 }
 
 awaitable<void> service::write(exchange& x) {
@@ -333,7 +346,7 @@ awaitable<void> service::read(exchange& x) {
   auto in = std::as_bytes(std::span(*body));
   const auto event = parser.next(in);
   if (event == stream_event::failed) {
-    if (!parser.from_peer() && parser.error() == errc::digest_mismatch) ++damaged_;
+    if (!parser.from_peer() && parser.error() == errc::digest_mismatch) ++all_->damaged;
     co_return co_await refuse(x, problem_of_stream(parser, transfer::reading));
   }
   if (event != stream_event::begun || !in.empty())

@@ -10,6 +10,7 @@
 // room have to keep up (http::limits): what they read can't be given up meanwhile.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,9 +18,10 @@
 
 #include "cache/event_log.hpp"
 #include "cache/problems.hpp"
-#include "cokv/kvstream/frame_stream.hpp"
 #include "cokv/kvstream/store.hpp"
+#include "cokv/kvstream/stream_receiver.hpp"
 #include "cokv/runtime/semaphore.hpp"
+#include "cokv/runtime/shards.hpp"
 #include "http/metrics.hpp"
 #include "http/server.hpp"
 
@@ -33,6 +35,16 @@ struct service_options {
   std::shared_ptr<event_log> events = {};  // what /v1/events tells; none: there is no such route
 };
 
+// What the services of one store count together, on whatever threads they are.
+struct totals {
+  http::metrics counters;
+  std::atomic<std::uint64_t> damaged = 0;  // uploads with a digest that does not match
+  std::atomic<std::uint64_t> bytes_in = 0, bytes_out = 0;
+  std::atomic<std::int64_t> room = 0;          // bytes that further transfers may hold
+  std::atomic<time_point> pressed_until = {};  // a write found no room in the store not long ago
+};
+using shared_totals = std::shared_ptr<totals>;
+
 class service {
  public:
   struct tier {
@@ -41,15 +53,19 @@ class service {
   };
 
   // `tiers`: what /v1/info and /metrics tell of. Stores outlive the service, and the service its server.
-  service(store& s, std::vector<tier> tiers, service_options options = {});
+  // One of several shares their totals, and where its tiers are of another context knows the way there.
+  service(store& s, std::vector<tier> tiers, service_options options = {},
+          shared_totals all = std::make_shared<totals>(), std::optional<shard_ref> home = std::nullopt);
   service(const service&) = delete;
 
   void add_routes(http::server& server);
   std::function<void(const http::served&)> observer();
 
+  // What was known when ask() completed last, where the tiers are of another context.
   std::string metrics() const { return page_.text(); }
   std::string info(bool with_tenants = true) const;  // JSON
-  std::uint64_t damaged_uploads() const noexcept { return damaged_; }
+  std::uint64_t damaged_uploads() const noexcept { return all_->damaged; }
+  awaitable<void> ask();
 
  private:
   // Room that a transfer holds; while others wait for some, its client has to keep up.
@@ -80,11 +96,12 @@ class service {
   std::uint64_t max_held() const;     // bytes that one transfer may hold
   std::uint64_t max_segment() const;  // bytes of a segment that can be sent here
   awaitable<upload> receive(http::exchange& x, namespace_id ns, write_options how, const block_key* only);
-  awaitable<std::optional<http::problem>> store_stream(http::exchange& x, stream_parser& parser, namespace_id ns,
+  awaitable<std::optional<http::problem>> store_stream(http::exchange& x, stream_receiver& in, namespace_id ns,
                                                        write_options how, const block_key* only);
   std::optional<http::problem> check_begin(const stream_begin& about, namespace_id ns, const block_key* only) const;
   http::problem problem_of_stream(const stream_parser& parser, transfer way) const;
-  http::problem quota_or(http::problem p, const std::string& tenant, const stream_begin& about) const;
+  awaitable<http::problem> quota_or(http::problem p, std::string tenant, const stream_begin& about);
+  store_info info_of(std::size_t tier) const { return home_ ? told_[tier] : tiers_[tier].stored->info(); }
   awaitable<void> refuse(http::exchange& x, http::problem p);
   awaitable<void> send(http::exchange& x, stream_begin about);
   void report(http::scrape& page) const;
@@ -92,12 +109,12 @@ class service {
   store& store_;
   std::vector<tier> tiers_;
   service_options options_;
-  semaphore room_;              // in KiB
-  std::size_t waiting_ = 0;     // for room
-  bool full_ = false;           // the last write found no room
-  time_point pressed_until_{};  // one found none not long ago
-  std::uint64_t damaged_ = 0;   // uploads with a digest that does not match
-  std::uint64_t bytes_in_ = 0, bytes_out_ = 0;
+  semaphore room_;           // in KiB
+  std::size_t waiting_ = 0;  // for room
+  bool full_ = false;        // the last write found no room
+  shared_totals all_;
+  std::optional<shard_ref> home_;
+  std::vector<store_info> told_;  // of the tiers, by another context
   http::metrics page_;
 };
 

@@ -10,7 +10,7 @@ namespace cokv::cache {
 namespace {
 
 constexpr std::uint64_t frame = frame_header_bytes + frame_trailer_bytes;
-constexpr std::size_t batch = 21;  // frames of three buffers each, and what stands before: what one system call takes
+constexpr std::size_t ahead = 64;  // segments that have a place before their turn: one read goes over a layer's border
 
 asio::const_buffer as_buffer(std::span<const std::byte> bytes) { return {bytes.data(), bytes.size()}; }
 
@@ -20,13 +20,46 @@ std::uint64_t layer_memory::needed(const block_layout& layout, std::size_t block
   return *std::max_element(layout.segments.begin(), layout.segments.end()) * blocks;
 }
 
-std::vector<buffer> layer_memory::of(const block_layout& layout, std::size_t blocks, std::uint32_t layer) {
+buffer layer_memory::one(const block_layout& layout, std::size_t blocks, std::uint32_t layer, std::size_t block) {
   if (memory_.empty()) memory_ = buffer::host(needed(layout, blocks));
+  const auto bytes = layout.segments[layer];
+  return memory_.slice(block * bytes, bytes);
+}
+
+std::vector<buffer> layer_memory::of(const block_layout& layout, std::size_t blocks, std::uint32_t layer) {
   std::vector<buffer> out;
   out.reserve(blocks);
-  const auto bytes = layout.segments[layer];
-  for (std::size_t i = 0; i < blocks; ++i) out.push_back(memory_.slice(i * bytes, bytes));
+  for (std::size_t i = 0; i < blocks; ++i) out.push_back(one(layout, blocks, layer, i));
   return out;
+}
+
+upload_memory::upload_memory(const stream_begin& about, std::unique_ptr<block_writer> writer)
+    : about_(about), writer_(std::move(writer)), digests_(about.keys.size()) {}
+
+void upload_memory::expect(stream_receiver& in) {
+  const auto blocks = about_.keys.size();
+  const auto next = in.expected() == 0 ? 0 : in.layer() + 1;
+  while (in.expected() < about_.layout.layers()) {
+    const auto layer = in.expected();
+    // What is not in place lies where the layer before did.
+    if (layer != next && (!all_in_place_ || (layer - next) * blocks >= ahead)) return;
+    layer_ = writer_->place(layer);
+    in_place_ = all_in_place_ = !layer_.empty();
+    if (!in_place_) layer_.resize(blocks);
+    for (std::size_t i = 0; i < blocks; ++i) {
+      if (!layer_[i].empty()) continue;
+      layer_[i] = memory_.one(about_.layout, blocks, layer, i);
+      all_in_place_ = false;
+    }
+    in.expect(layer_);
+  }
+}
+
+awaitable<error_code> upload_memory::store_layer(std::uint32_t layer) {
+  const bool sealed = about_.digest != digest_algorithm::none;
+  auto stored = in_place_ ? co_await writer_->async_placed(layer, sealed ? digests_ : decltype(digests_)(), as_result)
+                          : co_await writer_->async_write(layer, layer_, as_result);
+  co_return stored ? error_code() : stored.error();
 }
 
 block_sender::block_sender(stream_begin about, std::uint32_t blocks) : out_(std::move(about)), blocks_(blocks) {
@@ -55,13 +88,14 @@ awaitable<block_sender::segments> block_sender::next_layer(block_reader& reader,
   auto good = co_await reader.async_read(layer, into, as_result);
   out.error = good ? error_code() : good.error();
   if (good)
-    for (std::size_t i = 0; i < *good; ++i) out.views.push_back({into[i], digest_of(into[i].bytes())});
+    for (std::size_t i = 0; i < *good; ++i) out.views.push_back({into[i], {}});
   co_return out;
 }
 
 awaitable<void> block_sender::run(http::exchange& x, block_reader& reader) {
   error_code failed;
-  if (out_.good() != 0) {  // the reader makes ready for what comes while the first of it is looked for
+  if (out_.good() != 0 &&
+      !reader.views_at_once()) {  // the reader makes ready for what comes while the first of it is looked for
     const auto begin = std::exchange(pending_, {});
     const std::array first{as_buffer(begin)};
     if (co_await x.write(first)) co_return;
@@ -70,9 +104,20 @@ awaitable<void> block_sender::run(http::exchange& x, block_reader& reader) {
     auto [views, error] = co_await next_layer(reader, layer);
     failed = error;
     if (failed) break;
-    if (views.size() < out_.good()) take_back(static_cast<std::uint32_t>(views.size()));
+    if (views.size() < out_.good()) {
+      if (co_await flush(x)) co_return;
+      take_back(static_cast<std::uint32_t>(views.size()));
+    }
     if (co_await send_layer(x, layer, views)) co_return;
+    // What is there is sent; where the next layer is there too, it goes along.
+    if (!reader.views_at_once() && co_await flush(x)) co_return;
   }
+  if (!failed && out_.good() == blocks_ && frames_ != 0) {
+    const auto end = out_.end();
+    if (!co_await flush(x, end)) co_await x.finish();
+    co_return;
+  }
+  if (co_await flush(x)) co_return;
   const auto end = failed ? out_.error(failed, failed.message()) : out_.end();
   pending_.insert(pending_.end(), end.begin(), end.end());
   if (x.sent() + pending_.size() > length_) co_return;  // no room for saying so: the cut says it
@@ -90,31 +135,41 @@ void block_sender::take_back(std::uint32_t block) {
 // to do it here as well would cost as much as sending them.
 awaitable<error_code> block_sender::send_layer(http::exchange& x, std::uint32_t layer,
                                                const std::vector<segment_view>& views) {
-  if (views.empty()) co_return error_code();
   x.next_turn(out_.about().layout.segments[layer] * views.size());
-  const auto begin = std::move(pending_);
-  pending_.clear();
-  std::array<frame_head, batch> heads;
-  std::array<frame_trailer, batch> trailers;
-  std::vector<asio::const_buffer> bytes;
-  bytes.reserve(3 * batch + 1);
-  if (!begin.empty()) bytes.push_back(as_buffer(begin));
   // The store may still give what was taken back in an earlier layer.
   const auto sent = std::min<std::size_t>(views.size(), out_.good());
-  for (std::size_t first = 0; first < sent; first += batch) {
-    const auto last = std::min(first + batch, sent);
-    for (std::size_t i = first; i < last; ++i) {
-      const auto& view = views[i];
-      auto& head = heads[i - first] = out_.segment(layer, static_cast<std::uint32_t>(i));
-      auto& trailer = trailers[i - first] = seal(head, view.digest);
-      bytes.push_back(as_buffer(head));
-      bytes.push_back(as_buffer(view.bytes.bytes()));
-      bytes.push_back(as_buffer(trailer));
-    }
-    if (auto ec = co_await x.write(bytes)) co_return ec;
-    bytes.clear();
+  for (std::size_t i = 0; i < sent; ++i) {
+    add(layer, static_cast<std::uint32_t>(i), views[i]);
+    if (frames_ < batch) continue;
+    if (auto ec = co_await flush(x)) co_return ec;
   }
   co_return error_code();
+}
+
+void block_sender::add(std::uint32_t layer, std::uint32_t block, const segment_view& view) {
+  if (frames_ == 0) before_ = std::exchange(pending_, {});
+  const auto& head = heads_[frames_] = out_.segment(layer, block);
+  trailers_[frames_] =
+      view.digest ? seal(head, *view.digest) : seal(head, std::span<const std::byte>(view.bytes.bytes()));
+  segments_[frames_++] = view.bytes;
+}
+
+awaitable<error_code> block_sender::flush(http::exchange& x, std::span<const std::byte> after) {
+  if (frames_ == 0) co_return error_code();
+  std::array<asio::const_buffer, 3 * batch + 2> bytes;
+  std::size_t n = 0;
+  if (!before_.empty()) bytes[n++] = as_buffer(before_);
+  for (std::size_t i = 0; i < frames_; ++i) {
+    bytes[n++] = as_buffer(heads_[i]);
+    bytes[n++] = as_buffer(segments_[i].bytes());
+    bytes[n++] = as_buffer(trailers_[i]);
+  }
+  if (!after.empty()) bytes[n++] = as_buffer(after);
+  const auto ec = co_await x.write(std::span(bytes).first(n));
+  for (std::size_t i = 0; i < frames_; ++i) segments_[i] = {};
+  frames_ = 0;
+  before_.clear();
+  co_return ec;
 }
 
 }  // namespace cokv::cache

@@ -1,7 +1,7 @@
 #include <boost/asio/io_context.hpp>
 #include <random>
 
-#include "cache/service.hpp"
+#include "cache/front.hpp"
 #include "cli/cli.hpp"
 #include "cli/values.hpp"
 #include "cokv/kvstream/file_store.hpp"
@@ -21,6 +21,7 @@ struct cache_options {
   std::string directory;
   std::uint64_t disk = std::uint64_t{10} << 30;
   std::uint64_t room = std::uint64_t{256} << 20;
+  std::size_t shards = 1;
   std::string api_key_file;
   std::string tls_certificate, tls_key;
 };
@@ -45,7 +46,8 @@ awaitable<void> run_cache(const cache_options& o, streams io) {
   web.limit.stall = std::chrono::seconds(60);
 
   std::unique_ptr<store> blocks =
-      std::make_unique<memory_store>(ex, memory_store_options{o.memory, quotas, events->of("memory")});
+      std::make_unique<memory_store>(ex, memory_store_options{
+              .limit_bytes = o.memory, .quotas = quotas, .on_change = events->of("memory")});
   auto& memory = static_cast<memory_store&>(*blocks);
   std::vector<cache::service::tier> tiers{{"memory", blocks.get()}};
   if (!o.directory.empty()) {
@@ -54,19 +56,21 @@ awaitable<void> run_cache(const cache_options& o, streams io) {
     tiers.push_back({"disk", disk->get()});
     blocks = std::make_unique<tiered_store>(std::move(blocks), std::move(*disk));
   }
-  cache::service service(*blocks, std::move(tiers), {.room = o.room, .events = events});
-  web.observe = service.observer();
-  http::server server(ex, std::move(web));
-  service.add_routes(server);
-  server.listen(o.listen);
+  cache::front server(
+      ex, *blocks, std::move(tiers),
+      {.listen = o.listen, .shards = o.shards, .web = std::move(web), .service = {.room = o.room, .events = events}});
+  co_await server.start();
   const auto reload = [&] {
     auto keys = load_keys(o);
     auto tls = http::load_tls(o.tls_certificate, o.tls_key);
-    server.set_tls(std::move(tls));
+    server.set_tls(tls);
     memory.set_quotas(keys.memory());
-    server.set_keys(std::move(keys));
+    server.set_keys(keys);
   };
-  co_await http::serve_until_signalled(server, "cokv cache", io.out, std::chrono::seconds(30), reload);
+  const http::served_by served{server.local_endpoint(), server.secure(),
+                               [&]() -> awaitable<void> { return server.run(); },
+                               [&](duration grace) { server.drain(grace); }};
+  co_await http::serve_until_signalled(served, "cokv cache", io.out, std::chrono::seconds(30), reload);
 }
 
 int cache_command(const cache_options& o, streams io) {
@@ -89,6 +93,11 @@ void add_cache(CLI::App& app, action& chosen) {
                         ->type_name("DIR");
   add_size(*command, "--disk", options->disk, "KV blocks kept in --dir")->needs(directory);
   add_size(*command, "--room", options->room, "Memory for transfers under way, beside --memory");
+  command
+      ->add_option("--shards", options->shards,
+                   "Threads that receive, digest and send, beside the one that decides; 1: that one alone")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   command
       ->add_option("--api-key-file", options->api_key_file,
                    "Keys that may use the server, one a line, with their rights and quotas; none: everyone may. "

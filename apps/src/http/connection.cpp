@@ -328,7 +328,8 @@ awaitable<void> connection::linger() {
   for (std::uint64_t seen = 0; seen < limit.linger_bytes;) {
     const auto left = until - time.now();
     if (left <= duration(0)) co_return;
-    auto n = co_await wire_.read_some(asio::buffer(sink), left);
+    const asio::mutable_buffer into = asio::buffer(sink);
+    auto n = co_await wire_.read_some({&into, 1}, left);
     if (!n) co_return;
     seen += *n;
   }

@@ -96,11 +96,15 @@ awaitable<error_code> exchange::continue_if_expected() {
 }
 
 awaitable<result<std::size_t>> exchange::read_some(asio::mutable_buffer into) {
+  co_return co_await read_some(std::span(&into, 1));
+}
+
+awaitable<result<std::size_t>> exchange::read_some(std::span<const asio::mutable_buffer> into) {
   if (body_error_) co_return body_error_;
-  if (body_done_ || into.size() == 0) co_return std::size_t(0);
+  if (body_done_ || into.empty() || into.front().size() == 0) co_return std::size_t(0);
   body_error_ = co_await continue_if_expected();
   if (body_error_) co_return body_error_;
-  auto n = length_ ? co_await read_counted(into) : co_await read_chunked(into);
+  auto n = length_ ? co_await read_counted(into) : co_await read_chunked(into.front());
   if (!n) {
     body_error_ = n.error();
     co_return n;
@@ -114,18 +118,24 @@ awaitable<result<std::size_t>> exchange::read_some(asio::mutable_buffer into) {
   co_return n;
 }
 
-awaitable<result<std::size_t>> exchange::read_counted(asio::mutable_buffer into) {
-  const auto left = std::min<std::uint64_t>(*length_ - received_, into.size());
-  into = asio::buffer(into, static_cast<std::size_t>(left));
-  if (wire_.ahead.size() == 0 && into.size() < 4096) {  // small pieces: one system call for many
+awaitable<result<std::size_t>> exchange::read_counted(std::span<const asio::mutable_buffer> into) {
+  std::array<asio::mutable_buffer, byte_stream::mutable_buffers::limit> part;
+  std::size_t count = 0, bytes = 0;
+  for (const auto& place : into) {
+    if (count == part.size() || bytes == *length_ - received_) break;
+    part[count] = asio::buffer(place, static_cast<std::size_t>(*length_ - received_ - bytes));
+    bytes += part[count++].size();
+  }
+  const auto places = std::span<const asio::mutable_buffer>(part).first(count);
+  if (wire_.ahead.size() == 0 && bytes < 4096) {  // small pieces: one system call for many
     if (auto n = co_await patiently(in_, [this](duration d) { return wire_.read_ahead(d); }); !n) co_return n;
   }
   if (wire_.ahead.size() != 0) {
-    const std::size_t n = asio::buffer_copy(into, wire_.ahead.data());
+    const std::size_t n = asio::buffer_copy(places, wire_.ahead.data());
     wire_.ahead.consume(n);
     co_return n;
   }
-  co_return co_await patiently(in_, [this, into](duration d) { return wire_.read_some(into, d); });
+  co_return co_await patiently(in_, [this, places](duration d) { return wire_.read_some(places, d); });
 }
 
 awaitable<result<std::size_t>> exchange::read_chunked(asio::mutable_buffer into) {

@@ -41,9 +41,10 @@ class exchange {
   // ---- the request body
   // Errors: errc::too_large, errc::deadline (too slow), errc::protocol (malformed), the stream's own. They stick; a
   // handler that returns after one without having responded leaves the answer to the server.
-  std::optional<std::uint64_t> content_length() const { return length_; }  // none: chunked
-  awaitable<result<std::size_t>> read_some(asio::mutable_buffer into);     // 0: the end
-  awaitable<error_code> read_exactly(asio::mutable_buffer into);           // errc::protocol: the body ends before
+  std::optional<std::uint64_t> content_length() const { return length_; }                // none: chunked
+  awaitable<result<std::size_t>> read_some(asio::mutable_buffer into);                   // 0: the end
+  awaitable<result<std::size_t>> read_some(std::span<const asio::mutable_buffer> into);  // in one system call
+  awaitable<error_code> read_exactly(asio::mutable_buffer into);  // errc::protocol: the body ends before
   awaitable<result<std::string>> read_all();
   bool body_done() const { return body_done_; }
 
@@ -99,7 +100,7 @@ class exchange {
   template <class Once>
   awaitable<result<std::size_t>> patiently(pace& body, Once once);
   duration patience(const pace& body, duration idle) const;
-  awaitable<result<std::size_t>> read_counted(asio::mutable_buffer into);
+  awaitable<result<std::size_t>> read_counted(std::span<const asio::mutable_buffer> into);
   awaitable<result<std::size_t>> read_chunked(asio::mutable_buffer into);
   awaitable<error_code> put(std::span<const asio::const_buffer> from);
   awaitable<error_code> continue_if_expected();

@@ -41,6 +41,12 @@ std::vector<prometheus::MetricFamily> scrape::take() {
 // Merge: several places ask for the same family, with different labels.
 metrics::metrics() : registry_(std::make_shared<prometheus::Registry>(prometheus::Registry::InsertBehavior::Merge)) {}
 
+metrics metrics::sibling() const {
+  metrics out;
+  out.registry_ = registry_;
+  return out;
+}
+
 prometheus::Counter& metrics::counter(const std::string& name, const std::string& help, const labels& l) {
   return prometheus::BuildCounter().Name(name).Help(help).Register(*registry_).Add(l);
 }

@@ -40,6 +40,8 @@ class scrape {
 class metrics {
  public:
   metrics();
+  // Another page that counts into the same counters, from any thread, and has sources of its own.
+  metrics sibling() const;
 
   // Live as long as this. The same name and labels give the same object.
   prometheus::Counter& counter(const std::string& name, const std::string& help, const labels& l = {});

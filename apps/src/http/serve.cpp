@@ -11,15 +11,24 @@ namespace cokv::http {
 
 awaitable<void> serve_until_signalled(server& s, std::string_view name, std::ostream& out, duration grace,
                                       std::function<void()> reload) {
+  const auto drain = [&s, name](duration left) {
+    if (left > duration(0)) spdlog::info("{}: {} requests in flight", name, s.requests_running());
+    s.drain(left);
+  };
+  return serve_until_signalled(served_by{s.local_endpoint(), s.secure(), [&s] { return s.run(); }, drain}, name, out,
+                               grace, std::move(reload));
+}
+
+awaitable<void> serve_until_signalled(served_by s, std::string_view name, std::ostream& out, duration grace,
+                                      std::function<void()> reload) {
   auto ex = co_await asio::this_coro::executor;
   asio::signal_set signals(ex, SIGINT, SIGTERM), hangups(ex, SIGHUP);  // before the line that tells others to go ahead
-  const auto at = s.local_endpoint();
-  out << name << ": listening on " << (s.secure() ? "https://" : "http://") << at.to_string() << std::endl;
+  out << name << ": listening on " << (s.secure ? "https://" : "http://") << s.at.to_string() << std::endl;
 
   auto ended = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn([&]() -> awaitable<void> {
       co_await signals.async_wait(asio::use_awaitable);
-      spdlog::info("{}: draining, {} requests in flight", name, s.requests_running());
+      spdlog::info("{}: draining", name);
       s.drain(grace);
       co_await signals.async_wait(asio::use_awaitable);
       s.drain(duration(0));

@@ -20,4 +20,14 @@ awaitable<void> serve_until_signalled(server& s, std::string_view name, std::ost
 // What --tls-cert and --tls-key name; empty, without TLS, where neither does. config_error names the flag.
 tls_context load_tls(const std::string& certificate_file, const std::string& key_file);
 
+// The same for something that is served in another way.
+struct served_by {
+  endpoint at;
+  bool secure = false;
+  std::function<awaitable<void>()> run;
+  std::function<void(duration)> drain;
+};
+awaitable<void> serve_until_signalled(served_by what, std::string_view name, std::ostream& out,
+                                      duration grace = std::chrono::seconds(30), std::function<void()> reload = {});
+
 }  // namespace cokv::http

@@ -99,6 +99,7 @@ class server {
 
   // Binds now. config_error when it can't, naming the address; `flag` starts that line.
   void listen(const endpoint& at, std::string_view flag = "--listen");
+  void listen(listener from) { state_->accepting = std::move(from); }  // of the server's context
   endpoint local_endpoint() const { return state_->accepting.local_endpoint(); }
 
   // Accepts and serves until drained or cancelled; returns after the last connection has ended.

@@ -7,12 +7,13 @@ namespace cokv::http {
 awaitable<result<std::size_t>> wire::read_ahead(duration limit) {
   const std::size_t room = std::min<std::size_t>(ahead.max_size() - ahead.size(), 16 << 10);
   if (room == 0) co_return make_error_code(errc::too_large);
-  auto n = co_await read_some(ahead.prepare(room), limit);
+  const asio::mutable_buffer into = ahead.prepare(room);
+  auto n = co_await read_some({&into, 1}, limit);
   if (n) ahead.commit(*n);
   co_return n;
 }
 
-awaitable<result<std::size_t>> wire::read_some(asio::mutable_buffer into, duration limit) {
+awaitable<result<std::size_t>> wire::read_some(std::span<const asio::mutable_buffer> into, duration limit) {
   co_return co_await within(clock::of(stream.get_executor()), limit, stream.async_read_some(into));
 }
 

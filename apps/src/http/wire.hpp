@@ -32,7 +32,7 @@ class wire {
 
   // Reads at least a byte more into `ahead`; errc::too_large when it is full.
   awaitable<result<std::size_t>> read_ahead(duration limit);
-  awaitable<result<std::size_t>> read_some(asio::mutable_buffer into, duration limit);
+  awaitable<result<std::size_t>> read_some(std::span<const asio::mutable_buffer> into, duration limit);
   // As much as the stream takes at once.
   awaitable<result<std::size_t>> write_some(std::span<const asio::const_buffer> from, duration limit);
 

@@ -1,3 +1,4 @@
+#include "cokv/kvstream/stream_receiver.hpp"
 #include "cokv/runtime/detail/run_as_operation.hpp"
 #include "store/http_remote.hpp"
 
@@ -10,19 +11,18 @@ class http_reader final : public block_reader {
     body(std::shared_ptr<http_remote> s, stream_begin a)
         : owner(std::move(s)),
           about(std::move(a)),
-          parser({.max_blocks = static_cast<std::uint32_t>(about.keys.size()), .max_layers = about.layout.layers()},
-                 about) {}
+          in({.max_blocks = static_cast<std::uint32_t>(about.keys.size()),
+              .max_layers = about.layout.layers(),
+              .unsealed = about.digest == digest_algorithm::none},
+             about) {}
 
     std::shared_ptr<http_remote> owner;
     stream_begin about;
-    stream_parser parser;
+    stream_receiver in;
     http_lease lease;
     bool keep_alive = false;
-    std::uint64_t left = 0;           // bytes of the answer that are to come
-    std::size_t found = 0;            // blocks of which segments were to come
-    std::size_t coming = 0;           // and of which they still do
-    bool foreseen = true;             // frames come where they are expected
-    std::vector<std::byte> unparsed;  // once they do not: what was read ahead
+    std::uint64_t left = 0;  // bytes of the answer that are to come
+    std::size_t found = 0;   // blocks of which segments were to come
     std::uint32_t next = 0;
     bool busy = false;
     bool failed = false;
@@ -30,6 +30,7 @@ class http_reader final : public block_reader {
     void fail() {
       failed = true;
       lease.drop();
+      in.abandon();
     }
   };
 
@@ -53,15 +54,13 @@ class http_reader final : public block_reader {
     b->keep_alive = exchange->head.keep_alive;
     b->left = *exchange->head.content_length;
     b->lease = std::move(exchange->lease);
-    b->coming = b->about.keys.size();
-    // The answer begins with the question, and says next from where on it has nothing.
-    if (auto ec = co_await open_stream(*b, ask.size())) {
+    if (auto ec = co_await open_stream(*b)) {
       if (ec == errc::digest_mismatch) ++b->owner->counters.digest_failures;
       co_return ec;
     }
-    b->found = b->coming;
-    b->owner->counters.hits += b->coming;
-    b->owner->counters.misses += b->about.keys.size() - b->coming;
+    b->found = b->in.coming();
+    b->owner->counters.hits += b->found;
+    b->owner->counters.misses += b->about.keys.size() - b->found;
     co_return std::make_unique<http_reader>(ex, std::move(b));
   }
 
@@ -71,44 +70,49 @@ class http_reader final : public block_reader {
   }
 
  private:
-  enum class progress { more, over };
-
-  static constexpr std::uint64_t frame = frame_header_bytes + frame_trailer_bytes;
-
-  static awaitable<error_code> open_stream(body& b, std::size_t begin_size) {
-    const auto& layout = b.about.layout;
-    const auto blocks = b.about.keys.size();
-    const auto of_block = frame * layout.layers() + layout.bytes();
-    // The length tells how many blocks come; if that is wrong, the parser finds out.
-    const auto fixed = begin_size + frame + 8;
-    if (b.left < fixed) co_return errc::protocol;
-    std::uint64_t opening = begin_size;
-    if (b.left != fixed + blocks * of_block) {
-      opening += frame + 4;
-      if (b.left < fixed + frame + 4) co_return errc::protocol;
-    }
-    if (b.left == fixed + frame + 4) opening = b.left;  // and the end with it
-    std::vector<std::byte> bytes(opening);
-    asio::mutable_buffer into = asio::buffer(bytes);
-    if (auto ec = co_await b.lease->read({&into, 1})) co_return ec;
-    b.left -= opening;
-    std::span<const std::byte> in = bytes;
-    for (;;) switch (b.parser.next(in)) {
-        case stream_event::begun:
+  // The next event that is none of a segment's, reading as long as there is none.
+  static awaitable<result<stream_event>> next(body& b) {
+    for (;;) {
+      const auto event = b.in.next();
+      switch (event) {
+        case stream_event::more: {
+          if (b.left == 0) co_return errc::protocol;
+          auto n = co_await b.lease->read_some(b.in.room());
+          if (!n) co_return n.error();
+          if (*n > b.left) co_return errc::protocol;
+          b.left -= *n;
+          b.in.filled(*n);
           break;
-        case stream_event::missing:
-          b.coming = b.parser.block();
+        }
+        case stream_event::arrived:
           break;
-        case stream_event::ended:
-          finish(b);
-          co_return error_code();
-        case stream_event::more:
-          co_return error_code();
+        case stream_event::damaged:
+          ++b.owner->counters.digest_failures;
+          break;
         case stream_event::failed:
-          co_return b.parser.error();
+          co_return b.in.error();
         default:
-          co_return errc::protocol;
+          co_return event;
       }
+    }
+  }
+
+  // The answer begins with the question, and says next from where on it has nothing. Whether it does, its length tells;
+  // if that is wrong, the parser finds out.
+  static awaitable<error_code> open_stream(body& b) {
+    const auto& layout = b.about.layout;
+    for (;;) {
+      const auto event = co_await next(b);
+      if (!event) co_return event.error();
+      if (*event == stream_event::ended) {
+        finish(b);
+        co_return error_code();
+      }
+      if (*event != stream_event::begun && *event != stream_event::missing) co_return errc::protocol;
+      const auto of_block = frame_header_bytes + frame_trailer_bytes;
+      const auto all = b.in.coming() * (of_block * layout.layers() + layout.bytes()) + of_block + 8;
+      if (b.in.coming() != 0 && (*event == stream_event::missing || b.left == all)) co_return error_code();
+    }
   }
 
   static void finish(body& b) { b.left == 0 && b.keep_alive ? b.lease.keep() : b.lease.drop(); }
@@ -122,132 +126,38 @@ class http_reader final : public block_reader {
       co_return errc::invalid_argument;
     operation_guard guard(*b);
     while (b->lease && b->next <= layer) {
-      auto ec = b->next == layer ? co_await receive(*b, into) : co_await skip(*b);
+      auto ec = co_await receive(*b, b->next == layer ? into : aside(*b));
       if (!ec) continue;
       if (ec == errc::digest_mismatch) ++b->owner->counters.digest_failures;
       co_return ec;
     }
     b->next = layer + 1;
-    const std::size_t good = b->parser.good();
+    const std::size_t good = b->in.good();
     b->owner->counters.read_segments += good;
     b->owner->counters.read_bytes += good * bytes;
     guard.done();
     co_return good;
   }
 
-  static awaitable<error_code> receive(body& b, std::vector<buffer>& into) {
-    auto done = b.foreseen ? co_await scatter(b, b.next, into) : result<progress>(progress::more);
-    if (done && *done == progress::more) done = co_await parse_on(b, b.next, into);
-    if (!done) co_return done.error();
-    ++b.next;
-    co_return error_code();
-  }
-
   // A layer that nobody asked for passes before the one that was.
-  static awaitable<error_code> skip(body& b) {
-    std::vector<buffer> aside(b.about.keys.size());
-    for (auto& segment : aside) segment = buffer::host(b.about.layout.segments[b.next], 64);
-    co_return co_await receive(b, aside);
+  static std::vector<buffer> aside(const body& b) {
+    std::vector<buffer> out(b.in.coming());
+    for (auto& segment : out) segment = buffer::host(b.about.layout.segments[b.next], 64);
+    return out;
   }
 
-  // What the parser makes of `in`, which it takes all of unless the layer (and, after the last, the stream) is over.
-  static result<progress> parse(body& b, std::uint32_t layer, std::vector<buffer>& into,
-                                std::span<const std::byte>& in) {
-    for (;;) switch (b.parser.next(in)) {
-        case stream_event::segment:
-          b.parser.into(into[b.parser.block()].bytes());
-          break;
-        case stream_event::damaged:
-          ++b.owner->counters.digest_failures;
-          break;
-        case stream_event::missing:
-          b.coming = b.parser.block();
-          b.foreseen = false;
-          break;
-        case stream_event::layer:
-          if (layer + 1 < b.about.layout.layers()) return progress::over;
-          break;
-        case stream_event::ended:
-          finish(b);
-          return progress::over;
-        case stream_event::failed:
-          return b.parser.error();
-        case stream_event::more:
-          return progress::more;
-        case stream_event::arrived:
-          break;
-        default:
-          return errc::protocol;
-      }
-  }
-
-  // Reads the layer to where it belongs: its frames come in known order and sizes, so their payloads are read straight
-  // into the caller's buffers, and the parser is shown what lies where. As soon as something else comes, what was read
-  // is put in a row, and from there on everything is parsed as it comes.
-  static awaitable<result<progress>> scatter(body& b, std::uint32_t layer, std::vector<buffer>& into) {
-    const bool last = layer + 1 == b.about.layout.layers();
-    const std::size_t good = b.parser.good();
-    std::vector<std::byte> ends(b.coming * frame + (last ? frame + 8 : 0));
-    std::vector<std::byte> aside(good < b.coming ? b.about.layout.segments[layer] : 0);
-    std::vector<asio::mutable_buffer> places;
-    places.reserve(2 * b.coming + 1);
-    std::size_t at = 0, until = frame_header_bytes;
-    for (std::size_t i = 0; i < b.coming; ++i, at = until, until += frame) {
-      places.push_back(asio::buffer(ends.data() + at, until - at));
-      places.push_back(i < good ? asio::buffer(into[i].data(), into[i].size()) : asio::buffer(aside));
-    }
-    places.push_back(asio::buffer(ends.data() + at, ends.size() - at));
-
-    auto left = buffer_cursor<asio::mutable_buffer>(places);
-    left.consume(0);  // a place for nothing, which is all there is when no block comes, would be read into for ever
-    while (!left.done()) {
-      auto n = co_await b.lease->read_some(left.next());
-      if (!n) co_return n.error();
-      if (*n > b.left) co_return errc::protocol;
-      b.left -= *n;
-      while (*n != 0) {
-        const auto piece = asio::buffer(left.next().front(), *n);
-        left.consume(piece.size());
-        *n -= piece.size();
-        std::span<const std::byte> in(static_cast<const std::byte*>(piece.data()), piece.size());
-        if (const auto room = b.parser.room(); room.data() == in.data() && room.size() >= in.size()) {
-          b.parser.filled(in.size());
-          continue;
-        }
-        auto done = parse(b, layer, into, in);
-        if (!done) co_return done.error();
-        if (*done == progress::over && left.done() && in.empty()) co_return progress::over;
-        if (*done == progress::more && b.foreseen) continue;
-        b.foreseen = false;
-        b.unparsed.assign(in.begin(), in.end());
-        while (*n != 0) {
-          const auto rest = asio::buffer(left.next().front(), *n);
-          const auto* from = static_cast<const std::byte*>(rest.data());
-          b.unparsed.insert(b.unparsed.end(), from, from + rest.size());
-          left.consume(rest.size());
-          *n -= rest.size();
-        }
-        co_return *done;
-      }
-    }
-    b.foreseen = false;
-    co_return progress::more;
-  }
-
-  static awaitable<result<progress>> parse_on(body& b, std::uint32_t layer, std::vector<buffer>& into) {
+  static awaitable<error_code> receive(body& b, std::vector<buffer> into) {
+    b.in.expect(std::move(into));
+    const bool last = b.next + 1 == b.about.layout.layers();
     for (;;) {
-      std::span<const std::byte> in = b.unparsed;
-      auto done = parse(b, layer, into, in);
-      if (!done) co_return done.error();
-      b.unparsed.erase(b.unparsed.begin(), b.unparsed.end() - static_cast<std::ptrdiff_t>(in.size()));
-      if (*done == progress::over) co_return progress::over;
-      if (b.left == 0) co_return errc::protocol;
-      b.unparsed.resize(static_cast<std::size_t>(std::min<std::uint64_t>(b.left, 64 << 10)));
-      const asio::mutable_buffer place = asio::buffer(b.unparsed);
-      auto n = co_await b.lease->read_some({&place, 1});
-      if (!n) co_return n.error();
-      b.unparsed.resize(*n);
-      b.left -= *n;
+      const auto event = co_await next(b);
+      if (!event) co_return event.error();
+      if (*event == stream_event::missing) continue;
+      if (*event == stream_event::ended) finish(b);
+      if (*event != stream_event::ended && *event != stream_event::layer) co_return errc::protocol;
+      if (*event == stream_event::layer && last) continue;  // and now the end
+      ++b.next;
+      co_return error_code();
     }
   }
 

@@ -17,6 +17,7 @@ namespace cokv::detail {
 struct http_remote {
   std::shared_ptr<http_client> client;
   std::size_t max_blocks = 0;
+  digest_algorithm digest = digest_algorithm::xxh3_64;
   store_info counters;
 };
 

@@ -58,6 +58,7 @@ http_store::http_store(asio::any_io_executor ex, std::string_view url, http_stor
   tls_context tls;
   if (at->secure) tls = tls_context::client({.ca_file = options.ca_file});
   state_->max_blocks = options.max_blocks;
+  state_->digest = options.digest;
   state_->client = std::make_shared<http_client>(ex, std::move(*at), options.api_key,
                                                  detail::http_client_options{.max_connections = options.max_connections,
                                                                              .connect = options.connect,
@@ -99,17 +100,18 @@ void http_store::do_open_write(namespace_id ns, block_layout layout, std::vector
                                writer_handler handler) {
   detail::run_as_operation(
       get_executor(),
-      detail::open_http_writer(state_, {ns, next_generation(), options.deferred, std::move(layout), std::move(keys)},
-                               options.force),
+      detail::open_http_writer(
+          state_, {ns, next_generation(), options.deferred, std::move(layout), std::move(keys), state_->digest},
+          options.force),
       std::move(handler));
 }
 
 void http_store::do_open_read(namespace_id ns, block_layout layout, std::vector<block_key> keys,
                               reader_handler handler) {
-  detail::run_as_operation(
-      get_executor(),
-      detail::open_http_reader(state_, {ns, next_generation(), false, std::move(layout), std::move(keys)}),
-      std::move(handler));
+  detail::run_as_operation(get_executor(),
+                           detail::open_http_reader(state_, {ns, next_generation(), false, std::move(layout),
+                                                             std::move(keys), state_->digest}),
+                           std::move(handler));
 }
 
 void http_store::do_remove(namespace_id ns, block_key key, done_handler handler) {

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "cokv/kvstream/digest.hpp"
+#include "store/block_memory.hpp"
 #include "store/tenant_order.hpp"
 
 namespace cokv {
@@ -15,10 +16,9 @@ using detail::stored_id;
 namespace {
 
 struct block {
-  block(detail::tenant_order::account_ptr who, std::shared_ptr<const block_layout> l)
+  block(detail::block_memory& from, detail::tenant_order::account_ptr who, std::shared_ptr<const block_layout> l)
       : layout(std::move(l)), digests(layout->layers()), taken(std::move(who), layout->bytes()) {
-    auto bytes = layout->bytes();
-    auto memory = buffer::host(bytes, 64);
+    const auto memory = from.take(layout->bytes());
     std::uint64_t at = 0;
     for (auto s : layout->segments) {
       segments.push_back(memory.slice(at, s));
@@ -31,6 +31,7 @@ struct block {
   std::vector<std::uint64_t> digests;
   // For as long as the memory is there: a removed block that is still being read counts until it is not.
   detail::tenant_order::charge taken;
+  bool viewed = false;  // shown to somebody unread, who may have found damage
 };
 
 bool intact(const block& b) {
@@ -48,7 +49,25 @@ buffer segment_of(const std::shared_ptr<block>& b, std::uint32_t layer) {
 }  // namespace
 
 struct memory_store::state {
-  explicit state(const memory_store_options& o) : order(o.limit_bytes, o.quotas), on_change(o.on_change) {}
+  explicit state(const memory_store_options& o)
+      : memory(std::make_shared<detail::block_memory>(o.limit_bytes)),
+        order(o.limit_bytes, o.quotas),
+        digests(o.digest != digest_algorithm::none),
+        on_change(o.on_change) {}
+
+  // The block as it was written, or nothing. Whoever finds damage in what it got computes the block and writes it again,
+  // so a block that is written again was damaged if anybody could know; one that nobody was shown since is not looked at.
+  std::shared_ptr<block> find_sound(const stored_id& id) {
+    auto b = find(id);
+    if (!b || !b->viewed) return b;
+    if (intact(*b)) {
+      b->viewed = b.use_count() > 2;  // who still has it may find something yet
+      return b;
+    }
+    ++counters.digest_failures;
+    drop(id);
+    return nullptr;
+  }
 
   std::shared_ptr<block> find(const stored_id& id) const {
     auto b = blocks.find(id);
@@ -75,7 +94,9 @@ struct memory_store::state {
   }
 
   std::unordered_map<stored_id, std::shared_ptr<block>, detail::stored_id_hash> blocks;
+  std::shared_ptr<detail::block_memory> memory;
   detail::tenant_order order;
+  bool digests;
   store_info counters;
   change_handler on_change;
 };
@@ -120,14 +141,8 @@ class memory_writer final : public block_writer {
   error_code reserve() {
     std::uint64_t bytes = layout_->bytes(), fresh = 0;
     for (auto& k : keys_) {
-      auto there = force_ ? nullptr : state_->find({ns_, k});
+      auto there = force_ ? nullptr : state_->find_sound({ns_, k});
       if (there && *there->layout != *layout_) return errc::namespace_mismatch;
-      // Views are given out unread. Who writes a block again may have found that what is here is not what it was.
-      if (there && !intact(*there)) {
-        ++state_->counters.digest_failures;
-        state_->drop({ns_, k});
-        there.reset();
-      }
       if (there)
         present_.add({ns_, k});
       else
@@ -138,7 +153,8 @@ class memory_writer final : public block_writer {
     if (!state_->make_room(*account_, bytes * fresh)) return errc::store_full;
     try {
       for (std::size_t i = 0; i < keys_.size(); ++i)
-        if (force_ || !state_->find({ns_, keys_[i]})) blocks_[i] = std::make_shared<block>(account_, layout_);
+        if (force_ || !state_->find({ns_, keys_[i]}))
+          blocks_[i] = std::make_shared<block>(*state_->memory, account_, layout_);
     } catch (const std::bad_alloc&) {
       return errc::out_of_memory;
     }
@@ -150,14 +166,41 @@ class memory_writer final : public block_writer {
     finish(std::move(handler), get_executor(), write(layer, segments));
   }
 
+  void do_placed(std::uint32_t layer, std::vector<std::uint64_t> digests, done_handler handler) override {
+    finish(std::move(handler), get_executor(), placed(layer, digests));
+  }
+
   void do_commit(done_handler handler) override { finish(std::move(handler), get_executor(), commit()); }
+
+  std::vector<buffer> place(std::uint32_t layer) override {
+    std::vector<buffer> out(keys_.size());
+    if (done_ || layer >= layout_->layers()) return {};
+    for (std::size_t i = 0; i < keys_.size(); ++i)
+      if (blocks_[i]) out[i] = segment_of(blocks_[i], layer);
+    return out;
+  }
+
+  error_code placed(std::uint32_t layer, const std::vector<std::uint64_t>& digests) {
+    if (done_) return errc::closed;
+    if (layer >= layout_->layers()) return errc::out_of_range;
+    if (written_[layer] || (!digests.empty() && digests.size() != keys_.size())) return errc::invalid_argument;
+    for (std::size_t i = 0; i < keys_.size(); ++i)
+      if (auto& b = blocks_[i]; b && state_->digests)
+        b->digests[layer] = digests.empty() ? digest_of(b->segments[layer].bytes()) : digests[i];
+    written_[layer] = true;
+    return {};
+  }
 
   error_code write(std::uint32_t layer, const std::vector<buffer>& segments) {
     if (done_) return errc::closed;
     if (auto ec = detail::check_buffers(*layout_, keys_.size(), layer, segments)) return ec;
     if (written_[layer]) return errc::invalid_argument;
     for (std::size_t i = 0; i < segments.size(); ++i)
-      if (auto& b = blocks_[i]) b->digests[layer] = copy_digest(b->segments[layer].bytes(), segments[i].bytes());
+      if (auto& b = blocks_[i]) {
+        const auto into = b->segments[layer].bytes();
+        state_->digests ? void(b->digests[layer] = copy_digest(into, segments[i].bytes()))
+                        : copy_bytes(into, segments[i].bytes());
+      }
     written_[layer] = true;
     return {};
   }
@@ -220,6 +263,7 @@ class memory_reader final : public block_reader {
   }
 
   std::size_t found() const noexcept override { return blocks_.size(); }
+  bool views_at_once() const noexcept override { return true; }
 
  private:
   void do_read(std::uint32_t layer, std::vector<buffer> into, count_handler handler) override {
@@ -237,7 +281,9 @@ class memory_reader final : public block_reader {
     if (!ec) {
       next_ = layer + 1;
       for (std::size_t i = 0; i < good_; ++i) {
-        views.push_back({segment_of(blocks_[i], layer), blocks_[i]->digests[layer]});
+        blocks_[i]->viewed = state_->digests;
+        views.push_back({segment_of(blocks_[i], layer), {}});
+        if (state_->digests) views.back().digest = blocks_[i]->digests[layer];
         state_->counters.read_segments += 1;
         state_->counters.read_bytes += views.back().bytes.size();
       }
@@ -245,11 +291,19 @@ class memory_reader final : public block_reader {
     finish(std::move(handler), get_executor(), ec, std::move(views));
   }
 
+  // False when it is damaged.
+  bool copy_segment(const buffer& into, const block& from, std::uint32_t layer) const {
+    const auto bytes = from.segments[layer].bytes();
+    if (state_->digests) return copy_digest(into.bytes(), bytes) == from.digests[layer];
+    copy_bytes(into.bytes(), bytes);
+    return true;
+  }
+
   void read(std::uint32_t layer, const std::vector<buffer>& into) {
     next_ = layer + 1;
     for (std::size_t i = 0; i < good_; ++i) {
       auto& b = *blocks_[i];
-      if (copy_digest(into[i].bytes(), b.segments[layer].bytes()) != b.digests[layer]) {
+      if (!copy_segment(into[i], b, layer)) {
         ++state_->counters.digest_failures;
         // Only what was found damaged: another may have come under this key since.
         if (state_->find({ns_, keys_[i]}) == blocks_[i]) state_->drop({ns_, keys_[i]});

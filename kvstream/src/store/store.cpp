@@ -5,6 +5,11 @@
 
 namespace cokv {
 
+void block_writer::do_placed(std::uint32_t, std::vector<std::uint64_t>, done_handler handler) {
+  detail::initiate<void(error_code)>(std::move(handler), executor_,
+                                     [](auto& op) { op.complete(make_error_code(errc::invalid_argument)); });
+}
+
 void block_reader::do_view(std::uint32_t, view_handler handler) {
   detail::initiate<void(error_code, std::vector<segment_view>)>(
       std::move(handler), executor_, [](auto& op) { op.fail(make_error_code(errc::unsupported)); });

@@ -1,6 +1,7 @@
 #include "cokv/kvstream/tiered_store.hpp"
 
-#include "cokv/kvstream/digest.hpp"
+#include <algorithm>
+
 #include "cokv/runtime/detail/run_as_operation.hpp"
 #include "cokv/runtime/result.hpp"
 #include "store/stored_id.hpp"
@@ -67,21 +68,34 @@ class tiered_store::writer final : public block_writer {
     both_->lasting = std::move(lasting);
     both_->ns = ns;
     both_->replaced = std::move(replaced);
+    both_->copies = both_->fast != nullptr;
   }
 
  protected:
   void do_write(std::uint32_t layer, std::vector<buffer> segments, done_handler handler) override {
     detail::run_as_operation(get_executor(), write(both_, layer, std::move(segments)), std::move(handler));
   }
+  void do_placed(std::uint32_t layer, std::vector<std::uint64_t> digests, done_handler handler) override {
+    detail::run_as_operation(get_executor(), placed(both_, layer, std::move(digests)), std::move(handler));
+  }
   void do_commit(done_handler handler) override {
     detail::run_as_operation(get_executor(), commit(both_), std::move(handler));
+  }
+  // The fast store's memory, from which the lasting one is written too; where that has none for some key, as it is stored
+  // there already, the lasting one may still want the bytes.
+  std::vector<buffer> place(std::uint32_t layer) override {
+    if (!both_->fast) return {};
+    auto out = both_->fast->place(layer);
+    const bool all = std::none_of(out.begin(), out.end(), [](const buffer& b) { return b.empty(); });
+    return all ? std::move(out) : std::vector<buffer>();
   }
   std::size_t kept() const override { return both_->lasting->kept(); }
 
  private:
   struct pair {
     std::shared_ptr<tiers> keep;
-    std::unique_ptr<block_writer> fast, lasting;  // fast: empty when it has failed
+    std::unique_ptr<block_writer> fast, lasting;
+    bool copies = false;  // into the fast one, until it fails
     namespace_id ns;
     std::vector<block_key> replaced;  // what the fast one has under these is not to be read any more
   };
@@ -90,7 +104,22 @@ class tiered_store::writer final : public block_writer {
     co_await total();
     auto written = co_await both->lasting->async_write(layer, segments, as_result);
     if (!written) co_return written.error();
-    if (both->fast && !co_await both->fast->async_write(layer, std::move(segments), as_result)) both->fast.reset();
+    if (!both->copies) co_return error_code();
+    const auto copied = co_await both->fast->async_write(layer, std::move(segments), as_result);
+    both->copies = copied.has_value();
+    co_return error_code();
+  }
+
+  static awaitable<error_code> placed(std::shared_ptr<pair> both, std::uint32_t layer,
+                                      std::vector<std::uint64_t> digests) {
+    co_await total();
+    auto segments = both->fast ? both->fast->place(layer) : std::vector<buffer>();
+    if (segments.empty()) co_return errc::invalid_argument;
+    auto written = co_await both->lasting->async_write(layer, std::move(segments), as_result);
+    if (!written) co_return written.error();
+    if (!both->copies) co_return error_code();
+    const auto copied = co_await both->fast->async_placed(layer, std::move(digests), as_result);
+    both->copies = copied.has_value();
     co_return error_code();
   }
 
@@ -98,7 +127,7 @@ class tiered_store::writer final : public block_writer {
     co_await asio::this_coro::reset_cancellation_state(asio::enable_partial_cancellation());
     for (const auto& key : both->replaced) (void)co_await both->keep->fast->async_remove(both->ns, key, as_result);
     auto visible = co_await both->lasting->async_commit(as_result);
-    if (visible && both->fast && co_await both->fast->async_commit(as_result)) co_return error_code();
+    if (visible && both->copies && co_await both->fast->async_commit(as_result)) co_return error_code();
     // What another writer has copied there meanwhile is the old one.
     for (const auto& key : both->replaced) (void)co_await both->keep->fast->async_remove(both->ns, key, as_result);
     co_return visible ? error_code() : visible.error();
@@ -120,6 +149,9 @@ class tiered_store::reader final : public block_reader {
 
   reader(asio::any_io_executor ex, std::shared_ptr<body> b) : block_reader(std::move(ex)), body_(std::move(b)) {}
   std::size_t found() const noexcept override { return body_->found; }
+  bool views_at_once() const noexcept override {
+    return std::all_of(body_->runs.begin(), body_->runs.end(), [](const run& r) { return r.reader->views_at_once(); });
+  }
 
   // What a run gave less than it was asked for ends the prefix, for all layers to come.
   static bool ends(body& b, std::size_t i, std::size_t good) {
@@ -176,7 +208,7 @@ class tiered_store::reader final : public block_reader {
         auto n = co_await r.reader->async_read(layer, into, as_result);
         if (!n) co_return n.error();
         views = std::vector<segment_view>();
-        for (std::size_t k = 0; k < *n; ++k) views->push_back({into[k], digest_of(into[k].bytes())});
+        for (std::size_t k = 0; k < *n; ++k) views->push_back({into[k], {}});
       }
       views->resize(std::min(views->size(), r.count));
       const auto good = views->size();

@@ -55,3 +55,25 @@ TEST_CASE("http store: a URL that is none is a config error that names it") {
   }
   CHECK_THROWS_AS(http_store(ctx.get_executor(), "http://x", {.api_key = "a\r\nb"}), config_error);
 }
+
+TEST_CASE("http store: without digests where both sides want that, and refused where the server does not") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        cache_server strict(ex), lax(ex, 1 << 26, {.frames = {.unsealed = true}});
+        for (const auto digest : {digest_algorithm::none, digest_algorithm::xxh3_64})
+          for (auto* server : {&strict, &lax}) {
+            http_store s(ex, server->url(), {.digest = digest});
+            const bool taken = server == &lax || digest == digest_algorithm::xxh3_64;
+            const auto first = digest == digest_algorithm::none ? 0u : 10u;
+            const auto ec = co_await write_blocks(s, cache_ns, first, 3);
+            CHECK(ec == (taken ? error_code() : make_error_code(errc::invalid_argument)));
+            auto reader = co_await s.async_open_read(cache_ns, contract_layout(), contract_keys(first, 3), as_result);
+            CHECK(reader.has_value() == taken);
+            if (taken) CHECK(co_await read_blocks(s, cache_ns, first, 3) == 3);
+          }
+        // What came without has digests from then on, for who wants some.
+        http_store s(ex, lax.url());
+        CHECK(co_await read_blocks(s, cache_ns, 0, 3) == 3);
+      },
+      {.seeds = 5});
+}

@@ -70,6 +70,7 @@ struct frame_limits {
   std::uint32_t max_layers = geometry::max_layers;
   std::uint64_t max_segment = geometry::max_segment_bytes;
   std::uint64_t max_text = 4096;  // of an error, ack, end or missing frame
+  bool unsealed = false;          // streams whose segments have no digest are taken too
 
   // The largest payload of a type.
   std::uint64_t payload(frame_type type) const noexcept;
@@ -113,9 +114,17 @@ class frame_parser {
   std::span<std::byte> room() const noexcept;
   void filled(std::size_t n);
 
+  // In `payload`: bytes of it that are still to come, wherever they go.
+  std::uint64_t owed() const noexcept { return state_ == state::payload ? header_.length - got_ : 0; }
+  bool dropping() const noexcept { return state_ == state::payload && discarded_; }
+  // Bytes until a payload is to be placed or the frame is whole.
+  std::uint64_t wanted() const noexcept;
+
   // In `frame`: whether header and payload are what was sent. A damaged payload leaves the framing sound, since the
   // header was verified before, so the stream can go on without that block.
   bool intact() const noexcept { return intact_; }
+  // And the payload's own digest; 0 when the frame has none.
+  std::uint64_t digest() const noexcept { return payload_digest_; }
   // What keep() kept.
   std::span<const std::byte> payload() const noexcept { return kept_; }
   void next();
@@ -128,6 +137,7 @@ class frame_parser {
   std::size_t feed_payload(std::span<const std::byte> in);
   void fail(error_code ec);
   void start_payload(bool discarded);
+  bool digests() const noexcept { return header_.algorithm != digest_algorithm::none; }
 
   frame_limits limits_;
   state state_ = state::header;
@@ -141,6 +151,7 @@ class frame_parser {
   frame_trailer trailer_{};
   std::size_t trailer_size_ = 0;
   bool intact_ = false;
+  std::uint64_t payload_digest_ = 0;
   std::vector<std::byte> kept_;
   error_code error_;
 };

@@ -31,6 +31,7 @@ struct stream_begin {
   bool deferred = false;
   block_layout layout;
   std::vector<block_key> keys;
+  digest_algorithm digest = digest_algorithm::xxh3_64;  // of the segments; none: nobody looks whether they are right
   friend bool operator==(const stream_begin&, const stream_begin&) = default;
 };
 
@@ -91,7 +92,7 @@ class stream_parser {
   };
 
   // With `expected`, a begin frame that says anything else is refused: another namespace or layout as
-  // errc::namespace_mismatch, the rest as errc::protocol. `deferred` is not compared.
+  // errc::namespace_mismatch, another digest as errc::unsupported, the rest as errc::protocol. `deferred` is not compared.
   explicit stream_parser(frame_limits limits = {}, std::optional<stream_begin> expected = std::nullopt);
 
   // The next event, bytes taken from the front of `in`. Ask again until `more`, bytes or not: an event may be left.
@@ -104,12 +105,18 @@ class stream_parser {
   // Leading blocks of which nothing is missing or damaged so far.
   std::uint32_t good() const noexcept { return good_; }
   std::uint32_t layers_done() const noexcept { return layer_; }
+  // Leading blocks that the sender still sends, and which of them the next segment is of.
+  std::uint32_t coming() const noexcept { return coming_; }
+  std::uint32_t next_block() const noexcept { return block_; }
+  // Of the segment that `arrived`; 0 when the stream has none.
+  std::uint64_t digest() const noexcept { return digest_; }
 
   // For `segment`; see frame_parser. into() takes exactly the layout's bytes of the layer.
   void into(std::span<std::byte> target) { frames_.into(target); }
   void discard() { frames_.discard(); }
   std::span<std::byte> room() const noexcept { return frames_.room(); }
   void filled(std::size_t n) { frames_.filled(n); }
+  const frame_parser& frame() const noexcept { return frames_; }
 
   const ack_body& ack() const noexcept { return ack_; }
   error_code error() const noexcept { return error_; }
@@ -148,6 +155,7 @@ class stream_parser {
   std::uint32_t event_layer_ = 0;
   std::uint32_t event_block_ = 0;
   bool dropping_ = false;
+  std::uint64_t digest_ = 0;
   ack_body ack_;
   std::string text_;
   bool from_peer_ = false;

@@ -19,6 +19,7 @@
 #include <string>
 #include <string_view>
 
+#include "cokv/kvstream/digest.hpp"
 #include "cokv/kvstream/store.hpp"
 #include "cokv/runtime/clock.hpp"
 
@@ -39,6 +40,9 @@ struct http_store_options {
   duration keep_alive = std::chrono::seconds(20);  // an unused connection is closed after so long
   duration back_off_min = std::chrono::milliseconds(50);
   duration back_off_max = std::chrono::seconds(5);
+  // none: segments go and come without digests, and nobody looks whether they are right. The server has to want that too;
+  // errc::invalid_argument when it does not.
+  digest_algorithm digest = digest_algorithm::xxh3_64;
 };
 
 class http_store final : public store {

@@ -1,24 +1,29 @@
 // Blocks in host memory, up to a limit. What was not used for long is given up for what is new, never what is being
-// read or written. Every segment's digest is made when it is written, and compared when it is read or its block is
-// written again; a view comes with it and is compared by who gets it.
+// read or written. Every segment's digest is made when it is written, and compared when it is read; a view
+// comes with it and is compared by who gets it. A block that was viewed is looked at when it is written again: who found
+// damage does that.
 //
 //     cokv::memory_store store(ex, {.limit_bytes = 4ull << 30});
 //     auto n = co_await store.async_match(ns, keys);
 #pragma once
 
+#include "cokv/kvstream/digest.hpp"
 #include "cokv/kvstream/store.hpp"
 
 namespace cokv {
 
 struct memory_store_options {
   // Of segments: those being written and those that a reader or a view still has included. What is kept about a block
-  // comes on top, about half a KiB and 16 bytes a layer.
+  // comes on top, about half a KiB and 16 bytes a layer. Memory that was used once stays with the store for the blocks
+  // that come next.
   std::uint64_t limit_bytes = std::uint64_t{1} << 30;
   // A tenant (write_options::tenant) never has more than its quota: what it writes beyond takes the place of its own
   // blocks. Under the limit it is entitled to its quota, or to a proportional part where the quotas are more than the
   // limit; those without a quota are entitled to what is left. Who has more gives up blocks for others first, and nobody
   // who has not loses any to them.
   tenant_quotas quotas = {};
+  // none: no digests are made or kept, and damage in memory is not noticed.
+  digest_algorithm digest = digest_algorithm::xxh3_64;
   change_handler on_change = {};  // called from within the store, which it must not use
 };
 

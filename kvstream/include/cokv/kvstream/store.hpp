@@ -15,15 +15,17 @@
 // | async_open_write | no writer              | none                 | it may be written  | [1] [2] [3]       |
 // | async_open_read  | no reader              | none                 | it may be read     | [1]               |
 // | async_write      | the writer is failed   | held until complete  | they are reusable  | [4] store_full    |
+// | async_placed     | the writer is failed   | none                 | they are taken     | [4] store_full    |
 // | async_commit     | unknown: ask again     | none                 | blocks are visible | [5] store_full    |
 // | async_read       | the reader is failed   | held until complete  | they are verified  | [4]               |
 // | async_remove     | unknown: ask again     | none                 | it is gone         | not_found         |
 // | async_settle     | the wait ends          | none                 | see there          |                   |
 //
 // [1] invalid_argument, too_large for what no store could take; [2] too_large, store_full for want of room;
-// [3] namespace_mismatch when a key is stored with another layout, without force; [4] out_of_range (layer), invalid_argument (number
-// or size of buffers, layer out of turn), wrong_device (not the host's); [5] invalid_argument when layers are missing,
-// closed when it was committed before; errc::partial where some blocks became visible (kept()). All: the system's, errc::unavailable. Every type of cancellation is taken;
+// [3] namespace_mismatch when a key is stored with another layout, without force; [4] out_of_range (layer),
+// invalid_argument (number or size of buffers, layer out of turn, no place), wrong_device (not the host's);
+// [5] invalid_argument when layers are missing, closed when it was committed before; errc::partial where some blocks
+// became visible (kept()). All: the system's, errc::unavailable. Every type of cancellation is taken;
 // memory is not touched any more when the operation completes.
 //
 // A block that is missing, damaged or evicted is no error of async_read: it ends the prefix, so `good` is smaller.
@@ -36,6 +38,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -107,7 +110,11 @@ struct match_options {
   bool refresh = false;
 };
 
-// Destroyed without async_commit: nothing becomes visible. One operation at a time.
+// Destroyed without async_commit: nothing becomes visible. One operation at a time. Who receives the bytes from somewhere
+// else can have them where they belong at once, and digests them as they come:
+//
+//     auto into = writer->place(layer);                                 // fill them; empty: async_write instead
+//     co_await writer->async_placed(layer, digests_of_what_came);
 class block_writer {
  public:
   using done_handler = asio::any_completion_handler<void(error_code)>;
@@ -128,6 +135,22 @@ class block_writer {
         });
   }
 
+  // The memory in which the store keeps the layer's segments: one buffer a key, an empty one for a key that is stored
+  // already, whose bytes nobody wants. No buffers where the store has no such memory; a writer says the same of all
+  // layers. What lies there counts for nothing until async_placed; from then on it is the store's. On any thread, also
+  // while an operation is under way, but a commit.
+  virtual std::vector<buffer> place(std::uint32_t) { return {}; }
+
+  // Instead of async_write: the layer's segments lie where place() said. One XXH3-64 digest a key, made by the caller of
+  // the bytes that came, or none at all: the store then makes those that it keeps.
+  template <asio::completion_token_for<void(error_code)> Token = asio::deferred_t>
+  auto async_placed(std::uint32_t layer, std::vector<std::uint64_t> digests, Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code)>(
+        std::forward<Token>(token), executor_, [this, layer, digests = std::move(digests)](done_handler h) mutable {
+          do_placed(layer, std::move(digests), std::move(h));
+        });
+  }
+
   // Makes all blocks visible; every layer must have been written. The writer is spent afterwards.
   template <asio::completion_token_for<void(error_code)> Token = asio::deferred_t>
   auto async_commit(Token&& token = Token()) {
@@ -143,16 +166,17 @@ class block_writer {
 
  protected:
   virtual void do_write(std::uint32_t layer, std::vector<buffer> segments, done_handler handler) = 0;
+  virtual void do_placed(std::uint32_t layer, std::vector<std::uint64_t> digests, done_handler handler);
   virtual void do_commit(done_handler handler) = 0;
 
  private:
   asio::any_io_executor executor_;
 };
 
-// A segment where a store has it, and the digest that was made of it when it was written.
+// A segment where a store has it, and the digest that was made of it when it was written, if one was.
 struct segment_view {
   buffer bytes;  // holding it keeps the memory
-  std::uint64_t digest = 0;
+  std::optional<std::uint64_t> digest;
 };
 
 // One operation at a time; layers are read in order.
@@ -170,6 +194,9 @@ class block_reader {
 
   // How many of the keys, from the first, were there when it was opened: what a reader can give at most.
   virtual std::size_t found() const noexcept = 0;
+
+  // Whether async_view shows every layer from memory that is there anyway: to ask for layers ahead of need costs nothing.
+  virtual bool views_at_once() const noexcept { return false; }
 
   // One buffer for each key, or for each that was found, each of the layer's segment size. Gives how many leading
   // blocks arrived and verified, in this layer and all before it; it never grows. What lies in buffers from there on is

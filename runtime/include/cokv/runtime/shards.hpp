@@ -2,7 +2,7 @@
 // coroutines of its own; a message is a coroutine that runs there and whose result comes back here.
 //
 //     shards workers(ex, 4);
-//     auto verdict = co_await workers.run([](shard self) -> awaitable<void> { ... });    // one on each, all joined
+//     auto verdict = co_await workers.run([](shard_ref self) -> awaitable<void> { ... });    // one on each, all joined
 //     result<int> n = co_await on(workers[2], [key]() -> awaitable<int> { ... });         // on that one
 //
 // |              | run                                           | on                                            |
@@ -47,9 +47,9 @@ struct shards_options {
 };
 
 // One of them. Cheap to copy, used from any thread, outlives the shards: everything is then errc::closed.
-class shard {
+class shard_ref {
  public:
-  explicit shard(std::shared_ptr<detail::shard_state> state) : state_(std::move(state)) {}
+  explicit shard_ref(std::shared_ptr<detail::shard_state> state) : state_(std::move(state)) {}
 
   std::size_t index() const noexcept { return state_->index(); }
 
@@ -66,7 +66,7 @@ class shard {
 };
 
 template <class F>
-awaitable<typename detail::shard_call_of<F>::outcome> on(shard to, F f) {
+awaitable<typename detail::shard_call_of<F>::outcome> on(shard_ref to, F f) {
   const auto ex = co_await asio::this_coro::executor;
   auto call = std::make_shared<detail::shard_call_of<F>>(std::move(f));
   auto [ec] = co_await detail::initiate<void(error_code), std::shared_ptr<detail::shard_call>>(
@@ -85,17 +85,18 @@ class shards {
   shards& operator=(const shards&) = delete;
 
   std::size_t size() const noexcept { return states_.size(); }
-  shard operator[](std::size_t i) const {
+  shard_ref operator[](std::size_t i) const {
     COKV_REQUIRE(i < states_.size(), "a shard's number is below their count");
-    return shard(states_[i]);
+    return shard_ref(states_[i]);
   }
 
-  // Calls main(shard) on each of them: a coroutine of void, error_code or result<void>.
+  // Calls main(shard_ref) on each of them: a coroutine of void, error_code or result<void>.
   template <class F>
   awaitable<verdict> run(F main) {
     auto all = states_;
     co_return co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
-      for (auto& state : all) group.spawn(on(shard(state), [main, state]() mutable { return main(shard(state)); }));
+      for (auto& state : all)
+        group.spawn(on(shard_ref(state), [main, state]() mutable { return main(shard_ref(state)); }));
       co_return;
     });
   }

@@ -6,6 +6,7 @@
 
 #include "cokv/kvstream/memory_store.hpp"
 #include "cokv/kvstream/rendezvous.hpp"
+#include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "kvstream/store/cluster_fixture.hpp"
@@ -116,6 +117,47 @@ TEST_CASE("cluster store: what one node does not take is said block by block, an
       CHECK(!none);
     }
   });
+}
+
+TEST_CASE("cluster store: what was begun before a node went bad does not say that it is back") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    int good = 0, bad = 0;
+    cluster c(ex, 2, {.on_node_bad = [&](auto, error_code) { ++bad; }, .on_node_good = [&](auto) { ++good; }});
+    const auto keys = c.prompt(8, 60);
+    CHECK(!co_await c.write(keys));
+    const auto node = c.where.node_of(keys[0]);
+    auto [ec, writer] = co_await c.all->async_open_write(c.ns, cluster::layout(), keys, {}, tuple);
+    CHECK(!ec);
+    if (ec) co_return;
+    c.nodes[node]->fault.error = 1;
+    CHECK(co_await c.all->async_match(c.ns, keys, as_result) == 0);
+    c.nodes[node]->fault.error = 0;
+    for (std::uint32_t layer = 0; layer < cluster::layout().layers(); ++layer)
+      CHECK(co_await writer->async_write(layer, c.segments(keys, layer), as_result));
+    CHECK(co_await writer->async_commit(as_result));
+    CHECK(c.all->nodes()[node].bad);
+    CHECK((bad == 1 && good == 0));
+  });
+}
+
+TEST_CASE("cluster store: what is cancelled says so, and not that blocks are missing") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        cluster c(ex, 3);
+        const auto keys = c.prompt(9, 100);
+        CHECK(!co_await c.write(keys));
+        auto [ec, reader] = co_await c.all->async_open_read(c.ns, cluster::layout(), keys, tuple);
+        CHECK(!ec);
+        if (ec) co_return;
+        for (auto& n : c.nodes) n->fault.hang = 1;
+        CHECK((co_await with_deadline(c.all->async_match(c.ns, keys), 100ms)).error() == errc::deadline);
+        CHECK((co_await with_deadline(c.all->async_match(c.ns, {keys[0]}), 100ms)).error() == errc::deadline);
+        CHECK((co_await with_deadline(c.all->async_open_read(c.ns, cluster::layout(), keys), 100ms)).error() ==
+              errc::deadline);
+        CHECK((co_await with_deadline(reader->async_read(0, c.room(100, 0)), 100ms)).error() == errc::deadline);
+        for (const auto& n : c.all->nodes()) CHECK(!n.bad);  // nothing was learned
+      },
+      {.real = false, .seeds = 5});
 }
 
 TEST_CASE("cluster store: a node without room refuses its own share alone") {

@@ -54,16 +54,16 @@ struct cluster_state {
   void settle(cluster_member& m, error_code ec) const {
     if (ec == asio::error::operation_aborted) return;  // nothing was learned
     if (ec) ++m.count.errors;
-    if (node_is_well(ec)) {
-      if (m.health->succeeded() && options.on_node_good) options.on_node_good(m.count.name);
-    } else if (m.health->failed(now()) && options.on_node_bad) {
-      options.on_node_bad(m.count.name, ec);
-    }
+    if (!node_is_well(ec) && m.health->failed(now()) && options.on_node_bad) options.on_node_bad(m.count.name, ec);
   }
+  // Only what was begun to find that out tells that a bad node is back: what a dead one's socket still takes does not.
   void settle(cluster_member& m, tier_try& attempt, error_code ec) const {
     if (ec == asio::error::operation_aborted) return attempt.end();
+    const bool probing = attempt.probing();
     attempt.told();
     settle(m, ec);
+    if (probing && node_is_well(ec) && m.health->succeeded() && options.on_node_good)
+      options.on_node_good(m.count.name);
   }
 
   // What an operation comes to that got nowhere on any node that it concerned.
@@ -95,14 +95,18 @@ inline std::vector<tier_try> try_all(const cluster_state& s, const cluster_view&
 template <class F>
 awaitable<error_code> at_once(std::size_t n, F ask) {
   if (n == 0) co_return error_code();
+  error_code ec;
   if (n == 1) {
     co_await ask(std::size_t{0});
-    co_return error_code();
+  } else {
+    auto v = co_await with(task_group{}, [&](task_group& group) {
+      for (std::size_t i = 0; i < n; ++i) group.spawn(ask(i));
+    });
+    ec = v.error();
   }
-  auto v = co_await with(task_group{}, [&](task_group& group) {
-    for (std::size_t i = 0; i < n; ++i) group.spawn(ask(i));
-  });
-  co_return v.error();
+  // Each has taken the end of its wait for an answer.
+  const auto state = co_await asio::this_coro::cancellation_state;
+  co_return state.cancelled() != asio::cancellation_type::none ? asio::error::operation_aborted : ec;
 }
 
 awaitable<result<std::unique_ptr<block_writer>>> open_cluster_writer(std::shared_ptr<cluster_state> s, namespace_id ns,

@@ -40,6 +40,10 @@ TEST_CASE("--kv-remote: one URL is a store, several are nodes, a file is read ag
   serve::options o;
   o.kv_remote = "http://127.0.0.1:1";
   CHECK(!serve::remote::open(ex, o)->nodes());
+  o.kv_remote = "redis://127.0.0.1:1,127.0.0.1:2";  // hosts of one cluster
+  const auto redis = serve::remote::open(ex, o);
+  CHECK(!redis->nodes());
+  CHECK(redis->blocks()->info().kind == "redis");
   o.kv_remote = "http://127.0.0.1:1,http://127.0.0.1:2";
   CHECK(names(*serve::remote::open(ex, o)) == list{"http://127.0.0.1:1", "http://127.0.0.1:2"});
 
@@ -64,7 +68,8 @@ TEST_CASE("--kv-remote: one URL is a store, several are nodes, a file is read ag
 
 TEST_CASE("--kv-remote: what can't be used is refused by the flag's name") {
   asio::io_context context(1);
-  for (const char* bad : {"nowhere", "http://a:1,nowhere", "http://a:1,http://a:1", "@/nonexistent/file", ",", "@"}) {
+  for (const char* bad :
+       {"nowhere", "http://a:1,nowhere", "http://a:1,http://a:1", "redis://a/1", "@/nonexistent/file", ",", "@"}) {
     serve::options o;
     o.kv_remote = bad;
     try {

@@ -33,18 +33,19 @@ void add_serve(CLI::App& app, action& chosen) {
   auto* dir = c->add_option("--kv-dir", o->kv_dir, "Folder for KV that outlives the process")->type_name("DIR");
   add_size(*c, "--kv-disk", o->kv_disk, "How much --kv-dir may hold")->needs(dir);
   c->add_flag("--kv-direct", o->kv_direct, "Past the system's cache, where the disk can")->needs(dir);
-  auto* remote =
-      c->add_option(
-           "--kv-remote", o->kv_remote,
-           "A cache server (cokv cache), or several by comma that share blocks, or @FILE with one a line, which "
-           "is read again on SIGHUP")
-          ->type_name("http://HOST:PORT[,...]");
+  auto* remote = c->add_option("--kv-remote", o->kv_remote,
+                               "A cache server (cokv cache) or Redis, or several by comma that share blocks, or @FILE "
+                               "with one a line, which "
+                               "is read again on SIGHUP")
+                     ->type_name("URL[,URL...]");
   c->add_option("--kv-remote-ca", o->kv_remote_ca,
                 "Who may vouch for https:// in --kv-remote; the system's unless told")
       ->type_name("FILE")
       ->needs(remote);
   c->add_option("--kv-remote-key-file", o->kv_remote_key_file, "File whose first line is the key for --kv-remote")
       ->type_name("FILE")
+      ->needs(remote);
+  add_count(*c, "--kv-remote-ttl", o->kv_remote_ttl, 0, most, "Seconds that blocks live in Redis; 0: for ever")
       ->needs(remote);
 
   c->add_flag("--async-scheduling", o->async_scheduling, "Prepare each next step while one runs")

@@ -70,7 +70,8 @@ void tier(http::scrape& s, const kv_tier_counters& c, const store_info& stored) 
             {{"path", c.name + "_in"}});
   s.counter("cokv_kv_bytes_total", "KV bytes moved, by path", static_cast<double>(c.saved_bytes),
             {{"path", c.name + "_out"}});
-  if (stored.kind != "http" && stored.kind != "cluster")  // what a server holds is on its own page
+  if (stored.kind != "http" && stored.kind != "cluster" &&
+      stored.kind != "redis")  // what a server holds is on its own page
     s.gauge("cokv_kv_blocks", "KV blocks by tier and state", static_cast<double>(stored.blocks),
             {{"tier", c.name}, {"state", "stored"}});
 }

@@ -24,16 +24,17 @@ struct options {
   std::uint32_t max_requests = 4096;
   std::uint32_t max_sequence = 0;  // 0: what the model was made for
   bool async_scheduling = false;
-  std::uint64_t kv_host = 0;       // bytes; 0: no such tier
-  std::string kv_dir;              // empty: no such tier
+  std::uint64_t kv_host = 0;  // bytes; 0: no such tier
+  std::string kv_dir;         // empty: no such tier
   std::uint64_t kv_disk = std::uint64_t{10} << 30;
   bool kv_direct = false;          // past the system's cache
   std::string kv_policy = "auto";  // or always
   std::string kv_remote;           // URLs of caches by comma, or "@FILE", one a line there; empty: no such tier
   std::string kv_remote_key_file;
-  std::string kv_remote_ca;  // PEM; empty: whom the system trusts
-  std::string trace;         // a file; empty: none is written
-  std::uint32_t grace = 30;  // seconds that requests in flight have to finish at the end
+  std::string kv_remote_ca;         // PEM; empty: whom the system trusts
+  std::uint32_t kv_remote_ttl = 0;  // seconds that blocks live in Redis; 0: for ever
+  std::string trace;                // a file; empty: none is written
+  std::uint32_t grace = 30;         // seconds that requests in flight have to finish at the end
 };
 
 }  // namespace cokv::serve

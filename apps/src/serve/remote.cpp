@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "cokv/kvstream/http_store.hpp"
+#include "cokv/kvstream/redis_store.hpp"
 #include "cokv/runtime/error.hpp"
 
 namespace cokv::serve {
@@ -61,7 +62,8 @@ std::shared_ptr<remote> remote::open(const asio::any_io_executor& ex, const opti
   }
 }
 
-remote::remote(const asio::any_io_executor& ex, const options& o) : ex_(ex), named_(o.kv_remote) {
+remote::remote(const asio::any_io_executor& ex, const options& o)
+    : ex_(ex), named_(o.kv_remote), ttl_(o.kv_remote_ttl) {
   if (!o.kv_remote_key_file.empty()) api_key_ = key_in(o.kv_remote_key_file);
   ca_file_ = o.kv_remote_ca;
   const auto urls = node_urls(named_);
@@ -78,6 +80,7 @@ remote::remote(const asio::any_io_executor& ex, const options& o) : ex_(ex), nam
 }
 
 std::shared_ptr<store> remote::make(const std::string& url) const {
+  if (url.starts_with("redis:")) return std::make_shared<redis_store>(ex_, url, redis_store_options{.ttl = ttl_});
   http_store_options to;
   to.api_key = api_key_;
   to.ca_file = ca_file_;

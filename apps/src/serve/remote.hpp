@@ -1,10 +1,11 @@
-// The KV tier that --kv-remote names: one cache server, or several nodes whose blocks are placed by their names
+// The KV tier that --kv-remote names: one cache server, a Redis or a cluster of them, or several nodes whose blocks are placed by their names
 // (cluster_store.hpp), told once or in a file that is read again on SIGHUP.
 //
 //     auto remote = serve::remote::open(ex, o);              // config_error naming the flag
 //     tiers.push_back({.name = "remote", .blocks = remote->blocks()});
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -40,6 +41,7 @@ class remote {
   std::string named_;  // by the flag
   std::string api_key_;
   std::string ca_file_;
+  std::chrono::seconds ttl_;
   std::shared_ptr<cluster_store> nodes_;
   std::shared_ptr<store> blocks_;
 };

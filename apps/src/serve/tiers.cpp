@@ -35,7 +35,7 @@ awaitable<tiers> open_tiers(const options& o) {
     all.remote = remote::open(ex, o);
     kv_tier far{.name = "remote", .blocks = all.remote->blocks()};
     // One of several nodes may use its whole budget without the others paying for it.
-    if (all.remote->nodes()) far.lookup_budget *= 2, far.load_budget *= 2;
+    if (all.remote->nodes() || o.kv_remote.starts_with("redis:")) far.lookup_budget *= 2, far.load_budget *= 2;
     out.push_back(std::move(far));
   }
   co_return all;

@@ -112,8 +112,7 @@ awaitable<void> use(asio::any_io_executor ex, std::uint64_t seed, const plan_of_
       ++(!ec ? t.written : ec == errc::partial ? t.partial : t.failed);
     } else {
       const auto begun = time.now();
-      auto found =
-          co_await s.async_match(ns, contract_keys(first, count), match_options{.refresh = below(4) == 0}, as_result);
+      (void)co_await s.async_match(ns, contract_keys(first, count), match_options{.refresh = below(4) == 0}, as_result);
       t.late += time.now() - begun > 300ms;
       const auto good = co_await read_blocks(s, ns, first, count);  // compares every byte
       t.good_blocks += static_cast<int>(good);

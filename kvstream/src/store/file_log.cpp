@@ -10,6 +10,7 @@ namespace cokv {
 using detail::as_tuple;
 using detail::log_kind;
 using detail::log_tail;
+using detail::queue_owner;
 
 namespace {
 
@@ -170,16 +171,18 @@ void file_store::state::close_extent(const extent& e, std::uint64_t unused_bytes
 }
 
 void file_store::state::enter(const std::shared_ptr<log_tail>& to, log_tail::entry e) {
+  if (detail::operation_registry::of(ex).closing()) return;  // nobody would take it out again
   to->queue.push_back(std::move(e));
-  if (to->committing || detail::operation_registry::of(ex).closing()) return;
+  if (to->committing) return;
   to->committing = true;
   book.occupy(to->serial);
   ++background_;
-  asio::co_spawn(ex, run_entries(shared_from_this(), to), asio::detached);
+  asio::co_spawn(ex, run_entries(shared_from_this(), queue_owner(to)), asio::detached);
 }
 
 // While one batch is on its way the next one gathers.
-awaitable<void> file_store::state::run_entries(std::shared_ptr<state> self, std::shared_ptr<log_tail> to) {
+awaitable<void> file_store::state::run_entries(std::shared_ptr<state> self, queue_owner owner) {
+  const auto to = owner.tail;
   while (!to->queue.empty()) {
     std::vector<log_tail::entry> batch;
     std::vector<std::uint64_t> places;
@@ -194,6 +197,7 @@ awaitable<void> file_store::state::run_entries(std::shared_ptr<state> self, std:
     for (std::size_t i = 0; i < batch.size(); ++i)
       if (batch[i].done) batch[i].done(ec, places[i], batch[i].sequence);
   }
+  owner.tail.reset();
   to->committing = false;
   if (to->broken && !to->over) {
     for (bool row : {false, true})

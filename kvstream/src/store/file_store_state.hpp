@@ -75,6 +75,19 @@ struct log_tail {
   std::size_t writers = 0;
 };
 
+// Whoever waits for an entry keeps its file, and with it the queue: when its coroutine is dropped, with a context that
+// ends, the entries have to go too.
+struct queue_owner {
+  explicit queue_owner(std::shared_ptr<log_tail> t) : tail(std::move(t)) {}
+  queue_owner(queue_owner&&) noexcept = default;
+  ~queue_owner() {
+    if (!tail) return;
+    std::deque<log_tail::entry> dropped;
+    dropped.swap(tail->queue);
+  }
+  std::shared_ptr<log_tail> tail;
+};
+
 std::shared_ptr<const log_group> make_log_group(const log_record& r, std::uint64_t serial, std::uint64_t entry_at,
                                                 std::size_t body_bytes, std::uint64_t sequence);
 
@@ -202,7 +215,7 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   struct said;
 
   awaitable<result<std::shared_ptr<detail::log_tail>>> make_tail(bool carried, detail::reservation& room);
-  static awaitable<void> run_entries(std::shared_ptr<state> self, std::shared_ptr<detail::log_tail> to);
+  static awaitable<void> run_entries(std::shared_ptr<state> self, detail::queue_owner owner);
   awaitable<error_code> write_batch(detail::log_tail& to, std::vector<detail::log_tail::entry>& batch,
                                     std::vector<std::uint64_t>& places);
   void finish(const std::shared_ptr<detail::log_tail>& t);

@@ -1,5 +1,8 @@
 #include "cokv/runtime/buffer.hpp"
 
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <limits>
 #include <new>
 #include <stdexcept>
@@ -13,6 +16,16 @@ buffer buffer::host(std::size_t bytes, std::size_t align) {
   void* memory = ::operator new(bytes ? bytes : 1, alignment);
   return adopt(memory, bytes, memory_kind::host,
                std::shared_ptr<void>(memory, [alignment](void* p) { ::operator delete(p, alignment); }));
+}
+
+buffer buffer::reserve(std::size_t bytes) {
+  const auto mapped = std::max<std::size_t>(bytes, 1);
+  void* memory = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  std::shared_ptr<void> owner(memory, [mapped](void* p) { ::munmap(p, mapped); });
+  ::madvise(memory, mapped, MADV_HUGEPAGE);
+  ::madvise(memory, mapped, MADV_DONTDUMP);
+  return adopt(memory, bytes, memory_kind::host, std::move(owner));
 }
 
 buffer buffer::slice(std::size_t offset, std::size_t n) const {

@@ -298,6 +298,34 @@ TEST_CASE("memory store: who reads a block that is replaced reads the old one to
   });
 }
 
+TEST_CASE("memory store: a block lies in one piece, for which others than the oldest go where they are in its way") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    constexpr std::uint64_t small = 1024;
+    for (const bool held : {false, true}) {
+      CAPTURE(held);
+      memory_store s(ex, {.limit_bytes = 4 * small});
+      const auto write = [&](std::uint32_t key, std::uint64_t bytes) -> awaitable<error_code> {
+        auto writer = co_await s.async_open_write(ns, {{bytes}}, contract_keys(key, 1), {}, as_result);
+        if (!writer) co_return writer.error();
+        CHECK((co_await (*writer)->async_write(0, {buffer::host(bytes)}, as_result)).has_value());
+        CHECK((co_await (*writer)->async_commit(as_result)).has_value());
+        co_return error_code();
+      };
+      for (std::uint32_t key = 0; key < 4; ++key) CHECK(!co_await write(key, small));
+      // The second stays, and perhaps the last: the first and the third are given up, and lie apart.
+      auto second = co_await s.async_open_read(ns, {{small}}, contract_keys(1, 1));
+      auto last = co_await s.async_open_read(ns, {{small}}, contract_keys(held ? 3 : 1, 1));
+      CHECK(co_await write(4, 2 * small) == (held ? make_error_code(errc::store_full) : error_code()));
+      CHECK(s.info().blocks == 2);
+      CHECK(co_await s.async_match(ns, contract_keys(1, 1)) == 1);
+      CHECK(co_await s.async_match(ns, contract_keys(4, 1)) == (held ? 0 : 1));
+      CHECK(s.info().used_bytes == (held ? 2 : 3) * small);
+      CHECK(!co_await write(5, small));  // there is still room for one
+      CHECK(s.info().used_bytes <= 4 * small);
+    }
+  });
+}
+
 TEST_CASE("memory store: tenants keep to their quotas, and are told of in info") {
   co_test([](asio::any_io_executor ex) -> awaitable<void> {
     const auto whole = contract_layout().bytes();

@@ -17,6 +17,7 @@ TEST_CASE("buffer: host memory is aligned, sized, and empty by default") {
   }
   CHECK(buffer().empty());
   CHECK(buffer::host(0).empty());
+  CHECK(buffer::reserve(0).empty());
 }
 
 TEST_CASE("buffer: a slice keeps the whole allocation alive and can't leave it") {

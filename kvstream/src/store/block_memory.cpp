@@ -1,69 +1,52 @@
 #include "store/block_memory.hpp"
 
+#include <algorithm>
 #include <new>
 
+// What is free is nobody's, and AddressSanitizer is told so.
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, bytes) void(0)
+#define ASAN_UNPOISON_MEMORY_REGION(at, bytes) void(0)
+#endif
+
 namespace cokv::detail {
-namespace {
 
-constexpr std::align_val_t page{4096};
+block_memory::block_memory(buffer whole) : whole_(std::move(whole)), book_(whole_.size()) {}
 
-}  // namespace
-
-block_memory::~block_memory() {
-  for (auto& [bytes, all] : spare_)
-    for (auto* memory : all) ::operator delete(memory, page);
-}
-
-void* block_memory::spare(std::uint64_t bytes) {
-  std::lock_guard lock(mutex_);
-  out_ += bytes;
-  if (auto of = spare_.find(bytes); of != spare_.end()) {
-    auto* memory = of->second.back();
-    of->second.pop_back();
-    if (of->second.empty()) spare_.erase(of);
-    kept_ -= bytes;
-    return memory;
-  }
-  while (kept_ != 0 && out_ + kept_ > limit_) {  // the largest first: there are the fewest of them
-    auto& [size, all] = *spare_.rbegin();
-    ::operator delete(all.back(), page);
-    all.pop_back();
-    kept_ -= size;
-    if (all.empty()) spare_.erase(size);
-  }
-  return nullptr;
-}
-
-void block_memory::give_back(void* memory, std::uint64_t bytes) noexcept {
-  std::lock_guard lock(mutex_);
-  out_ -= bytes;
-  try {
-    if (out_ + kept_ + bytes <= limit_) {
-      spare_[bytes].push_back(memory);
-      kept_ += bytes;
-      return;
-    }
-  } catch (const std::bad_alloc&) {  // for a pointer
-  }
-  ::operator delete(memory, page);
-}
+block_memory::~block_memory() { ASAN_UNPOISON_MEMORY_REGION(whole_.data(), touched_); }
 
 buffer block_memory::take(std::uint64_t bytes) {
-  void* memory = spare(bytes);
-  if (!memory) try {
-      memory = ::operator new(bytes ? bytes : 1, page);
-    } catch (...) {
-      std::lock_guard lock(mutex_);
-      out_ -= bytes;
-      throw;
-    }
-  std::shared_ptr<void> owner(memory, [from = shared_from_this(), bytes](void* p) { from->give_back(p, bytes); });
-  return buffer::adopt(memory, bytes, memory_kind::host, std::move(owner));
+  if (bytes > whole_.size()) return {};
+  const auto room = std::max<std::uint64_t>(bytes, 1);
+  std::uint64_t at = 0;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = book_.take(room);
+    if (!found) return {};
+    at = *found;
+    touched_ = std::max(touched_, at + room);
+    ASAN_UNPOISON_MEMORY_REGION(whole_.data() + at, room);
+  }
+  auto* const memory = whole_.data() + at;
+  // Called for what it holds even when it can't be made.
+  std::shared_ptr<void> owner(memory, [from = shared_from_this(), at, room](void*) { from->give_back(at, room); });
+  return buffer::adopt(memory, bytes, whole_.kind(), std::move(owner));
 }
 
-std::uint64_t block_memory::kept() const {
+void block_memory::give_back(std::uint64_t at, std::uint64_t bytes) noexcept {
   std::lock_guard lock(mutex_);
-  return kept_;
+  ASAN_POISON_MEMORY_REGION(whole_.data() + at, bytes);
+  try {
+    book_.give_back(at, bytes);
+  } catch (const std::bad_alloc&) {  // for a line of the book: these bytes stay unused
+  }
+}
+
+std::uint64_t block_memory::free() const {
+  std::lock_guard lock(mutex_);
+  return book_.free();
 }
 
 }  // namespace cokv::detail

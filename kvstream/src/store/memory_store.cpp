@@ -16,9 +16,8 @@ using detail::stored_id;
 namespace {
 
 struct block {
-  block(detail::block_memory& from, detail::tenant_order::account_ptr who, std::shared_ptr<const block_layout> l)
+  block(const buffer& memory, detail::tenant_order::account_ptr who, std::shared_ptr<const block_layout> l)
       : layout(std::move(l)), digests(layout->layers()), taken(std::move(who), layout->bytes()) {
-    const auto memory = from.take(layout->bytes());
     std::uint64_t at = 0;
     for (auto s : layout->segments) {
       segments.push_back(memory.slice(at, s));
@@ -50,7 +49,7 @@ buffer segment_of(const std::shared_ptr<block>& b, std::uint32_t layer) {
 
 struct memory_store::state {
   explicit state(const memory_store_options& o)
-      : memory(std::make_shared<detail::block_memory>(o.limit_bytes)),
+      : memory(std::make_shared<detail::block_memory>(buffer::reserve(o.limit_bytes))),
         order(o.limit_bytes, o.quotas),
         digests(o.digest != digest_algorithm::none),
         on_change(o.on_change) {}
@@ -86,11 +85,25 @@ struct memory_store::state {
   bool make_room(const detail::tenant_order::account& who, std::uint64_t bytes) {
     if (order.judge(who, bytes) != detail::tenant_order::verdict::fits)
       return false;  // nothing is given up for nothing
-    return order.make_room(who, bytes, [this](const stored_id& id) {
-      blocks.erase(id);
-      ++counters.evicted_blocks;
-      tell(store_change::kind::removed, id);
-    });
+    return order.make_room(who, bytes, [this](const stored_id& id) { give_up(id); });
+  }
+
+  void give_up(const stored_id& id) {
+    blocks.erase(id);
+    ++counters.evicted_blocks;
+    tell(store_change::kind::removed, id);
+  }
+
+  // After make_room(). Among blocks of other sizes there may be room, but nowhere in one piece: null when that is so and
+  // nothing may be given up.
+  std::shared_ptr<block> make_block(const detail::tenant_order::account_ptr& who,
+                                    const std::shared_ptr<const block_layout>& layout) {
+    auto place = memory->take(layout->bytes());
+    while (place.data() == nullptr) {
+      if (!order.make_way(*who, layout->bytes(), [this](const stored_id& id) { give_up(id); })) return nullptr;
+      place = memory->take(layout->bytes());
+    }
+    return std::make_shared<block>(place, who, layout);
   }
 
   std::unordered_map<stored_id, std::shared_ptr<block>, detail::stored_id_hash> blocks;
@@ -154,7 +167,7 @@ class memory_writer final : public block_writer {
     try {
       for (std::size_t i = 0; i < keys_.size(); ++i)
         if (force_ || !state_->find({ns_, keys_[i]}))
-          blocks_[i] = std::make_shared<block>(*state_->memory, account_, layout_);
+          if (!(blocks_[i] = state_->make_block(account_, layout_))) return errc::store_full;
     } catch (const std::bad_alloc&) {
       return errc::out_of_memory;
     }

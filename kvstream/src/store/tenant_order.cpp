@@ -114,16 +114,21 @@ tenant_order::verdict tenant_order::judge(const account& who, std::uint64_t byte
 tenant_order::group* tenant_order::pressed(const account& who, std::uint64_t bytes) {
   auto& own = *groups_[who.group];
   if (own.only && used_by(own) + bytes > own.quota) return &own;
-  if (used() + bytes <= limit_) return nullptr;
-  group* furthest = &own;
+  return used() + bytes <= limit_ ? nullptr : furthest(who, bytes);
+}
+
+// Beyond what it is entitled to.
+tenant_order::group* tenant_order::furthest(const account& who, std::uint64_t bytes) {
+  auto& own = *groups_[who.group];
+  group* out = &own;
   std::uint64_t most = own.order.evictable() == 0 ? 0 : beyond(own, bytes);
   for (const auto& g : groups_)
     if (g.get() != &own && g->order.evictable() != 0)
       if (const auto over = beyond(*g, 0); over > most) {
         most = over;
-        furthest = g.get();
+        out = g.get();
       }
-  return furthest;
+  return out;
 }
 
 }  // namespace cokv::detail

@@ -85,13 +85,14 @@ class tenant_order {
   // Takes out what has to go, one by one; give_up drops the block, so that its charge ends. False: not all of it could.
   template <class GiveUp>
   bool make_room(const account& who, std::uint64_t bytes, GiveUp give_up) {
-    while (auto group = pressed(who, bytes)) {
-      const auto id = group->order.evict();
-      if (!id) return false;
-      owner_.erase(*id);
-      give_up(*id);
-    }
+    while (auto group = pressed(who, bytes))
+      if (!evict(*group, give_up)) return false;
     return true;
+  }
+  // One block more of whoever is to give one up, for `bytes` that find room by their count but lie nowhere in one piece.
+  template <class GiveUp>
+  bool make_way(const account& who, std::uint64_t bytes, GiveUp give_up) {
+    return evict(*furthest(who, bytes), give_up);
   }
 
  private:
@@ -108,6 +109,15 @@ class tenant_order {
   std::uint64_t beyond(const group& g, std::uint64_t more) const;
   // Who has to give up a block so that `bytes` find room; null when there is room.
   group* pressed(const account& who, std::uint64_t bytes);
+  group* furthest(const account& who, std::uint64_t bytes);
+  template <class GiveUp>
+  bool evict(group& from, GiveUp& give_up) {
+    const auto id = from.order.evict();
+    if (!id) return false;
+    owner_.erase(*id);
+    give_up(*id);
+    return true;
+  }
   s3_fifo* order_of(const stored_id& id);
 
   std::uint64_t limit_;

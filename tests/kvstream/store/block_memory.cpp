@@ -4,60 +4,54 @@
 
 #include <random>
 #include <thread>
+#include <vector>
 
 using namespace cokv;
 using detail::block_memory;
 
-TEST_CASE("block memory: what a block leaves is the next one's of its size") {
-  auto memory = std::make_shared<block_memory>(1 << 20);
+TEST_CASE("block memory: all blocks lie in the one piece, and what one leaves is the next one's") {
+  const auto whole = buffer::reserve(10'000);
+  auto memory = std::make_shared<block_memory>(whole);
+  CHECK(memory->free() == 10'000);
   auto a = memory->take(5000);
   CHECK(a.size() == 5000);
-  CHECK(reinterpret_cast<std::uintptr_t>(a.data()) % 4096 == 0);
-  auto* const first = a.data();
+  CHECK(a.data() == whole.data());
   auto part = a.slice(100, 100);
+  auto b = memory->take(4900);
+  CHECK(b.data() == whole.data() + 5000);
+  CHECK(memory->take(101).empty());
   a = {};
-  CHECK(memory->kept() == 0);  // somebody has a part of it
+  CHECK(memory->take(101).empty());  // somebody has a part of it
   part = {};
-  CHECK(memory->kept() == 5000);
-  auto b = memory->take(5001);
-  CHECK(b.data() != first);
-  auto c = memory->take(5000);
-  CHECK(c.data() == first);
-  CHECK(memory->kept() == 0);
-}
-
-TEST_CASE("block memory: what is kept makes room for what is in use, below the limit") {
-  auto memory = std::make_shared<block_memory>(100'000);
-  std::vector<buffer> small;
-  for (int i = 0; i < 10; ++i) small.push_back(memory->take(10'000));
-  small.clear();
-  CHECK(memory->kept() == 100'000);
-  auto large = memory->take(45'000);
-  CHECK(memory->kept() == 50'000);
-  auto another = memory->take(60'000);  // beyond the limit: that is its user's affair
-  CHECK(memory->kept() == 0);
-  another = {};
-  CHECK(memory->kept() == 0);
-  large = {};
-  CHECK(memory->kept() == 45'000);
+  CHECK(memory->free() == 5100);
+  CHECK(memory->take(5000).data() == whole.data());
+  CHECK(memory->take(10'001).empty());
+  CHECK(memory->take(~0ull).empty());
+  CHECK(memory->take(0).data() != nullptr);  // a handle to nothing
 }
 
 TEST_CASE("block memory: it outlives who made it, and is given back on any thread") {
-  auto memory = std::make_shared<block_memory>(1 << 20);
-  auto kept = memory->take(100);
+  constexpr std::uint64_t bytes = 1 << 18;
+  auto memory = std::make_shared<block_memory>(buffer::reserve(bytes));
   std::vector<std::thread> threads;
   for (unsigned seed = 1; seed <= 3; ++seed)
     threads.emplace_back([m = memory, seed] {
       std::mt19937 random(seed);
       std::vector<buffer> mine;
       for (int i = 0; i < 2000; ++i) {
-        mine.push_back(m->take(1000 * (1 + random() % 5)));
-        mine.back().data()[0] = std::byte{1};
-        if (mine.size() > 20) mine.erase(mine.begin() + static_cast<std::ptrdiff_t>(random() % mine.size()));
+        auto block = m->take(1000 * (1 + random() % 5));
+        const bool full = block.empty();
+        if (!full) {
+          block.data()[0] = block.data()[block.size() - 1] = std::byte{1};
+          mine.push_back(std::move(block));
+        }
+        if (mine.size() > 20 || (full && !mine.empty()))
+          mine.erase(mine.begin() + static_cast<std::ptrdiff_t>(random() % mine.size()));
       }
     });
   for (auto& t : threads) t.join();
-  CHECK(memory->kept() <= 1 << 20);
+  CHECK(memory->free() == bytes);
+  auto kept = memory->take(100);
   memory.reset();
   kept.data()[99] = std::byte{1};
 }

@@ -13,9 +13,10 @@
 namespace cokv {
 
 struct memory_store_options {
-  // Of segments: those being written and those that a reader or a view still has included. What is kept about a block
-  // comes on top, about half a KiB and 16 bytes a layer. Memory that was used once stays with the store for the blocks
-  // that come next.
+  // Of segments: those being written and those that a reader or a view still has included. They lie in one piece of
+  // address space of this size, whose pages the store keeps once they were used; a block is in one piece in it, so that
+  // among blocks of very different sizes some are given up before the limit is reached. What is kept about a block comes
+  // on top, about half a KiB and 16 bytes a layer.
   std::uint64_t limit_bytes = std::uint64_t{1} << 30;
   // A tenant (write_options::tenant) never has more than its quota: what it writes beyond takes the place of its own
   // blocks. Under the limit it is entitled to its quota, or to a proportional part where the quotas are more than the
@@ -31,7 +32,7 @@ struct memory_store_options {
 // what is there may not be given up, or when the tenant's quota is taken by what it is reading and writing. A deferred commit is a commit. Nothing waits, so there is nothing to cancel.
 class memory_store final : public store {
  public:
-  // Throws config_error when the limit is 0.
+  // Throws config_error when the limit is 0, and std::bad_alloc when it is more than the system has addresses for.
   memory_store(asio::any_io_executor ex, memory_store_options options);
   ~memory_store() override;
 

@@ -30,6 +30,10 @@ class buffer {
   // Uninitialised host memory. align is a power of two. Throws std::bad_alloc.
   static buffer host(std::size_t bytes, std::size_t align = 4096);
 
+  // Cleared host memory that the system gives page by page as it is touched first, in huge pages where it likes to; not in
+  // core dumps. A child process gets it as any memory. Throws std::bad_alloc.
+  static buffer reserve(std::size_t bytes);
+
   // Memory that keep_alive owns.
   static buffer adopt(void* data, std::size_t bytes, memory_kind kind, std::shared_ptr<void> keep_alive) {
     return buffer(static_cast<std::byte*>(data), bytes, kind,

@@ -241,8 +241,7 @@ awaitable<connection::next> connection::serve_one() {
                 static_cast<unsigned>(x.code()), std::chrono::duration<double, std::milli>(record.took).count());
   if (server_->options.observe) server_->options.observe(record);
   if (peer_gone_ || !x.finished()) co_return next::end;
-  if (x.reusable()) co_return next::again;
-  co_return x.body_done() && sound ? next::end : next::linger;
+  co_return x.reusable() ? next::again : next::linger;
 }
 
 awaitable<void> connection::answer(exchange& x, const target& to) {
@@ -318,15 +317,19 @@ awaitable<error_code> connection::watch_peer() {
   co_return error_code();
 }
 
-// A close with unread bytes would reset the connection, and the answer with it: read on for a little while.
+// A close with unread bytes would reset the connection, and the answer with it. More may come after any answer (the rest
+// of a body, requests that were pipelined, stray bytes): read on until the client has closed too, for a little while.
 awaitable<void> connection::linger() {
   auto& time = clock::of(server_->ex);
   const auto& limit = server_->options.limit;
   const auto until = time.now() + limit.linger;
+  lingering_ = true;
   wire_.stream.shutdown_send();
   std::vector<char> sink(64 << 10);
   for (std::uint64_t seen = 0; seen < limit.linger_bytes;) {
-    const auto left = until - time.now();
+    since_ = time.now();
+    server_->changed.try_send(true);
+    const auto left = until - since_;
     if (left <= duration(0)) co_return;
     const asio::mutable_buffer into = asio::buffer(sink);
     auto n = co_await wire_.read_some({&into, 1}, left);

@@ -15,9 +15,10 @@ class connection {
   awaitable<void> run();
 
   bool idle() const { return idle_ && wire_.stream.is_open(); }
+  bool lingers() const { return lingering_ && wire_.stream.is_open(); }
   bool shaking_hands() const { return shaking_ != nullptr; }
   bool closed() const { return !shaking_ && !wire_.stream.is_open(); }
-  time_point idle_since() const { return since_; }
+  time_point idle_since() const { return since_; }  // or since the last byte, of one that lingers
   void close();
   // Ends the handler that runs, and has its client told. False: none runs.
   bool stop_handler();
@@ -40,6 +41,7 @@ class connection {
   wire wire_;
   std::list<connection*>::iterator at_;
   bool idle_ = true;
+  bool lingering_ = false;
   bool peer_gone_ = false;
   task_group* handler_ = nullptr;
   task_group* shaking_ = nullptr;  // while TLS is agreed on; the stream belongs to that meanwhile

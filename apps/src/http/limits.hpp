@@ -24,7 +24,8 @@ struct limits {
   // While others wait for what a request holds: a place among the connections, or what exchange::contend() tells of.
   duration contended_stall = std::chrono::seconds(3);  // instead of `stall`
   duration contended_turn = std::chrono::seconds(20);  // for what it holds to be filled or sent once, after that
-  duration linger = std::chrono::seconds(2);  // how long a refused request is still read, so that its answer arrives
+  // How long, and how much, is still read after a connection's last answer, so that the answer arrives.
+  duration linger = std::chrono::seconds(2);
   std::uint64_t linger_bytes = 64 << 20;
   duration farewell = std::chrono::seconds(1);  // for telling clients, when a drain's grace is over
 };

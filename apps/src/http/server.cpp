@@ -20,7 +20,8 @@ std::optional<time_point> make_place(detail::server_state& s) {
   detail::connection* longest = nullptr;
   for (auto* c : s.connections) {
     if (c->closed()) return std::nullopt;  // it goes, and a place with it
-    if ((c->idle() || c->shaking_hands()) && (!longest || c->idle_since() < longest->idle_since())) longest = c;
+    const bool spare = c->idle() || c->lingers() || c->shaking_hands();
+    if (spare && (!longest || c->idle_since() < longest->idle_since())) longest = c;
   }
   if (!longest) return std::nullopt;
   if (now < longest->idle_since() + spare_idle) return longest->idle_since() + spare_idle;

@@ -301,11 +301,13 @@ awaitable<service::upload> service::receive(exchange& x, namespace_id ns, write_
   stream_receiver in(options_.frames);
   auto refused = co_await store_stream(x, in, ns, std::move(how), only);
   constexpr duration for_readers = std::chrono::seconds(30);
-  if (refused && refused->code == status::insufficient_storage)
-    all_->pressed_until = clock::of(store_.get_executor()).now() + for_readers;
+  const auto now = clock::of(store_.get_executor()).now();
+  if (refused && refused->code == status::insufficient_storage) all_->pressed_until = now + for_readers;
   const bool full = refused && refused->code == status::insufficient_storage && refused->reason != "quota_exceeded";
-  if (full && !std::exchange(full_, true)) spdlog::warn("no room for more KV: writes are refused until there is");
-  if (!refused && std::exchange(full_, false)) spdlog::info("there is room for KV again");
+  if (full)
+    if (const auto said = all_->full.refused(now)) spdlog::warn("{}", *said);
+  if (!refused)
+    if (const auto said = all_->full.stored(now)) spdlog::info("{}", *said);
   co_return upload{in.about(), std::move(refused)};
 }
 

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "cache/event_log.hpp"
+#include "cache/full_notice.hpp"
 #include "cache/problems.hpp"
 #include "cokv/kvstream/store.hpp"
 #include "cokv/kvstream/stream_receiver.hpp"
@@ -42,6 +43,7 @@ struct totals {
   std::atomic<std::uint64_t> bytes_in = 0, bytes_out = 0;
   std::atomic<std::int64_t> room = 0;          // bytes that further transfers may hold
   std::atomic<time_point> pressed_until = {};  // a write found no room in the store not long ago
+  full_notice full;
 };
 using shared_totals = std::shared_ptr<totals>;
 
@@ -111,7 +113,6 @@ class service {
   service_options options_;
   semaphore room_;           // in KiB
   std::size_t waiting_ = 0;  // for room
-  bool full_ = false;        // the last write found no room
   shared_totals all_;
   std::optional<shard_ref> home_;
   std::vector<store_info> told_;  // of the tiers, by another context

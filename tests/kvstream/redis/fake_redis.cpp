@@ -244,23 +244,25 @@ std::string fake_redis::script(const words& command) {
   const words args(command.begin() + 3 + static_cast<std::ptrdiff_t>(count), command.end());
   const auto now = clock::of(ex_).now();
   auto* old = find(keys[0]);
-  if (text.find("return old or 1") != text.npos) {  // commit
+  if (text.find("PERSIST") != text.npos) {  // commit
+    const auto own = 1 + static_cast<std::size_t>(number_in(args.at(3)));
     if (old && old->value == args.at(0)) return integer(1);
     if (old && args.at(2) == "0") {
-      for (std::size_t i = 1; i < keys.size(); ++i) kept.erase(keys[i]);
+      for (std::size_t i = 1; i < own; ++i) kept.erase(keys[i]);
       return integer(0);
     }
-    const auto before = old ? std::optional(old->value) : std::nullopt;
+    if (old && old->value != args.at(4)) return bulk(old->value);
     const auto life = std::chrono::milliseconds(number_in(args.at(1)));
-    for (std::size_t i = 1; i < keys.size(); ++i) {
-      auto* piece = find(keys[i]);
-      if (!piece) return integer(-1);
-      piece->until = life.count() == 0 ? std::optional<time_point>() : now + life + std::chrono::seconds(1);
-    }
+    for (std::size_t i = 1; i < own; ++i)
+      if (!find(keys[i])) return integer(-1);
     if (limit_bytes != 0 && used() + args.at(0).size() > limit_bytes)
       return error("OOM command not allowed when used memory > 'maxmemory'.");
+    for (std::size_t i = 1; i < own; ++i)
+      find(keys[i])->until = life.count() == 0 ? std::optional<time_point>() : now + life + std::chrono::seconds(1);
+    for (std::size_t i = own; i < keys.size(); ++i)
+      if (auto* piece = find(keys[i])) piece->until = now + std::chrono::milliseconds(number_in(args.at(5)));
     kept[keys[0]] = {args.at(0), life.count() == 0 ? std::optional<time_point>() : now + life};
-    return before ? bulk(*before) : integer(1);
+    return integer(1);
   }
   if (!old || old->value != args.at(0)) return integer(0);
   if (text.find("UNLINK") != text.npos) {  // drop

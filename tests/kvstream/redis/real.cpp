@@ -155,6 +155,17 @@ TEST_CASE("redis, one real node: its scripts keep a head from outliving its piec
     redis_store forever(ex, "redis://default:s3cret@" + at, {.lookup = 30s});
     CHECK(!co_await write_blocks(forever, ns, 0, 1));
     CHECK(co_await life(name) == -1);
+    const auto old = detail::redis_head::decode((co_await one.ask({"GET", name})).text, ns, contract_keys(0, 1)[0]);
+    CHECK(old.has_value());
+    if (!old) co_return;
+    CHECK(co_await life(detail::piece_names(*old)[0]) == -1);
+    CHECK(!co_await write_blocks(forever, ns, 0, 1, {.force = true}));
+    for (const auto& piece : detail::piece_names(*old)) {
+      CHECK(co_await life(piece) > 0);
+      CHECK(co_await life(piece) <= 60'000);
+    }
+    CHECK(co_await life(name) == -1);
+    CHECK(co_await read_blocks(forever, ns, 0, 1) == 1);
     redis_store none(ex, "redis://" + at, {.lookup = 30s});
     CHECK((co_await none.async_match(ns, contract_keys(0, 1), as_result)).error() == redis_errc::no_password);
     redis_store wrong(ex, "redis://:no@" + at, {.lookup = 30s});

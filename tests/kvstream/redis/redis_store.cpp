@@ -171,6 +171,51 @@ TEST_CASE("redis store: two writers of a key don't mix, and the loser's pieces g
   });
 }
 
+TEST_CASE("redis store: what is replaced goes by itself, though its writer dies, or two replace it at once") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    fake_redis_nodes all(ex);
+    auto& node = *all.nodes[0];
+    const auto head = [&] { return node.kept.at(name_of(0)).value; };
+    // Pieces that the head does not name; of those, the ones that stay for more than a minute.
+    const auto left_behind = [&] {
+      const auto named = detail::piece_names(*detail::redis_head::decode(head(), ns, contract_keys(0, 1)[0]));
+      std::pair<int, int> out;
+      for (const auto& [key, entry] : node.kept) {
+        if (key == name_of(0) || std::ranges::find(named, key) != named.end()) continue;
+        ++out.first;
+        out.second += !entry.until || *entry.until > clock::of(ex).now() + 60s;
+      }
+      return out;
+    };
+    redis_store s(ex, all.url(), {.piece_bytes = 3000}), t(ex, all.url(), {.piece_bytes = 3000});
+    CHECK(!co_await write_blocks(s, ns, 0, 1));
+    node.instead = [&, first = head()](const auto&) -> std::optional<std::string> {
+      return head() == first ? std::nullopt : std::optional<std::string>("");  // no more is heard of it
+    };
+    CHECK(!co_await write_blocks(s, ns, 0, 1, {.force = true}));
+    node.instead = {};
+    CHECK(left_behind() == std::pair(10, 0));
+
+    auto open = [&](redis_store& by) -> awaitable<std::unique_ptr<block_writer>> {
+      auto writer = co_await by.async_open_write(ns, contract_layout(), contract_keys(0, 1), {.force = true});
+      for (std::uint32_t layer = 0; layer < 4; ++layer)
+        co_await writer->async_write(layer, contract_segments(0, 1, layer));
+      co_return writer;
+    };
+    const auto a = co_await open(t);
+    redis_store u(ex, all.url(), {.piece_bytes = 3000});
+    const auto b = co_await open(u);
+    auto both = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+      for (auto* writer : {a.get(), b.get()})
+        group.spawn([writer]() -> awaitable<void> { CHECK(co_await writer->async_commit(as_result)); });
+      co_return;
+    });
+    CHECK(both);
+    CHECK(left_behind() == std::pair(30, 0));
+    CHECK(co_await read_blocks(u, ns, 0, 1) == 1);
+  });
+}
+
 TEST_CASE("redis store: a slot that has moved, or is on its way, is followed") {
   co_test([](asio::any_io_executor ex) -> awaitable<void> {
     fake_redis_nodes all(ex, 3);

@@ -13,8 +13,10 @@
 #include "cokv/runtime/sim_net.hpp"
 #include "cokv/runtime/sim_node.hpp"
 #include "support/co_test.hpp"
+#include "support/enough.hpp"
 
 using namespace cokv;
+using test::enough;
 using namespace std::chrono_literals;
 
 namespace {
@@ -206,12 +208,12 @@ TEST_CASE("cache in virtual time: without faults nothing fails") {
 TEST_CASE("cache in virtual time: broken connections") {
   tally t =
       run_all(500, {.net = {.short_transfer = 0.3, .reset = 0.01, .refuse = 0.02, .clog = 0.002, .clog_max = 8s}});
-  if (!test::one_seed()) CHECK(t.failed_writes + t.failed_reads > 100);
+  CHECK(t.failed_writes + t.failed_reads >= enough(100));
 }
 
 TEST_CASE("cache in virtual time: bits that flip on the wire") {
   tally t = run_all(500, {.net = {.short_transfer = 0.3, .flip = 0.02}});
-  if (!test::one_seed()) CHECK(t.failed_writes + t.failed_reads > 100);
+  CHECK(t.failed_writes + t.failed_reads >= enough(100));
 }
 
 TEST_CASE("cache in virtual time: a disk that fails, fills and flips bits") {
@@ -226,7 +228,7 @@ TEST_CASE("cache in virtual time: a disk that fails, fills and flips bits") {
 
 TEST_CASE("cache in virtual time: a server that is killed and comes back with what its disk had synced") {
   tally t = run_all(500, {.on_disk = true, .kill = true, .net = {.reset = 0.002}});
-  if (!test::one_seed()) CHECK(t.starts > 1000);
+  CHECK(t.starts >= enough(1000));
 }
 
 TEST_CASE("cache in virtual time: partitions that heal") { run_all(500, {.partition = true, .net = {.reset = 0.002}}); }
@@ -274,10 +276,8 @@ TEST_CASE("cache in virtual time: under any fault plan right blocks or errors, a
   }
   MESSAGE(t.written, " writes, ", t.failed_writes, " failed; ", t.reads, " reads, ", t.failed_reads, " failed; ",
           t.good_blocks, " blocks verified; ", t.starts, " server starts");
-  if (!test::one_seed()) {
-    CHECK(t.failed_writes + t.failed_reads > 100);
-    CHECK(t.starts > 700);
-  }
+  CHECK(t.failed_writes + t.failed_reads >= enough(100));
+  CHECK(t.starts >= enough(700));
 }
 
 TEST_CASE("cache in virtual time: the same seed gives the same trace, faults and all") {

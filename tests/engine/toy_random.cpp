@@ -1,5 +1,6 @@
 // Whole engines in virtual time, their tiers failing in every way: an answer is what the model would say, or its prefix.
 #include "engine/toy_engine.hpp"
+#include "support/enough.hpp"
 
 using namespace cokv;
 using namespace cokv::test;
@@ -97,13 +98,12 @@ void random_engines(bool ahead, std::size_t seeds_wanted, tally& out) {
 void all_came_up(const tally& t) {
   MESSAGE(t.tokens, " tokens; ", t.preemptions, " preemptions, ", t.cancelled, " cancelled, ", t.cached, " cached, ",
           t.load_failures, " blocks failed, ", t.late, " came late, ", t.resumed, " tokens resumed");
-  if (one_seed()) return;
-  CHECK(t.preemptions > 50);
-  CHECK(t.cancelled > 200);
-  CHECK(t.cached > 5000);
-  CHECK(t.load_failures > 200);
-  CHECK(t.late > 0);
-  CHECK(t.resumed > 20);
+  CHECK(t.preemptions >= enough(50));
+  CHECK(t.cancelled >= enough(200));
+  CHECK(t.cached >= enough(5000));
+  CHECK(t.load_failures >= enough(200));
+  CHECK(t.late >= enough(1));
+  CHECK(t.resumed >= enough(20));
 }
 
 }  // namespace

@@ -21,9 +21,13 @@
 // | async_layer,    | every kind: the wait ends, the load goes on         | held by the load             | good blocks         |
 // | async_done      |                                                     |                              |                     |
 // | kv_load::cancel | the load ends early                                 | free when async_done is over | good blocks so far  |
+// | kv_load::late   | at once                                             | held till the last write [2] | whether given up    |
+// | kv_step::       | at once, before finish()                            | held by the step             | nothing             |
+// | add_filled      |                                                     |                              |                     |
 // | async_close     | terminal, total: cancels transfers, then completes  | all free                     | success             |
 //
 // [1] tiers that fail count as empty.
+// [2] those that did not arrive; the good ones are the device's.
 //
 // async_close waits for what a store does behind a deferred save too, at most the tier's save_budget. Errors of tiers
 // reach nobody but the counters and the callbacks. Everything belongs to one context and is used from its thread;

@@ -174,6 +174,8 @@ def the_metrics_say_what_happened(binary, folder):
         at_least("hits", metric(server.port, "cokv_kv_hits_total", tier="device"), cached // 16)
         until("bytes to the host", lambda: metric(server.port, "cokv_kv_bytes_total", path="host_out") > 0)
         same("digest failures", metric(server.port, "cokv_kv_digest_failures_total"), 0)
+        same("resumed tokens", metric(server.port, "cokv_resumed_tokens_total"), 0)
+        same("failed handshakes", metric(server.port, "cokv_tls_failed_handshakes_total"), 0)
         same("failed requests", metric(server.port, "cokv_requests_total", outcome="failed"), 0)
 
 

@@ -125,12 +125,18 @@ TEST_CASE("tenant order: new quotas hold from then on, and pins stay what they w
   shelf s(100);
   for (std::uint32_t n = 0; n < 8; ++n) CHECK(s.put(n, 10, n < 4 ? "a" : "b") == verdict::fits);
   const auto pin = s.order.pin(id(0));
+  CHECK(s.order.pinned() == 1);
+  CHECK(s.order.leased_bytes() == 10);
   s.order.set_quotas({{"a", 20}});
+  CHECK(s.order.pinned() == 1);
+  CHECK(s.order.leased_bytes() == 10);
   CHECK(s.there.size() == 8);
   CHECK(s.put(10, 10, "a") == verdict::fits);
   CHECK(s.lost_now() == numbers{1, 2, 3});
   CHECK(s.put(11, 20, "a") == verdict::beyond_quota);
   s.order.unpin(id(0), pin);
+  CHECK(s.order.pinned() == 0);
+  CHECK(s.order.leased_bytes() == 0);
   CHECK(s.put(11, 20, "a") == verdict::fits);
   CHECK(s.lost_now() == numbers{0, 10});
   s.order.set_quotas({});

@@ -67,6 +67,8 @@ def a_thousand_clients_leave_nothing_behind(binary, folder):
         at_least("reads that gave blocks", told["blocks_read"], 10 * asked.seconds)
         at_least("memory left of the limits", memory + room + 160 * MiB - most, 0)
         until("all room given back", lambda: metric(server.port, "cokv_cache_room_bytes") == before)
+        for what in ("blocks", "bytes"):
+            until(f"no leased {what}", lambda: metric(server.port, f"cokv_cache_leased_{what}", tier="memory") == 0)
         for tier, limit in (("memory", memory), ("disk", 1024 * MiB)):
             at_least(f"{tier} within its limit", limit - metric(server.port, "cokv_cache_bytes", tier=tier), 0)
         same("damage", metric(server.port, "cokv_cache_digest_failures_total"), 0)

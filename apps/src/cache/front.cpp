@@ -22,6 +22,7 @@ struct front::worker {
   http::server_options web_of(const front& of) {
     auto web = of.options_.web;
     web.observe = service.observer();
+    web.handshake_failed = service.handshake_observer();
     return web;
   }
 

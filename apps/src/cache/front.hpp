@@ -21,7 +21,7 @@ namespace cokv::cache {
 struct front_options {
   endpoint listen;
   std::size_t shards = 1;
-  http::server_options web = {};  // of each; `observe` is the service's own
+  http::server_options web = {};  // of each; its observers are the service's own
   service_options service = {};
 };
 

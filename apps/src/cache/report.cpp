@@ -48,6 +48,12 @@ void service::report(http::scrape& page) const {
       const auto value = static_cast<double>(info.*c.value);
       c.gauge ? page.gauge(c.name, c.help, value, tier) : page.counter(c.name, c.help, value, tier);
     }
+    if (info.kind == "memory") {
+      page.gauge("cokv_cache_leased_blocks", "Blocks that somebody has open", static_cast<double>(info.leased_blocks),
+                 tier);
+      page.gauge("cokv_cache_leased_bytes", "Bytes that can't be given up now: of transfers under way, or still held",
+                 static_cast<double>(info.leased_bytes), tier);
+    }
     page.counter("cokv_cache_digest_failures_total", "Damage that was found and never used",
                  static_cast<double>(info.digest_failures), {{"where", t.name}});
     for (const auto& of : info.tenants) {
@@ -112,5 +118,7 @@ std::function<void(const http::served&)> service::observer() {
     all_->bytes_out += s.bytes_out;
   };
 }
+
+std::function<void()> service::handshake_observer() { return page_.handshake_observer(); }
 
 }  // namespace cokv::cache

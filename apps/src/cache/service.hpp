@@ -62,6 +62,7 @@ class service {
 
   void add_routes(http::server& server);
   std::function<void(const http::served&)> observer();
+  std::function<void()> handshake_observer();
 
   // What was known when ask() completed last, where the tiers are of another context.
   std::string metrics() const { return page_.text(); }

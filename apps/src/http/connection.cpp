@@ -77,6 +77,7 @@ awaitable<bool> connection::shake_hands() {
   if (ended && secure) wire_.stream = std::move(*secure);
   if (ended && secure) co_return true;
   ++server_->failed_handshakes;
+  if (server_->options.handshake_failed) server_->options.handshake_failed();
   spdlog::debug("{}: {}", peer, (ended ? secure.error() : ended.error()).message());
   co_return false;
 }

@@ -79,6 +79,11 @@ std::function<void(const served&)> metrics::observer() {
   };
 }
 
+std::function<void()> metrics::handshake_observer() {
+  auto& failed = counter("cokv_tls_failed_handshakes_total", "Clients that came to no TLS");
+  return [keep = registry_, &failed] { failed.Increment(); };
+}
+
 std::string metrics::text() const {
   scrape s;
   for (const auto& source : sources_) source(s);

@@ -53,6 +53,8 @@ class metrics {
 
   // Counts a server's requests by route, method and status.
   std::function<void(const served&)> observer();
+  // Counts the clients that came to no TLS with it.
+  std::function<void()> handshake_observer();
 
   std::string text() const;
   void route(server& s, std::string_view path = "/metrics");

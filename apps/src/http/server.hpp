@@ -51,6 +51,7 @@ struct server_options {
   api_keys keys = {};
   tls_context tls = {};  // empty: plain HTTP
   std::function<void(const served&)> observe = {};
+  std::function<void()> handshake_failed = {};  // a client that came to no TLS
 };
 
 namespace detail {

@@ -101,6 +101,7 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   if (!o.api_key_file.empty()) how.keys = http::api_keys::load(o.api_key_file);
   how.tls = http::load_tls(o.tls_certificate, o.tls_key);
   how.observe = page.observer();
+  how.handshake_failed = page.handshake_observer();
   http::server server(ex, std::move(how));
   server.listen(o.listen);  // before the model is read: a port in use is told at once
 

@@ -354,6 +354,8 @@ store_info memory_store::info() const {
   out.limit_bytes = state_->order.limit();
   out.used_bytes = state_->order.used();
   out.blocks = state_->blocks.size();
+  out.leased_blocks = state_->order.pinned();
+  out.leased_bytes = state_->order.leased_bytes();
   out.tenants = state_->order.tenants();
   return out;
 }

@@ -27,7 +27,7 @@ void s3_fifo::erase(const stored_id& id) {
   if (e == entries_.end()) return;
   auto& from = e->second->in_main ? main_ : small_;
   from.bytes -= e->second->bytes;
-  if (e->second->pins > 0) pinned_bytes_ -= e->second->bytes;
+  if (e->second->pins > 0) count_unpinned(*e->second);
   from.list.erase(e->second);
   entries_.erase(e);
 }
@@ -35,14 +35,14 @@ void s3_fifo::erase(const stored_id& id) {
 std::uint64_t s3_fifo::pin(const stored_id& id) {
   auto e = entries_.find(id);
   if (e == entries_.end()) return 0;
-  if (e->second->pins++ == 0) pinned_bytes_ += e->second->bytes;
+  if (e->second->pins++ == 0) count_pinned(*e->second);
   return e->second->serial;
 }
 
 void s3_fifo::unpin(const stored_id& id, std::uint64_t pin) {
   auto e = entries_.find(id);
   if (e == entries_.end() || e->second->serial != pin || e->second->pins == 0) return;
-  if (--e->second->pins == 0) pinned_bytes_ -= e->second->bytes;
+  if (--e->second->pins == 0) count_unpinned(*e->second);
 }
 
 void s3_fifo::move_to(queue& from, queue& to, std::list<entry>::iterator e) {
@@ -57,8 +57,8 @@ void s3_fifo::give(queue& from, std::list<entry>::iterator e, s3_fifo& to) {
   from.bytes -= e->bytes;
   into.bytes += e->bytes;
   if (e->pins > 0) {
-    pinned_bytes_ -= e->bytes;
-    to.pinned_bytes_ += e->bytes;
+    count_unpinned(*e);
+    to.count_pinned(*e);
   }
   entries_.erase(e->id);
   to.entries_[e->id] = e;

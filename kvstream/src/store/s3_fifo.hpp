@@ -43,6 +43,7 @@ class s3_fifo {
 
   std::size_t size() const noexcept { return entries_.size(); }
   std::uint64_t bytes() const noexcept { return small_.bytes + main_.bytes; }
+  std::uint64_t pinned() const noexcept { return pinned_; }  // blocks
   // Of what is not pinned: all that evict() could give.
   std::uint64_t evictable() const noexcept { return bytes() - pinned_bytes_; }
 
@@ -60,6 +61,8 @@ class s3_fifo {
     std::uint64_t bytes = 0;
   };
 
+  void count_pinned(const entry& e) { ++pinned_, pinned_bytes_ += e.bytes; }
+  void count_unpinned(const entry& e) { --pinned_, pinned_bytes_ -= e.bytes; }
   void move_to(queue& from, queue& to, std::list<entry>::iterator e);
   std::optional<stored_id> take(queue& from, std::list<entry>::iterator e);
   std::optional<stored_id> evict_small();
@@ -72,6 +75,7 @@ class s3_fifo {
   std::list<stored_id> ghosts_;
   std::unordered_map<stored_id, std::list<stored_id>::iterator, stored_id_hash> ghost_of_;
   std::uint64_t serial_ = 0;
+  std::uint64_t pinned_ = 0;
   std::uint64_t pinned_bytes_ = 0;
 };
 

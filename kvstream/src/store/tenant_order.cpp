@@ -55,6 +55,18 @@ std::vector<tenant_info> tenant_order::tenants() const {
   return out;
 }
 
+std::uint64_t tenant_order::pinned() const noexcept {
+  std::uint64_t all = 0;
+  for (const auto& g : groups_) all += g->order.pinned();
+  return all;
+}
+
+std::uint64_t tenant_order::leased_bytes() const noexcept {
+  std::uint64_t leased = used();
+  for (const auto& g : groups_) leased -= g->order.evictable();
+  return leased;
+}
+
 std::uint64_t tenant_order::most(const account& who) const {
   return who.group == 0 ? limit_ : std::min(limit_, groups_[who.group]->quota);
 }

@@ -65,6 +65,8 @@ class tenant_order {
   account_ptr account_of(const std::string& tenant);
   std::uint64_t limit() const noexcept { return limit_; }
   std::uint64_t used() const noexcept { return *all_; }
+  std::uint64_t pinned() const noexcept;        // blocks
+  std::uint64_t leased_bytes() const noexcept;  // of all that is used, what can't be given up now
   std::vector<tenant_info> tenants() const;
   // The quota of `who`, or the limit.
   std::uint64_t most(const account& who) const;

@@ -19,7 +19,10 @@ class cache_server {
           http::api_keys keys = {})
         : memory(ex, {.limit_bytes = limit}),
           service(memory, {{"memory", &memory}}, options),
-          server(ex, {.limit = limits, .keys = std::move(keys), .observe = service.observer()}) {}
+          server(ex, {.limit = limits,
+                      .keys = std::move(keys),
+                      .observe = service.observer(),
+                      .handshake_failed = service.handshake_observer()}) {}
     memory_store memory;
     cache::service service;
     http::server server;

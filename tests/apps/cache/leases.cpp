@@ -97,6 +97,8 @@ TEST_CASE("cache leases: a lease ends with its connection") {
         {
           auto a = co_await dawdle(server.at(), 0), b = co_await dawdle(server.at(), 1);
           CHECK(co_await write_large(s, 10, 1) == errc::store_full);
+          CHECK(server.memory().info().leased_blocks == 2);
+          CHECK(server.memory().info().leased_bytes == 2 * large.bytes());
         }
         auto& time = clock::of(ex);
         const auto begin = time.now();
@@ -105,6 +107,13 @@ TEST_CASE("cache leases: a lease ends with its connection") {
         CHECK(!co_await write_large(s, 10, 2));
         CHECK(time.now() - begin < 2s);
         CHECK(server.memory().info().used_bytes == 2 * large.bytes());
+        while (server.memory().info().leased_bytes != 0 && time.now() - begin < 5s)
+          co_await time.async_wait_for(1ms, asio::deferred);
+        CHECK(server.memory().info().leased_blocks == 0);
+        CHECK(server.memory().info().leased_bytes == 0);
+        const auto page = server.service().metrics();
+        CHECK(page.find("\ncokv_cache_leased_blocks{tier=\"memory\"} 0\n") != std::string::npos);
+        CHECK(page.find("\ncokv_cache_leased_bytes{tier=\"memory\"} 0\n") != std::string::npos);
       },
       {.real = false, .seeds = 10});
 }
@@ -140,4 +149,32 @@ TEST_CASE("cache leases: what is removed, replaced or pushed out under a reader 
         }
       },
       {.seeds = 5});
+}
+
+TEST_CASE(
+    "cache leases: what is written, read, viewed or removed under a reader counts as leased until nobody has it") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        memory_store s(ex, {.limit_bytes = 8 * large.bytes()});
+        const auto leased = [&] { return std::pair(s.info().leased_blocks, s.info().leased_bytes); };
+        const auto bytes = [](std::uint64_t blocks) { return blocks * large.bytes(); };
+        CHECK(!co_await write_large(s, 0, 4));
+        CHECK(leased() == std::pair(0ul, 0ul));
+        auto writer = co_await s.async_open_write(cache_ns, large, contract_keys(3, 3));  // one is there already
+        CHECK(leased() == std::pair(1ul, bytes(3)));
+        writer.reset();
+        CHECK(leased() == std::pair(0ul, 0ul));
+        auto reader = co_await s.async_open_read(cache_ns, large, contract_keys(0, 2));
+        auto another = co_await s.async_open_read(cache_ns, large, contract_keys(1, 2));
+        CHECK(leased() == std::pair(3ul, bytes(3)));
+        co_await s.async_remove(cache_ns, contract_keys(1, 1)[0]);
+        CHECK(leased() == std::pair(2ul, bytes(3)));
+        auto views = co_await reader->async_view(0);
+        reader.reset();
+        another.reset();
+        CHECK(leased() == std::pair(0ul, bytes(1)));  // a stored block that is viewed may be given up
+        views.clear();
+        CHECK(leased() == std::pair(0ul, 0ul));
+      },
+      {.seeds = 3});
 }

@@ -69,7 +69,10 @@ TEST_CASE("http store: a server that can't be trusted is not spoken to, and the 
         CHECK(!co_await from_plain.async_match(cache_ns, contract_keys(0, 1), as_result));
         http_store good(ex, server.secure_url(), trusting(the().ca.file()));
         CHECK(!co_await write_blocks(good, cache_ns, 0, 2));
-        CHECK(server.server().failed_handshakes() >= 2);
+        const auto failed = server.server().failed_handshakes();
+        CHECK(failed >= 2);
+        CHECK(server.service().metrics().find("\ncokv_tls_failed_handshakes_total " + std::to_string(failed) + "\n") !=
+              std::string::npos);
       },
       {.seeds = 3});
 }

@@ -76,6 +76,10 @@ struct store_info {
   std::uint64_t limit_bytes = 0;  // 0: not known
   std::uint64_t used_bytes = 0;
   std::uint64_t blocks = 0;
+  // Of stores in memory: blocks that somebody has open, and bytes that can't be given up: theirs, those of writes under
+  // way, and of what was removed and is still held. Both are 0 once nobody uses the store.
+  std::uint64_t leased_blocks = 0;
+  std::uint64_t leased_bytes = 0;
   std::uint64_t written_blocks = 0;  // became visible
   std::uint64_t written_bytes = 0;
   std::uint64_t read_segments = 0;  // verified and given

@@ -108,6 +108,33 @@ def floods_are_bounded(binary, folder):
         same("exit code", server.stop(), 0)
 
 
+def a_million_tiny_requests_are_answered(binary, folder):
+    """Pipelined over one connection, while others are served."""
+    wanted, at_once = 1_000_000, 1000
+    requests, answer = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * at_once, b"HTTP/1.1 200 OK\r\n"
+    with Server(binary, "cache", "--memory", "64MiB") as server:
+        healthy(server)
+        before = memory(server)
+        with socket.create_connection(("127.0.0.1", server.port)) as peer:
+            peer.settimeout(60)
+            asking = threading.Thread(target=lambda: [peer.sendall(requests) for _ in range(wanted // at_once)])
+            asking.start()
+            answered, told, last = 0, 0, b""
+            while answered < wanted:
+                read = peer.recv(1 << 20)
+                at_least("bytes of an answer", len(read), 1)
+                last += read
+                answered += last.count(answer)
+                last = last[-len(answer) + 1:]
+                if answered >= told + wanted // 10:
+                    told = answered
+                    healthy(server)
+                    at_most("memory", memory(server) - before, 16 << 20)
+            asking.join()
+            same("answers", answered, wanted)
+        same("exit code", server.stop(), 0)
+
+
 def who_does_not_read_holds_little(binary, folder):
     with Server(binary, "cache", "--memory", "64MiB") as server:
         healthy(server)
@@ -127,4 +154,4 @@ def who_does_not_read_holds_little(binary, folder):
         same("exit code", server.stop(), 0)
 
 
-run(ten_thousand_connections, floods_are_bounded, who_does_not_read_holds_little)
+run(ten_thousand_connections, floods_are_bounded, a_million_tiny_requests_are_answered, who_does_not_read_holds_little)

@@ -4,8 +4,10 @@ import http.client
 import os
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
+import warnings
 
 from checks import MODEL, at_least, run, same
 from lib_servers import Server, complete
@@ -36,6 +38,33 @@ def refused(server, trusted):
     except ssl.SSLCertVerificationError:
         return True
     return False
+
+
+def version_agreed(server, only):
+    """What a client that offers nothing but this version of TLS gets; None: no connection, and the reason is the version."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_ciphers("ALL:@SECLEVEL=0")  # else the client's own library refuses to offer an old one
+    context.minimum_version = context.maximum_version = only
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as peer:
+        try:
+            with context.wrap_socket(peer) as secure:
+                return secure.version()
+        except ssl.SSLError as e:
+            same(f"the server's alert in {e}", "ALERT_PROTOCOL_VERSION" in str(e), True)
+            return None
+
+
+def tls_older_than_1_2_is_refused(binary, folder):
+    cert, key = certificate(folder, "one")
+    warnings.simplefilter("ignore", DeprecationWarning)
+    with Server(binary, "cache", "--memory", "64MiB", "--tls-cert", cert, "--tls-key", key) as server:
+        for version, name in ((ssl.TLSVersion.TLSv1, None), (ssl.TLSVersion.TLSv1_1, None), (ssl.TLSVersion.TLSv1_2, "TLSv1.2"),
+                              (ssl.TLSVersion.TLSv1_3, "TLSv1.3")):
+            same(f"a client of {version.name}", version_agreed(server, version), name)
+        page = get(server, cert, "/metrics")[1].decode()
+        same("failed handshakes", "\ncokv_tls_failed_handshakes_total 2\n" in page, True)
+        same("exit code", server.stop(), 0)
 
 
 def a_cache_speaks_tls_alone_and_takes_a_new_certificate(binary, folder):
@@ -112,5 +141,5 @@ def bad_files_are_one_line_and_exit_code_2(binary, folder):
 if not shutil.which("openssl"):
     print("0 passed, 0 failed, 1 skipped: there is no openssl to make certificates with")
 else:
-    run(a_cache_speaks_tls_alone_and_takes_a_new_certificate, a_model_keeps_its_kv_behind_https,
+    run(tls_older_than_1_2_is_refused, a_cache_speaks_tls_alone_and_takes_a_new_certificate, a_model_keeps_its_kv_behind_https,
         bad_files_are_one_line_and_exit_code_2)

@@ -1,0 +1,89 @@
+// Steps that are planned while the one before them runs.
+#include <doctest/doctest.h>
+
+#include "engine/scheduler_fixture.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+
+TEST_CASE(
+    "ahead: the next step is planned on what the one before will have done, and a token has its place before it is "
+    "known") {
+  counted_blocks blocks(20);
+  scheduler s({.block_tokens = 4, .max_batched_tokens = 8, .ahead = 1}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(10), .max_tokens = 3}));
+  auto& first = s.next();
+  CHECK(first.items.at(0).count == 8);
+  CHECK(!first.items[0].sample);
+  auto& second = s.next();
+  CHECK(second.items.at(0).start == 8);
+  CHECK(second.items[0].count == 2);
+  CHECK(second.items[0].sample);
+  CHECK(!second.items[0].awaits);
+  CHECK_THROWS_AS(s.next(), std::logic_error);
+  CHECK(first.items[0].count == 8);  // it is still there
+  CHECK(s.done({}).empty());
+  auto& third = s.next();
+  CHECK(third.items.at(0).start == 10);
+  CHECK(third.items[0].awaits);
+  CHECK(s.tokens(1).size() == 11);
+  CHECK(s.known_tokens(1).size() == 10);
+  auto told = s.done({{42}});
+  CHECK(told.at(0).token == 42);
+  CHECK(!told[0].last);
+  CHECK(s.known_tokens(1).back() == 42);
+  auto& fourth = s.next();
+  CHECK(fourth.items.at(0).start == 11);
+  CHECK(s.done({{43}}).at(0).token == 43);
+  CHECK(s.next().empty());  // the last token is on its way: nothing is computed for nobody
+  CHECK(s.has_work());
+  CHECK(s.done({{44}}).at(0).last);
+  CHECK(!s.has_work());
+  CHECK(blocks.available() == 20);
+}
+
+TEST_CASE("ahead: a request that ended has one token dropped, and a newcomer of its id gets none") {
+  counted_blocks blocks(20);
+  scheduler s({.max_batched_tokens = 64, .ahead = 1}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(10), .max_tokens = 30}));
+  REQUIRE(!s.add({.id = 2, .prompt = prompt(10), .max_tokens = 30}));
+  s.next();
+  s.next();
+  CHECK(s.done({{5, 6}}).size() == 2);
+  CHECK(s.cancel(1));  // an end token
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(3), .max_tokens = 30}));
+  auto& step = s.next();
+  CHECK(ids(step) == std::vector<request_id>{2, 1});
+  auto told = s.done({{7, 8}});
+  REQUIRE(told.size() == 1);
+  CHECK(told[0].id == 2);
+  CHECK(told[0].token == 8);
+  CHECK(s.tokens(1).size() == 3);
+  s.done({{9, 10}});
+  CHECK(s.tokens(1).size() == 4);
+}
+
+TEST_CASE("ahead: who is preempted while its token is sampled gets it, and is admitted again when it is known") {
+  counted_blocks blocks(4);
+  scheduler s({.block_tokens = 4, .max_batched_tokens = 100, .ahead = 1}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(4), .max_tokens = 12}));
+  REQUIRE(!s.add({.id = 2, .prompt = prompt(3), .max_tokens = 12}));
+  bool preempted = false;
+  std::deque<schedule> flights;
+  while (s.has_work()) {
+    const auto before = s.contains(2) ? s.tokens(2).size() : 0;
+    const auto& next = s.next();
+    if (!next.preempted.empty()) {
+      preempted = true;
+      CHECK(s.tokens(2).size() == before + 1);  // a place for what is being sampled
+      CHECK(s.known_tokens(2).size() == before);
+      CHECK(s.blocks(2).empty());
+    }
+    if (!next.items.empty()) flights.push_back(next);
+    if (flights.size() < 2 && !next.items.empty()) continue;
+    s.done(answer(flights.front(), 9));
+    flights.pop_front();
+    if (preempted && s.contains(2)) CHECK(s.known_tokens(2).back() == 9);
+  }
+  CHECK(preempted);
+}

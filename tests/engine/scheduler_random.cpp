@@ -1,0 +1,333 @@
+// Random arrivals, loads and cancellations, judged by what every request would be alone.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <random>
+#include <set>
+
+#include "cokv/runtime/error.hpp"
+#include "engine/scheduler_fixture.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+
+namespace {
+
+struct tally {
+  std::size_t finished = 0, cancelled = 0, preemptions = 0, steps = 0, generated = 0;
+};
+
+// What a request says is a function of what was said before: so a wrong place of a token shows.
+token_id says(std::span<const token_id> tokens) {
+  std::uint32_t h = 17;
+  for (auto t : tokens) h = h * 31 + static_cast<std::uint32_t>(t) + 7;
+  return static_cast<token_id>(h % 1000);
+}
+
+// Random arrivals, loads, cancellations, quarantines and given-up loads, each step planned while the one before runs or
+// not; every answer has to be what it would be alone.
+void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out) {
+  std::mt19937_64 random(seed);
+  auto below = [&](std::uint64_t n) { return static_cast<std::uint32_t>(random() % n); };
+  const std::uint32_t block_tokens = 1 + below(8), budget = 1 + below(40);
+  counted_blocks blocks(8 + below(30));
+  const auto capacity = blocks.capacity();
+  blocks.quarantine_all = below(2);
+  std::map<request_id, std::vector<token_id>> sequences;  // what each has to be told, from its prompt on
+  std::map<request_id, schedule_load> loading;
+  {
+    scheduler s({.block_tokens = block_tokens,
+                 .max_batched_tokens = budget,
+                 .max_running = 1 + below(12),
+                 .max_sequence = 10 + below(200),
+                 .ahead = ahead},
+                blocks);
+    auto told = [&](const sampled_token& t) {
+      auto& known = sequences.at(t.id);
+      CHECK(t.token == says(known));
+      known.push_back(t.token);
+      ++out.generated;
+      if (t.last || below(40) == 0) {  // a stop string
+        CHECK(t.last == !s.contains(t.id));
+        s.cancel(t.id);
+        sequences.erase(t.id);
+        ++out.finished;
+      }
+    };
+    struct flying {
+      schedule plan;
+      std::vector<std::vector<token_id>>
+          computed;  // by item: the sequence that its sample is of, but for what it awaits
+    };
+    std::deque<flying> flights;
+    auto end_oldest = [&] {
+      std::vector<token_id> tokens;
+      auto f = std::move(flights.front());
+      flights.pop_front();
+      for (std::size_t i = 0; i < f.plan.items.size(); ++i) {
+        auto& item = f.plan.items[i];
+        if (!item.sample) continue;
+        tokens.push_back(says(f.computed[i]));
+        // What the next step computes on it, the device fills in.
+        for (auto& next : flights)
+          for (std::size_t k = 0; k < next.plan.items.size(); ++k)
+            if (next.plan.items[k].id == item.id && next.plan.items[k].awaits)
+              next.computed[k].at(next.plan.items[k].start) = tokens.back();
+      }
+      for (auto& t : s.done(tokens)) told(t);
+    };
+    request_id next_id = 1;
+    for (std::size_t to_come = 25; to_come > 0 || s.has_work();) {
+      REQUIRE(++out.steps < 4'000'000);
+      while (to_come > 0 && below(3) == 0) {
+        --to_come;
+        const auto n = 1 + below(40);
+        std::vector<token_id> p;
+        for (std::uint32_t i = 0; i < n; ++i) p.push_back(static_cast<token_id>(below(1000)));
+        const auto loadable = below(3) == 0 ? below(n + 5) : 0;
+        if (!s.add({.id = next_id, .prompt = p, .max_tokens = 1 + below(20), .loadable_tokens = loadable}))
+          sequences[next_id] = p;
+        ++next_id;
+      }
+      if (flights.size() <= ahead && s.has_work()) {
+        const auto& plan = s.next();
+        out.preemptions += plan.preempted.size();
+        std::uint32_t sum = 0;
+        for (auto& load : plan.loads) loading[load.id] = load;
+        if (!plan.items.empty()) {
+          flying f{plan, {}};
+          for (auto& item : plan.items) {
+            sum += item.count;
+            const auto all = s.tokens(item.id);
+            CHECK(item.start + item.count <= all.size());
+            CHECK(s.blocks(item.id).size() * block_tokens >= item.start + item.count);
+            CHECK(item.awaits == (item.count == 1 && s.known_tokens(item.id).size() <= item.start));
+            if (!item.awaits) CHECK(s.known_tokens(item.id).size() >= item.start + item.count);
+            f.computed.emplace_back(all.begin(), all.begin() + item.start + item.count);
+          }
+          CHECK(sum <= budget);
+          flights.push_back(std::move(f));
+        }
+      }
+      if (flights.size() > ahead || (!flights.empty() && below(2))) end_oldest();
+      if (below(12) == 0 && !sequences.empty()) {
+        auto it = std::next(sequences.begin(), below(sequences.size()));
+        CHECK(s.cancel(it->first));
+        loading.erase(it->first);
+        sequences.erase(it);
+        ++out.cancelled;
+      }
+      for (auto it = loading.begin(); it != loading.end();) {
+        const auto load = it->second;
+        if (below(3) > 0 || !s.contains(load.id)) {
+          it = s.contains(load.id) ? std::next(it) : loading.erase(it);
+          continue;
+        }
+        it = loading.erase(it);
+        const auto way = below(3);
+        if (way == 0)
+          s.load_given_up(load.id, below(60));
+        else if (way == 1 || load.compute == 0)
+          s.loaded(load.id, below(60));
+        else if (auto t = s.loaded_and_computed(load.id, says(sequences.at(load.id)), below(60)))
+          told(*t);
+      }
+      if (below(2)) blocks.end_quarantine();
+      std::set<block_index> held;
+      std::size_t count = 0;
+      for (auto& [id, l] : sequences)
+        for (auto b : s.blocks(id)) {
+          held.insert(b);
+          ++count;
+        }
+      CHECK(held.size() == count);
+      CHECK(held.size() + blocks.available() <= capacity);
+    }
+    while (!flights.empty()) end_oldest();
+    CHECK(sequences.empty());
+  }
+  blocks.end_quarantine();
+  CHECK(blocks.available() == capacity);
+}
+
+// Random arrivals, loads, cancellations and quarantines; checks at each step what the scheduler promises.
+tally simulate(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  auto below = [&](std::uint64_t n) { return static_cast<std::uint32_t>(random() % n); };
+  std::uint32_t block_tokens = 1 + below(8), budget = 1 + below(40);
+  counted_blocks blocks(6 + below(30));
+  auto capacity = blocks.capacity();
+  blocks.quarantine_all = below(2);
+  scheduler_options options{.block_tokens = block_tokens,
+                            .max_batched_tokens = budget,
+                            .max_running = 1 + below(12),
+                            .max_sequence = 10 + below(200)};
+  tally out;
+  struct life {
+    std::uint32_t prompt, max_tokens;
+    std::size_t seen = 0;
+    std::uint64_t arrival = 0;
+  };
+  std::map<request_id, life> alive;
+  std::map<request_id, std::uint32_t> loading;  // and what is computed along
+  std::uint64_t arrivals = 0;
+  {
+    scheduler s(options, blocks);
+    request_id next_id = 1;
+    auto appended = [&](const sampled_token& t) {
+      auto& l = alive.at(t.id);
+      ++out.generated;
+      ++l.seen;
+      bool full = l.seen == l.max_tokens || l.prompt + l.seen == options.max_sequence ||
+                  l.prompt + l.seen == capacity * block_tokens;
+      CHECK(t.last == full);
+      CHECK(t.last == !s.contains(t.id));
+      if (t.last) {
+        alive.erase(t.id);
+        ++out.finished;
+      }
+    };
+    for (std::size_t to_come = 25; to_come > 0 || s.has_work();) {
+      REQUIRE(++out.steps < 20'000);  // everyone finishes
+      while (to_come > 0 && below(3) == 0) {
+        --to_come;
+        life l{1 + below(40), 1 + below(20), 0, arrivals};
+        auto loadable = below(3) == 0 ? below(l.prompt + 5) : 0;
+        std::vector<token_id> tokens(l.prompt, static_cast<token_id>(next_id));
+        auto ec = s.add({.id = next_id, .prompt = tokens, .max_tokens = l.max_tokens, .loadable_tokens = loadable});
+        CHECK((!ec || ec == errc::too_large));
+        if (!ec) {
+          alive[next_id] = l;
+          ++arrivals;
+        }
+        ++next_id;
+      }
+      auto step = s.next();
+      out.preemptions += step.preempted.size();
+      std::uint32_t sum = 0;
+      std::set<request_id> once;
+      bool prefill_seen = false;
+      for (auto& i : step.items) {
+        sum += i.count;
+        CHECK(once.insert(i.id).second);
+        CHECK(i.count > 0);
+        CHECK(i.start == s.computed_tokens(i.id));
+        CHECK(i.sample == (i.start + i.count == s.tokens(i.id).size()));
+        CHECK(s.blocks(i.id).size() * block_tokens >= i.start + i.count);
+        // Decoding requests come first, and while there are blocks none is left out.
+        if (s.tokens(i.id).size() - i.start > 1)
+          prefill_seen = true;
+        else if (i.start > 0 && s.tokens(i.id).size() > alive[i.id].prompt)
+          CHECK(!prefill_seen);
+      }
+      CHECK(sum == step.tokens);
+      CHECK(sum <= budget);
+      CHECK(s.running() <= std::min(options.max_running, budget));
+      if (blocks.available() > 0 && step.preempted.empty())
+        for (auto& [id, l] : alive)
+          if (s.tokens(id).size() > l.prompt && s.computed_tokens(id) + 1 == s.tokens(id).size() &&
+              s.computed_tokens(id) > 0 && !loading.contains(id))
+            CHECK((once.contains(id) || s.blocks(id).empty()));
+      for (auto& load : step.loads) {
+        CHECK(load.start % block_tokens == 0);
+        CHECK(load.count % block_tokens == 0);
+        CHECK(load.start + load.count < s.tokens(load.id).size());
+        CHECK(s.blocks(load.id).size() * block_tokens >= load.start + load.count + load.compute);
+        CHECK(load.sample == (load.compute > 0 && load.start + load.count + load.compute == s.tokens(load.id).size()));
+        loading[load.id] = load.compute;
+      }
+      std::uint32_t along = 0;
+      for (auto& [id, n] : loading) along += n;
+      CHECK(along <= budget);
+      // A preempted request is newer than all that are served.
+      for (auto gone : step.preempted)
+        for (auto& i : step.items) CHECK(alive[i.id].arrival < alive[gone].arrival);
+      if (below(12) == 0 && !alive.empty()) {
+        auto it = std::next(alive.begin(), below(alive.size()));
+        CHECK(s.cancel(it->first));
+        loading.erase(it->first);
+        alive.erase(it);
+        ++out.cancelled;
+      }
+      if (!step.items.empty()) {
+        for (auto& t : s.done(answer(step))) appended(t);
+      }
+      for (auto it = loading.begin(); it != loading.end();) {
+        if (below(3) == 0) {
+          if (it->second == 0 || below(3) == 0)
+            s.loaded(it->first, below(60));
+          else if (auto t = s.loaded_and_computed(it->first, 9, 1u << 20))
+            appended(*t);
+          it = loading.erase(it);
+        } else {
+          ++it;
+        }
+      }
+      if (below(2)) blocks.end_quarantine();
+      // Blocks are conserved and never shared: what is not held is free or in quarantine.
+      std::set<block_index> held;
+      std::size_t count = 0;
+      for (auto& [id, l] : alive)
+        for (auto b : s.blocks(id)) {
+          held.insert(b);
+          ++count;
+        }
+      CHECK(held.size() == count);
+      CHECK(held.size() + blocks.available() <= capacity);
+    }
+    CHECK(alive.empty());
+    // A last request that holds blocks when the scheduler goes.
+    if (!s.add({.id = 1'000'000, .prompt = prompt(2), .max_tokens = 2})) s.next();
+  }
+  blocks.end_quarantine();
+  CHECK(blocks.available() == capacity);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("random arrivals, loads and cancellations: blocks conserved, budget kept, everyone finishes") {
+  tally all;
+  for (std::uint64_t seed = 0; seed < 600; ++seed) {
+    CAPTURE(seed);
+    auto one = simulate(seed);
+    all.finished += one.finished;
+    all.cancelled += one.cancelled;
+    all.preemptions += one.preemptions;
+    all.generated += one.generated;
+  }
+  CHECK(all.finished > 5000);
+  CHECK(all.cancelled > 500);
+  CHECK(all.preemptions > 500);
+}
+
+TEST_CASE("random arrivals, planned ahead or not: every answer is the one it would be alone") {
+  for (std::uint32_t ahead : {0u, 1u}) {
+    tally all;
+    for (std::uint64_t seed = 0; seed < 300; ++seed) {
+      CAPTURE(seed);
+      simulate_ahead(seed, ahead, all);
+    }
+    CHECK(all.finished > 2500);
+    CHECK(all.cancelled > 300);
+    CHECK(all.preemptions > 200);
+  }
+}
+
+TEST_CASE("the same arrivals give the same schedule") {
+  auto trace = [] {
+    counted_blocks blocks(12);
+    scheduler s({.block_tokens = 4, .max_batched_tokens = 16}, blocks);
+    for (request_id id = 10; id > 0; --id) CHECK(!s.add({.id = id, .prompt = prompt(5 + id % 7), .max_tokens = 9}));
+    std::vector<std::array<std::uint64_t, 4>> out;
+    while (s.has_work()) {
+      auto step = s.next();
+      for (auto& i : step.items) out.push_back({i.id, i.start, i.count, i.sample});
+      s.done(answer(step));
+    }
+    return out;
+  };
+  CHECK(trace() == trace());
+}

@@ -37,20 +37,8 @@ struct machine {
     }
     if (found.blocks > ready) {
       auto load = connector->load(id, ready, std::span(blocks).subspan(ready, found.blocks - ready));
-      if (give_up.count() > 0) {
-        co_await sleep_for(give_up);
-        load.cancel();
-      }
-      std::uint32_t before = found.blocks;
-      for (std::uint32_t l = 0; l < layers; ++l) {
-        auto good = co_await load.async_layer(l);
-        CHECK(good <= before);
-        before = good;
-      }
-      auto good = co_await load.async_done();
-      CHECK(good == before);
-      out.loaded = good;
-      ready += good;
+      out.loaded = co_await arrived(load, found.blocks, give_up);
+      ready += out.loaded;
     }
     out.cached = ready;
     const auto keys = cache.keys(id);
@@ -59,27 +47,10 @@ struct machine {
     const kv_step_item item{id, ready * block_tokens, static_cast<std::uint32_t>(prompt.size()) - ready * block_tokens,
                             prompt, blocks};
     kv_step step = connector->begin_step({&item, 1});
-    for (std::uint32_t l = 0; l < layers; ++l) {
-      const event computed(compute, ++enqueued);
-      if (layer_by_layer) step.layer_done(l, computed);
-    }
-    const event done(compute, enqueued);
-    if (fail_step) {
-      compute->advance(enqueued - 2);
-      compute->fail(enqueued - 1, errc::device_failed);
-      step.finish(done);
-    } else {
-      step.finish(done);
-      for (std::uint32_t l = 0; l < layers; ++l) {
-        co_await sleep_for(10us);
-        for (std::uint32_t b = ready; b < whole; ++b)
-          std::ranges::copy(truth(keys[b], l), cache.segment(l, blocks[b]).bytes().begin());
-        if (layer_by_layer) compute->advance(enqueued - layers + 1 + l);
-      }
-      compute->advance(enqueued);
-    }
-    co_await done.async_wait(as_result);
-    co_await asio::post(asio::deferred);
+    co_await run_step(compute, enqueued, step, layer_by_layer, fail_step, [&](std::uint32_t l) {
+      for (std::uint32_t b = ready; b < whole; ++b)
+        std::ranges::copy(truth(keys[b], l), cache.segment(l, blocks[b]).bytes().begin());
+    });
     cache.release(blocks);
     connector->finish(id);
     out.ran = true;

@@ -159,6 +159,49 @@ struct outcome {
   bool ran = false;
 };
 
+// All of a load, layer by layer: how many of the `wanted` blocks came. `give_up`: it is cancelled after so long.
+inline awaitable<std::uint32_t> arrived(kv_load load, std::uint32_t wanted, duration give_up) {
+  if (give_up.count() > 0) {
+    co_await sleep_for(give_up);
+    load.cancel();
+  }
+  std::uint32_t before = wanted;
+  for (std::uint32_t l = 0; l < layers; ++l) {
+    auto good = co_await load.async_layer(l);
+    CHECK(good <= before);
+    before = good;
+  }
+  auto good = co_await load.async_done();
+  CHECK(good == before);
+  co_return good;
+}
+
+// A step as the device does it: `computed(layer)` writes its KV. `fails`: in the middle of it.
+template <class Computed>
+awaitable<void> run_step(std::shared_ptr<detail::timeline_core> compute, std::uint64_t& enqueued, kv_step& step,
+                         bool layer_by_layer, bool fails, Computed computed) {
+  for (std::uint32_t l = 0; l < layers; ++l) {
+    const event at(compute, ++enqueued);
+    if (layer_by_layer) step.layer_done(l, at);
+  }
+  const event done(compute, enqueued);
+  if (fails) {
+    compute->advance(enqueued - 2);
+    compute->fail(enqueued - 1, errc::device_failed);
+    step.finish(done);
+  } else {
+    step.finish(done);
+    for (std::uint32_t l = 0; l < layers; ++l) {
+      co_await sleep_for(10us);
+      computed(l);
+      if (layer_by_layer) compute->advance(enqueued - layers + 1 + l);
+    }
+    compute->advance(enqueued);
+  }
+  co_await done.async_wait(as_result);
+  co_await asio::post(asio::deferred);
+}
+
 struct cache_machine {
   cache_machine(asio::any_io_executor ex, std::uint32_t blocks, std::vector<tier_spec> specs,
                 tiered_cache_options o = {})
@@ -210,20 +253,8 @@ struct cache_machine {
     if (covered > ready) {
       auto load = cache->load(places(std::span(keys).subspan(ready), std::span(blocks).subspan(ready, covered - ready)),
                               ready, found);
-      if (give_up.count() > 0) {
-        co_await sleep_for(give_up);
-        load.cancel();
-      }
-      std::uint32_t before = covered;
-      for (std::uint32_t l = 0; l < layers; ++l) {
-        auto good = co_await load.async_layer(l);
-        CHECK(good <= before);
-        before = good;
-      }
-      auto good = co_await load.async_done();
-      CHECK(good == before);
-      out.loaded = good;
-      ready += good;
+      out.loaded = co_await arrived(load, covered, give_up);
+      ready += out.loaded;
     }
     found.release();
     out.cached = ready;
@@ -232,27 +263,10 @@ struct cache_machine {
     kv_step step = cache->begin_step(
         std::span(blocks).subspan(ready),
         places(std::span(keys).subspan(ready), std::span(blocks).subspan(ready, keys.size() - ready)));
-    for (std::uint32_t l = 0; l < layers; ++l) {
-      const event computed(compute, ++enqueued);
-      if (layer_by_layer) step.layer_done(l, computed);
-    }
-    const event done(compute, enqueued);
-    if (fail_step) {
-      compute->advance(enqueued - 2);
-      compute->fail(enqueued - 1, errc::device_failed);
-      step.finish(done);
-    } else {
-      step.finish(done);
-      for (std::uint32_t l = 0; l < layers; ++l) {
-        co_await sleep_for(10us);
-        for (std::uint32_t b = ready; b < keys.size(); ++b)
-          std::ranges::copy(truth(keys[b], l), device->segment(l, blocks[b]).bytes().begin());
-        if (layer_by_layer) compute->advance(enqueued - layers + 1 + l);
-      }
-      compute->advance(enqueued);
-    }
-    co_await done.async_wait(as_result);
-    co_await asio::post(asio::deferred);
+    co_await run_step(compute, enqueued, step, layer_by_layer, fail_step, [&](std::uint32_t l) {
+      for (std::uint32_t b = ready; b < keys.size(); ++b)
+        std::ranges::copy(truth(keys[b], l), device->segment(l, blocks[b]).bytes().begin());
+    });
     device->release(blocks);
     out.ran = true;
     co_return out;

@@ -181,6 +181,12 @@ class local_stream final : public byte_stream::impl {
     socket_->arrived.pop_front();
     return d;
   }
+  byte_stream::descriptor detach() override {
+    if (!socket_->socket.is_open()) return {};
+    error_code ec;
+    const int fd = socket_->socket.release(ec);
+    return ec ? nullptr : memory_handle::of_descriptor(fd, 0, 0).file;
+  }
 
  private:
   void start(local::socket::wait_type what, byte_stream::handler done) {

@@ -12,6 +12,16 @@ struct front::worker {
       : service(of.blocks_, of.tiers_, of.options_.service, of.totals_), server(ex, web_of(of)) {
     service.add_routes(server);
   }
+  // The same for clients that came through the socket: nobody listens between.
+  struct without_tls {};
+  worker(const asio::any_io_executor& ex, const front& of, without_tls)
+      : service(of.blocks_, of.tiers_, of.options_.service, of.totals_), server(ex, plain(web_of(of))) {
+    service.add_routes(server);
+  }
+  static http::server_options plain(http::server_options web) {
+    web.tls = {};
+    return web;
+  }
   // On one of its own.
   worker(const asio::any_io_executor& ex, const front& of, const shard_ref& home)
       : forwarded(std::in_place, ex, home, of.blocks_),
@@ -38,12 +48,17 @@ front::front(const asio::any_io_executor& ex, store& blocks, std::vector<service
       options_(std::move(options)),
       totals_(std::make_shared<totals>()) {
   const auto n = std::max<std::size_t>(1, options_.shards);
+  const bool local = !options_.socket.empty();
+  options_.service.room /= n + local;
+  if (local) {
+    local_ = std::make_unique<worker>(ex_, *this, worker::without_tls());
+    local_->server.listen(endpoint::local(options_.socket), "--socket");
+  }
   if (n == 1) {
     alone_ = std::make_unique<worker>(ex_, *this);
     alone_->server.listen(options_.listen);
     return;
   }
-  options_.service.room /= n;
   options_.web.limit.connections = std::max<std::size_t>(1, options_.web.limit.connections / n);
   home_ = forwarded_store::home_of(ex_);
   try {
@@ -81,6 +96,16 @@ awaitable<void> front::start() {
 }
 
 awaitable<void> front::run() {
+  if (!local_) co_return co_await serve_all();
+  auto ended = co_await with(task_group{}, [this](task_group& group) -> awaitable<void> {
+    group.spawn([this] { return local_->server.run(); });
+    co_await serve_all();
+  });
+  if (!ended && ended.error() != asio::error::operation_aborted)
+    throw boost::system::system_error(ended.error(), "cache server");
+}
+
+awaitable<void> front::serve_all() {
   if (alone_) co_return co_await alone_->server.run();
   auto ended = co_await threads_->run([this](shard_ref self) { return serve(self); });
   door_->close();
@@ -90,6 +115,7 @@ awaitable<void> front::run() {
 // On each shard, unless its server has ended.
 template <class F>
 void front::on_each(F f) {
+  if (local_) f(local_->server);
   if (alone_) return f(alone_->server);
   for (std::size_t i = 0; i < workers_.size(); ++i)
     (*threads_)[i].try_post([this, i, f] {
@@ -106,7 +132,9 @@ void front::set_keys(const http::api_keys& keys) {
 }
 
 void front::set_tls(const tls_context& tls) {
-  on_each([tls](http::server& s) { s.set_tls(tls); });
+  on_each([tls](http::server& s) {
+    if (!s.local_endpoint().is_local()) s.set_tls(tls);
+  });
 }
 
 }  // namespace cokv::cache

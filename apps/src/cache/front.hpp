@@ -20,6 +20,7 @@ namespace cokv::cache {
 
 struct front_options {
   endpoint listen;
+  std::string socket = {};  // of clients on this machine, in the file system; empty: none
   std::size_t shards = 1;
   http::server_options web = {};  // of each; its observers are the service's own
   service_options service = {};
@@ -45,6 +46,7 @@ class front {
 
   awaitable<void> make(shard_ref self);
   awaitable<void> serve(shard_ref self);
+  awaitable<void> serve_all();
   template <class F>
   void on_each(F f);
 
@@ -54,6 +56,7 @@ class front {
   front_options options_;
   shared_totals totals_;
   std::unique_ptr<worker> alone_;
+  std::unique_ptr<worker> local_;  // on the socket; it moves few bytes, so it is on the stores' context
   std::optional<shard_ref> home_;
   std::optional<shared_listener> door_;
   std::vector<std::unique_ptr<worker>> workers_;  // each is made, used and ended on its shard

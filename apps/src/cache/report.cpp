@@ -70,6 +70,14 @@ void service::report(http::scrape& page) const {
                static_cast<double>(all_->bytes_in.load()), {{"direction", "in"}});
   page.counter("cokv_cache_body_bytes_total", "Bytes of request and answer bodies",
                static_cast<double>(all_->bytes_out.load()), {{"direction", "out"}});
+  if (const auto& lent = options_.lending) {
+    page.gauge("cokv_cache_lent_blocks", "Blocks that clients on this machine read where they lie",
+               static_cast<double>(lent->blocks()));
+    page.gauge("cokv_cache_lent_bytes", "Bytes of them", static_cast<double>(lent->bytes()));
+    page.counter("cokv_cache_leases_total", "Reads that were answered with where the blocks lie",
+                 static_cast<double>(lent->leases()));
+    page.gauge("cokv_cache_lendable_bytes", "Bytes of them that there may be", static_cast<double>(lent->room()));
+  }
   page.gauge("cokv_cache_room_bytes", "Bytes that further uploads and downloads may hold",
              static_cast<double>(all_->room.load()));
 }

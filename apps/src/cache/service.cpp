@@ -83,7 +83,8 @@ void service::add_routes(http::server& server) {
   const std::vector<std::string> of_match{"refresh"}, of_write{"deferred", "force"};
   on(verb::post, "/v1/kv/{namespace}:match", right::read, &service::match,
      {.body_bytes = key_lists, .body_types = json, .query = of_match});
-  on(verb::post, "/v1/kv/{namespace}:read", right::read, &service::read, {.body_bytes = begins, .body_types = frames});
+  on(verb::post, "/v1/kv/{namespace}:read", right::read, &service::read,
+     {.body_bytes = begins, .body_types = frames, .query = {"by"}});
   on(verb::post, "/v1/kv/{namespace}:write", right::write, &service::write,
      {.body_bytes = options_.max_body, .body_types = frames, .query = of_write});
   on(verb::put, "/v1/kv/{namespace}/{key}", right::write, &service::put,
@@ -94,6 +95,9 @@ void service::add_routes(http::server& server) {
     co_await ask();
     co_await x.respond(status::ok, json_type, info(x.who().may(http::right::admin)));
   });
+  if (options_.lending)
+    server.route(verb::get, "/v1/memory", [this](exchange& x) { return show_memory(x); },
+                 {.any_of = static_cast<std::uint8_t>(right::read)});
   if (options_.events)
     server.route(verb::get, "/v1/events", [this](exchange& x) { return follow(x); },
                  {.any_of = right::read | right::admin, .query = {"namespace"}});
@@ -127,6 +131,7 @@ awaitable<void> service::match(exchange& x) {
   if (list.refused) co_return (void) co_await x.refuse(std::move(*list.refused));
   auto matched = co_await store_.async_match(*ns, std::move(list.keys), how, as_result);
   if (!matched) co_return co_await refuse(x, problem_of(matched.error(), transfer::reading));
+  offer(x);
   co_await x.respond(status::ok, json_type, "{\"matched\":" + std::to_string(*matched) + "}");
 }
 
@@ -354,7 +359,10 @@ awaitable<void> service::read(exchange& x) {
   if (event != stream_event::begun || !in.empty())
     co_return co_await refuse(x, {status::bad_request, "a read is asked for with one begin frame", {}, "protocol"});
   if (parser.about().ns != *ns) co_return co_await refuse(x, problem_of(errc::namespace_mismatch, transfer::reading));
-  co_await send(x, parser.about());
+  const auto by = x.request().query_value("by");
+  if (by && *by != "reference")
+    co_return co_await refuse(x, {status::bad_request, "by is reference, or not there", "by", "invalid_argument"});
+  co_await (by ? lend(x, parser.about()) : send(x, parser.about()));
 }
 
 awaitable<void> service::get(exchange& x) {
@@ -382,6 +390,7 @@ awaitable<void> service::send(exchange& x, stream_begin about) {
     held = std::move(*room);
   }
   block_sender sender(std::move(about), found);
+  offer(x);
   x.start(status::ok, frames_type, sender.length());
   co_await sender.run(x, *reader);
 }

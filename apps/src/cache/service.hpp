@@ -18,6 +18,7 @@
 
 #include "cache/event_log.hpp"
 #include "cache/full_notice.hpp"
+#include "cache/lending.hpp"
 #include "cache/problems.hpp"
 #include "cokv/kvstream/store.hpp"
 #include "cokv/kvstream/stream_receiver.hpp"
@@ -33,7 +34,8 @@ struct service_options {
   std::uint64_t max_body = std::uint64_t{1} << 30;  // of one upload
   duration patience = std::chrono::seconds(10);
   frame_limits frames = {};
-  std::shared_ptr<event_log> events = {};  // what /v1/events tells; none: there is no such route
+  std::shared_ptr<event_log> events = {};        // what /v1/events tells; none: there is no such route
+  std::shared_ptr<cache::lending> lending = {};  // memory that clients on this machine may read; none: there is none
 };
 
 // What the services of one store count together, on whatever threads they are.
@@ -92,6 +94,12 @@ class service {
   awaitable<void> put(http::exchange& x);
   awaitable<void> get(http::exchange& x);
   awaitable<void> remove(http::exchange& x);
+  awaitable<void> show_memory(http::exchange& x);
+  // A :read by reference.
+  awaitable<void> lend(http::exchange& x, stream_begin about);
+  bool lends_to(const http::exchange& x) const;
+  void offer(http::exchange& x) const;  // says with the answer where memory is lent
+  std::optional<http::problem> refuse_to_lend(const http::exchange& x) const;
 
   awaitable<boost::system::result<held_room, http::problem>> hold(http::exchange& for_whom, std::uint64_t bytes);
   held_room held_for(http::exchange& x, permit room, std::uint64_t bytes);

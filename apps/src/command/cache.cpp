@@ -1,4 +1,5 @@
 #include <boost/asio/io_context.hpp>
+#include <filesystem>
 #include <random>
 
 #include "cache/front.hpp"
@@ -17,6 +18,7 @@ namespace {
 
 struct cache_options {
   endpoint listen{"127.0.0.1", 9009};
+  std::string socket;
   std::uint64_t memory = std::uint64_t{1} << 30;
   std::string directory;
   std::uint64_t disk = std::uint64_t{10} << 30;
@@ -45,9 +47,10 @@ awaitable<void> run_cache(const cache_options& o, streams io) {
   // A layer may be computed for longer than any network is slow.
   web.limit.stall = std::chrono::seconds(60);
 
-  std::unique_ptr<store> blocks =
-      std::make_unique<memory_store>(ex, memory_store_options{
-              .limit_bytes = o.memory, .quotas = quotas, .on_change = events->of("memory")});
+  std::unique_ptr<store> blocks = std::make_unique<memory_store>(
+      ex,
+      memory_store_options{
+          .limit_bytes = o.memory, .quotas = quotas, .readable = !o.socket.empty(), .on_change = events->of("memory")});
   auto& memory = static_cast<memory_store&>(*blocks);
   std::vector<cache::service::tier> tiers{{"memory", blocks.get()}};
   if (!o.directory.empty()) {
@@ -56,9 +59,17 @@ awaitable<void> run_cache(const cache_options& o, streams io) {
     tiers.push_back({"disk", disk->get()});
     blocks = std::make_unique<tiered_store>(std::move(blocks), std::move(*disk));
   }
-  cache::front server(
-      ex, *blocks, std::move(tiers),
-      {.listen = o.listen, .shards = o.shards, .web = std::move(web), .service = {.room = o.room, .events = events}});
+  std::shared_ptr<cache::lending> lending;
+  if (!o.socket.empty()) {
+    const auto id = ((std::uint64_t{seed()} << 32) | seed()) | 1;
+    lending = std::make_shared<cache::lending>(memory.lent(), id, o.memory / 2, o.socket);
+  }
+  cache::front server(ex, *blocks, std::move(tiers),
+                      {.listen = o.listen,
+                       .socket = o.socket,
+                       .shards = o.shards,
+                       .web = std::move(web),
+                       .service = {.room = o.room, .events = events, .lending = lending}});
   co_await server.start();
   const auto reload = [&] {
     auto keys = load_keys(o);
@@ -88,6 +99,12 @@ void add_cache(CLI::App& app, action& chosen) {
   auto options = std::make_shared<cache_options>();
   auto* command = app.add_subcommand("cache", "Serves a remote KV cache over HTTP");
   add_endpoint(*command, "--listen", options->listen, "Where to listen; port 0 takes a free one");
+  command
+      ->add_option(
+          "--socket", options->socket,
+          "A Unix socket beside --listen, of this user's processes: there they may read the blocks in --memory "
+          "where they lie, which clients of this machine do by themselves")
+      ->type_name("PATH");
   add_size(*command, "--memory", options->memory, "KV blocks kept in memory");
   auto* directory = command->add_option("--dir", options->directory, "Folder in which KV blocks outlive the process")
                         ->type_name("DIR");
@@ -110,6 +127,7 @@ void add_cache(CLI::App& app, action& chosen) {
         {"--memory", options->memory}, {"--disk", options->disk}, {"--room", options->room}};
     for (const auto& [flag, bytes] : sizes)  // a block of any model but a toy is larger
       if (bytes < (1 << 20)) throw CLI::ValidationError(flag, format_size(bytes) + ": takes at least 1MiB");
+    if (!options->socket.empty()) options->socket = std::filesystem::absolute(options->socket).string();
     check_memory("--memory", options->memory);
     check_memory("--room", options->room);
     chosen = [options](streams io) { return cache_command(*options, io); };

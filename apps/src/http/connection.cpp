@@ -255,7 +255,7 @@ awaitable<void> connection::answer(exchange& x, const target& to) {
   auto ended = co_await with(task_group{}, [&](task_group& scope) -> awaitable<void> {
     handler_ = &scope;
     // While the body is on its way the handler itself reads the stream.
-    auto watch = [this, &scope] { scope.spawn([this] { return watch_peer(); }); };
+    auto watch = [this, &scope, &x] { scope.spawn([this, &x] { return watch_peer(x); }); };
     if (x.body_done())
       watch();
     else
@@ -306,14 +306,16 @@ awaitable<void> connection::handle(exchange& x, const target& to, const task_gro
 }
 
 // Reads ahead what a pipelining client sends; an end or an error means that nobody waits for the answer any more.
-awaitable<error_code> connection::watch_peer() {
+awaitable<error_code> connection::watch_peer(exchange& x) {
   while (wire_.ahead.size() < pipelined_bytes) {
     auto n = co_await wire_.read_ahead(duration::max());
     if (!n) {
       if (n.error() == asio::error::operation_aborted && wire_.stream.is_open()) co_return n.error();
       peer_gone_ = true;
+      x.has_left();
       co_return make_error_code(errc::closed);  // fails the scope, which cancels the handler
     }
+    if (x.stays()) wire_.ahead.consume(wire_.ahead.size());
   }
   co_return error_code();
 }

@@ -161,6 +161,18 @@ awaitable<result<std::size_t>> exchange::read_chunked(asio::mutable_buffer into)
   }
 }
 
+bool exchange::stay() {
+  keep_alive_ = false;
+  left_ = std::make_shared<bool>(false);
+  return wire_.ahead.size() == 0;
+}
+
+awaitable<void> exchange::until_left() {
+  auto& time = clock::of(wire_.stream.get_executor());
+  // That somebody waits for a place ends no lease.
+  while (!others_.last_answers || others_.place_wanted) co_await time.async_wait_for(look_again);
+}
+
 void exchange::end_body() {
   body_done_ = true;
   if (on_body_done_) std::exchange(on_body_done_, nullptr)();

@@ -48,6 +48,16 @@ class exchange {
   awaitable<result<std::string>> read_all();
   bool body_done() const { return body_done_; }
 
+  // ---- for handlers whose answer stands for something that its client uses until it closes the connection
+  bool carries_descriptors() const { return wire_.stream.carries_descriptors(); }
+  void attach(byte_stream::descriptor d) { wire_.stream.attach(std::move(d)); }  // to the answer
+  // Nothing follows this request: what its client still sends is dropped. False: something came already.
+  bool stay();
+  // After finish(): until the server ends. When the client goes the handler is cancelled, as ever.
+  awaitable<void> until_left();
+  // Whether the client has gone, rather than the server ended what it had.
+  std::shared_ptr<const bool> left() const { return left_; }
+
   // ---- for handlers that hold something scarce while a body moves
   // While `others_wait()` the client has to keep up, or the body ends with errc::deadline: a byte every
   // limits::contended_stall, and a turn of so many bytes, either way, in limits::contended_turn. Only time in which the
@@ -83,6 +93,10 @@ class exchange {
   void identify(std::shared_ptr<const key_holder> who) { who_ = std::move(who); }
   void limit_body(std::uint64_t bytes) { body_limit_ = bytes; }
   void watch_with(std::function<void()> start) { on_body_done_ = std::move(start); }
+  bool stays() const { return left_ != nullptr; }
+  void has_left() {
+    if (left_) *left_ = true;
+  }
   bool reusable() const { return keep_alive_ && finished() && body_done_; }
   awaitable<void> skip_body();  // what little is left, so that the connection can be used again
   awaitable<void> say_last_words();
@@ -124,6 +138,7 @@ class exchange {
   bool reading_ = false;
   error_code body_error_;
   std::function<void()> on_body_done_;
+  std::shared_ptr<bool> left_;
 
   phase response_ = phase::none;
   status code_ = status::unknown;

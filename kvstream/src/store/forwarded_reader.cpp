@@ -84,7 +84,7 @@ class forwarded_reader final : public block_reader {
     auto views = co_await view(b, layer);
     if (!views) co_return views.error();
     for (std::size_t i = 0; i < views->size(); ++i) {
-      const auto& [bytes, digest] = (*views)[i];
+      const auto& [bytes, digest, life] = (*views)[i];
       const bool whole = digest ? copy_digest(into[i].bytes(), bytes.bytes()) == *digest
                                 : (copy_bytes(into[i].bytes(), bytes.bytes()), true);
       if (whole) continue;

@@ -87,6 +87,14 @@ void http_connection::close() {
   state_->close();
 }
 
+byte_stream& http_connection::stream() { return state_->stream; }
+
+byte_stream::descriptor http_connection::detach() {
+  auto connection = state_->stream.detach();
+  if (connection) close();
+  return connection;
+}
+
 void http_connection::park(duration limit, std::function<void()> on_expiry) {
   state_->on_expiry = std::move(on_expiry);
   state_->expect_within(limit);

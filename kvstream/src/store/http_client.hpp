@@ -89,10 +89,14 @@ class http_connection {
   bool clean() const noexcept { return in_.size() == 0 && open(); }
   bool open() const noexcept;
   void close();
+  byte_stream::descriptor take_attached() { return stream().take_attached(); }
+  // Closes it for us, and leaves it to who has the descriptor.
+  byte_stream::descriptor detach();
   void park(duration limit, std::function<void()> on_expiry);  // unused: close after `limit`
 
  private:
   struct state;
+  byte_stream& stream();
   error_code translate(error_code ec) const;
 
   std::shared_ptr<state> state_;

@@ -50,6 +50,7 @@ class http_reader final : public block_reader {
     if (!exchange) co_return exchange.error();
     if (exchange->head.status != 200) co_return error_of(exchange->head.status);
     if (!exchange->head.content_length) co_return errc::protocol;
+    owner->look_at(exchange->head);
     auto b = std::make_shared<body>(std::move(owner), std::move(about));
     b->keep_alive = exchange->head.keep_alive;
     b->left = *exchange->head.content_length;

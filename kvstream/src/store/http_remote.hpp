@@ -11,6 +11,7 @@
 #include "cokv/kvstream/store.hpp"
 #include "cokv/runtime/error.hpp"
 #include "store/http_client.hpp"
+#include "store/http_places.hpp"
 
 namespace cokv::detail {
 
@@ -19,7 +20,13 @@ struct http_remote {
   std::size_t max_blocks = 0;
   digest_algorithm digest = digest_algorithm::xxh3_64;
   store_info counters;
+  std::shared_ptr<lent_memory> lent;  // null: not wanted, or the server is not on this machine
+
+  void look_at(const http_head& answer) const;
 };
+
+// The unsigned number that a small JSON object holds under `name`; errc::protocol when it does not.
+result<std::uint64_t> number_in(std::string_view text, std::string_view name);
 
 awaitable<result<std::unique_ptr<block_writer>>> open_http_writer(std::shared_ptr<http_remote> remote,
                                                                   stream_begin about, bool force);

@@ -9,6 +9,7 @@
 namespace cokv::detail {
 
 std::string http_url::authority() const {
+  if (is_local()) return "localhost";
   std::string out = host.find(':') == std::string::npos ? host : '[' + host + ']';
   if (port != (secure ? 443 : 80)) out += ':' + std::to_string(port);
   return out;
@@ -16,6 +17,12 @@ std::string http_url::authority() const {
 
 result<http_url> parse_http_url(std::string_view text) {
   if (text.find("://") == text.npos) return errc::invalid_argument;  // "cache:9009" is a URL of scheme "cache"
+  if (constexpr std::string_view socket = "unix://"; text.starts_with(socket)) {
+    const auto path = text.substr(socket.size());
+    const bool clean = std::ranges::all_of(path, [](unsigned char b) { return b > 0x20 && b != 0x7f; });
+    if (path.size() < 2 || path.front() != '/' || !clean) return errc::invalid_argument;
+    return http_url::local(path);
+  }
   const auto url = boost::urls::parse_uri(boost::urls::string_view(text.data(), text.size()));
   if (!url) return errc::invalid_argument;
   const bool secure = url->scheme_id() == boost::urls::scheme::https;

@@ -1,4 +1,5 @@
-// Where a remote cache is: `http://host:port` or `https://host:port`, nothing behind it. What a person may have typed is told apart from what
+// Where a remote cache is: `http://host:port` or `https://host:port`, nothing behind it, or `unix:///path`, a socket in
+// the file system. What a person may have typed is told apart from what
 // this build cannot serve, so that a command line can say which.
 //
 //     auto at = parse_http_url("http://127.0.0.1:9009");   // at->host == "127.0.0.1", at->port == 9009
@@ -13,9 +14,12 @@
 namespace cokv::detail {
 
 struct http_url {
-  std::string host;         // a name, an IPv4 address, or an IPv6 address without its brackets
-  std::uint16_t port = 80;  // never 0; of https 443 unless told
+  std::string host;         // a name, an IPv4 address, an IPv6 address without its brackets, or "unix:/path"
+  std::uint16_t port = 80;  // never 0 but of a socket; of https 443 unless told
   bool secure = false;
+
+  static http_url local(std::string_view path) { return {"unix:" + std::string(path), 0, false}; }
+  bool is_local() const { return host.starts_with("unix:"); }
 
   std::string authority() const;  // as a Host field wants it: brackets around IPv6, the port unless it is the scheme's
 };

@@ -30,7 +30,8 @@ struct block {
   std::vector<std::uint64_t> digests;
   // For as long as the memory is there: a removed block that is still being read counts until it is not.
   detail::tenant_order::charge taken;
-  bool viewed = false;  // shown to somebody unread, who may have found damage
+  std::uint64_t life = 0;  // which one it is of all that this store had
+  bool viewed = false;     // shown to somebody unread, who may have found damage
 };
 
 bool intact(const block& b) {
@@ -45,11 +46,19 @@ buffer segment_of(const std::shared_ptr<block>& b, std::uint32_t layer) {
   return buffer::adopt(s.data(), s.size(), s.kind(), b);
 }
 
+readable_memory arena_of(const memory_store_options& o) {
+  if (!o.readable) return {buffer::reserve(o.limit_bytes), nullptr};
+  auto made = readable_memory::make(o.limit_bytes);
+  if (!made) throw config_error("memory store: " + made.error().message());
+  return std::move(*made);
+}
+
 }  // namespace
 
 struct memory_store::state {
   explicit state(const memory_store_options& o)
-      : memory(std::make_shared<detail::block_memory>(buffer::reserve(o.limit_bytes))),
+      : whole(arena_of(o)),
+        memory(std::make_shared<detail::block_memory>(whole.memory)),
         order(o.limit_bytes, o.quotas),
         digests(o.digest != digest_algorithm::none),
         on_change(o.on_change) {}
@@ -103,15 +112,19 @@ struct memory_store::state {
       if (!order.make_way(*who, layout->bytes(), [this](const stored_id& id) { give_up(id); })) return nullptr;
       place = memory->take(layout->bytes());
     }
-    return std::make_shared<block>(place, who, layout);
+    auto made = std::make_shared<block>(place, who, layout);
+    made->life = ++lives;
+    return made;
   }
 
   std::unordered_map<stored_id, std::shared_ptr<block>, detail::stored_id_hash> blocks;
+  readable_memory whole;
   std::shared_ptr<detail::block_memory> memory;
   detail::tenant_order order;
   bool digests;
   store_info counters;
   change_handler on_change;
+  std::uint64_t lives = 0;
 };
 
 namespace {
@@ -295,7 +308,7 @@ class memory_reader final : public block_reader {
       next_ = layer + 1;
       for (std::size_t i = 0; i < good_; ++i) {
         blocks_[i]->viewed = state_->digests;
-        views.push_back({segment_of(blocks_[i], layer), {}});
+        views.push_back({segment_of(blocks_[i], layer), {}, blocks_[i]->life});
         if (state_->digests) views.back().digest = blocks_[i]->digests[layer];
         state_->counters.read_segments += 1;
         state_->counters.read_bytes += views.back().bytes.size();
@@ -359,6 +372,8 @@ store_info memory_store::info() const {
   out.tenants = state_->order.tenants();
   return out;
 }
+
+const readable_memory& memory_store::lent() const { return state_->whole; }
 
 void memory_store::set_quotas(const tenant_quotas& quotas) { state_->order.set_quotas(quotas); }
 

@@ -15,7 +15,7 @@ namespace {
 class sim_stream final : public byte_stream::impl {
  public:
   sim_stream(std::shared_ptr<sim_connection> c, int side) : connection_(std::move(c)), side_(side) {}
-  ~sim_stream() override { connection_->close(side_); }
+  ~sim_stream() override { close(); }
 
   asio::any_io_executor get_executor() const noexcept override {
     return sim_context::executor_type(connection_->domain(side_));
@@ -27,8 +27,10 @@ class sim_stream final : public byte_stream::impl {
     connection_->write(side_, from, std::move(done));
   }
   void shutdown_send() override { connection_->shutdown_send(side_); }
-  void close() override { connection_->close(side_); }
-  bool is_open() const override { return connection_->is_open(side_); }
+  void close() override {
+    if (!detached_) connection_->close(side_);
+  }
+  bool is_open() const override { return !detached_ && connection_->is_open(side_); }
   std::string peer() const override { return connection_->peer(side_); }
   bool carries_descriptors() const override { return connection_->local(); }
   void attach(byte_stream::descriptor d) override {
@@ -39,10 +41,20 @@ class sim_stream final : public byte_stream::impl {
     connection_->attach(side_, memory_handle::of_descriptor(fd, 0, 0).file);
   }
   byte_stream::descriptor take_attached() override { return connection_->take_attached(side_); }
+  // The other end has the connection too; without it there is nothing to close.
+  byte_stream::descriptor detach() override {
+    if (!connection_->local() || !is_open()) return {};
+    detached_ = true;
+    return {new int(-1), [c = std::weak_ptr(connection_), side = side_](const int* none) {
+              if (const auto connection = c.lock()) connection->close(side);
+              delete none;
+            }};
+  }
 
  private:
   std::shared_ptr<sim_connection> connection_;
   int side_;
+  bool detached_ = false;
 };
 
 // Paths are the whole machine's, that is, the simulation's.

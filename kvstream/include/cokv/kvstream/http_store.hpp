@@ -43,6 +43,9 @@ struct http_store_options {
   // none: segments go and come without digests, and nobody looks whether they are right. The server has to want that too;
   // errc::invalid_argument when it does not.
   digest_algorithm digest = digest_algorithm::xxh3_64;
+  // Of a server on this machine that lends its memory (`cokv cache --socket`), blocks are read where they lie: a reader
+  // copies from there, or gives views of it. false: bytes are sent as from any other.
+  bool shared_memory = true;
 };
 
 class http_store final : public store {

@@ -9,6 +9,7 @@
 
 #include "cokv/kvstream/digest.hpp"
 #include "cokv/kvstream/store.hpp"
+#include "cokv/runtime/readable_memory.hpp"
 
 namespace cokv {
 
@@ -25,6 +26,8 @@ struct memory_store_options {
   tenant_quotas quotas = {};
   // none: no digests are made or kept, and damage in memory is not noticed.
   digest_algorithm digest = digest_algorithm::xxh3_64;
+  // The blocks lie in memory that other processes may map, to read only: lent().
+  bool readable = false;
   change_handler on_change = {};  // called from within the store, which it must not use
 };
 
@@ -40,6 +43,9 @@ class memory_store final : public store {
 
   // From now on. Blocks stay; who has more than its new quota gives it up with its next write.
   void set_quotas(const tenant_quotas& quotas);
+
+  // Where all blocks lie, if others may read it; else without a file.
+  const readable_memory& lent() const;
 
   // A handle to the stored bytes of a segment, for tests that damage them; empty when there is no such block.
   buffer stored_segment(const namespace_id& ns, const block_key& key, std::uint32_t layer) const;

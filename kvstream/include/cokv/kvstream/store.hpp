@@ -91,6 +91,8 @@ struct store_info {
   std::uint64_t refused = 0;          // foreign, old or misnamed things found in the store's place
   std::uint64_t failed_writes = 0;    // blocks that did not become visible, deferred ones included
   std::uint64_t no_room_blocks = 0;   // of those, the ones for which the disk had no room below the limit
+  std::uint64_t lent_reads = 0;       // readers of a server's blocks where they lie; of an http_store
+  std::uint64_t sent_reads = 0;       // readers for which that was tried, and the blocks were sent instead
   bool direct = false;                // blocks go past the system's cache
   std::uint64_t file_bytes = 0;       // what files take, what is not wanted any more included; of stores that have some
   std::vector<tenant_info> tenants =
@@ -181,6 +183,8 @@ class block_writer {
 struct segment_view {
   buffer bytes;  // holding it keeps the memory
   std::optional<std::uint64_t> digest;
+  // Which block it is of, counted by the store: in one place of its memory no two had the same. 0: not counted.
+  std::uint64_t life = 0;
 };
 
 // One operation at a time; layers are read in order.

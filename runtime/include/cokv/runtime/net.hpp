@@ -107,6 +107,7 @@ class byte_stream {
     virtual bool carries_descriptors() const { return false; }
     virtual void attach(descriptor) {}
     virtual descriptor take_attached() { return {}; }
+    virtual descriptor detach() { return {}; }
   };
 
   byte_stream() = default;
@@ -139,6 +140,10 @@ class byte_stream {
   bool carries_descriptors() const { return impl_ && impl_->carries_descriptors(); }
   void attach(descriptor d) { impl_->attach(std::move(d)); }     // ignored where they aren't carried
   descriptor take_attached() { return impl_->take_attached(); }  // the oldest that came; none: null
+
+  // Closes the stream, but not the connection: the peer reads its end when the descriptor's last owner is gone, on
+  // whatever thread, or this process. Null, and no effect, where descriptors aren't carried.
+  descriptor detach() { return impl_->detach(); }
 
  private:
   struct initiate_read {

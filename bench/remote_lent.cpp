@@ -1,0 +1,184 @@
+// What does it save to read a cache's blocks where they lie? 512 blocks of a model, 8 tasks of 64 random blocks, from a
+// server in a process of its own: stream_get (layer by layer into the caller's memory) over TCP and from memory that the
+// server lends, the first map of all blocks (every byte is digested) and a later one (views of what is known to be right).
+// Beside it, alternating in one run, one memcpy an extent and one digest an extent.
+//
+//     bench_remote_lent [--models NAME...] [--memory 8GiB] [--repeat 5] [--json FILE]
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/asio/io_context.hpp>
+#include <cstdio>
+#include <fstream>
+#include <functional>
+
+#include "cache/front.hpp"
+#include "cokv/kvstream/digest.hpp"
+#include "cokv/kvstream/http_store.hpp"
+#include "cokv/kvstream/memory_store.hpp"
+#include "cokv/runtime/progress.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/size.hpp"
+#include "other_process.hpp"
+#include "remote_blocks.hpp"
+#include "throughput.hpp"
+
+namespace {
+
+using namespace cokv;
+using namespace cokv::bench;
+
+void must_be(bool ok, const char* what) {
+  if (!ok) throw std::runtime_error(what);
+}
+
+void serve(const model_shape& model, const std::string& path, const std::function<void(std::uint16_t)>& tell) {
+  asio::io_context context(1);
+  const auto ex = context.get_executor();
+  memory_store memory(ex, {.limit_bytes = model.bytes(), .readable = true});
+  const auto lending = std::make_shared<cache::lending>(memory.lent(), 4711, model.bytes(), path);
+  cache::front front(
+      ex, memory, {{"memory", &memory}},
+      {.listen = {"127.0.0.1", 0}, .socket = path, .service = {.max_body = 2 * model.bytes(), .lending = lending}});
+  tell(front.local_endpoint().port);
+  asio::co_spawn(context, front.run(), asio::detached);
+  run(context);
+}
+
+class remote {
+ public:
+  remote(const model_shape& model, const std::string& path)
+      : model_(model),
+        there_([&](auto tell) { serve(model, path, tell); }),
+        sent_(context_.get_executor(), "http://127.0.0.1:" + std::to_string(there_.port()), {.shared_memory = false}),
+        lent_(context_.get_executor(), "unix://" + path) {
+    count_process(there_.id());
+  }
+
+  void set(const block_pool& from, int round) {
+    wait_for([&]() -> awaitable<void> {
+      for (std::size_t first = 0; first < all_blocks; first += task_blocks) {
+        auto writer = co_await sent_.async_open_write(bench_space, model_.layout(), keys(round, first));
+        for (std::uint32_t layer = 0; layer < model_.layers; ++layer)
+          co_await writer->async_write(layer, from.layer_of(layer, first, task_blocks));
+        co_await writer->async_commit();
+      }
+    });
+  }
+  void remove(int round) {
+    wait_for([&]() -> awaitable<void> {
+      for (const auto& key : keys_of_round(round, 0, all_blocks))
+        (void)co_await sent_.async_remove(bench_space, key, as_result);
+    });
+  }
+  void get(const block_pool& into, int round, bool lent) {
+    wait_for([&]() -> awaitable<void> {
+      for (std::size_t first = 0; first < all_blocks; first += task_blocks) {
+        auto reader = co_await (lent ? lent_ : sent_).async_open_read(bench_space, model_.layout(), keys(round, first));
+        std::size_t good = 0;
+        for (std::uint32_t layer = 0; layer < model_.layers; ++layer)
+          good = co_await reader->async_read(layer, into.layer_of(layer, first, task_blocks));
+        must_be(good == task_blocks, "blocks are missing");
+      }
+    });
+  }
+  // Views of everything, which are let go task by task.
+  void map(int round) {
+    wait_for([&]() -> awaitable<void> {
+      for (std::size_t first = 0; first < all_blocks; first += task_blocks) {
+        auto reader = co_await lent_.async_open_read(bench_space, model_.layout(), keys(round, first));
+        for (std::uint32_t layer = 0; layer < model_.layers; ++layer)
+          must_be((co_await reader->async_view(layer)).size() == task_blocks, "blocks are missing");
+      }
+    });
+    must_be(lent_.info().sent_reads == 0, "it was not lent");
+  }
+
+ private:
+  static std::vector<block_key> keys(int round, std::size_t first) { return keys_of_round(round, first, task_blocks); }
+  template <class F>
+  void wait_for(F body) {
+    context_.restart();
+    std::exception_ptr failed;
+    asio::co_spawn(context_, body(), [&](std::exception_ptr e) {
+      failed = e;
+      context_.stop();
+    });
+    run(context_);
+    if (failed) std::rethrow_exception(failed);
+  }
+
+  model_shape model_;
+  other_process there_;
+  asio::io_context context_{1};
+  http_store sent_, lent_;
+};
+
+constexpr const char* ways[] = {"memcpy", "digest", "tcp_get", "lent_get", "first_map", "later_map"};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"What does it save to read a cache's blocks where they lie?"};
+  std::vector<std::string> names;
+  std::string memory = "8GiB", json_path;
+  int repeat = 5;
+  app.add_option("--models", names, "instead of all that find room");
+  app.add_option("--memory", memory, "for three copies of a model's blocks")->capture_default_str();
+  app.add_option("--repeat", repeat, "rounds that count")->check(CLI::Range(1, 1000))->capture_default_str();
+  app.add_option("--json", json_path, "also write the figures there");
+  CLI11_PARSE(app, argc, argv);
+
+  const auto path = "/tmp/cokv-bench-lent-" + std::to_string(::getpid());
+  std::printf("%zu blocks, %zu tasks of %zu; times in multiples of one memcpy an extent, medians of %d\n\n", all_blocks,
+              tasks, task_blocks, repeat);
+  std::printf(
+      "| model | extent | memcpy | digest alone | stream_get over TCP | stream_get, lent | first map | later map |\n");
+  std::printf("|---|---|---|---|---|---|---|---|\n");
+  std::string json;
+  for (const auto& model : chosen_models(names, parse_size(memory).value(), 3)) {
+    remote there(model, path);
+    const block_pool from(model, 1);
+    block_pool into(model, 2);
+    std::vector<std::vector<throughput>> samples(std::size(ways));
+    for (int round = 0; round <= repeat; ++round) {
+      there.set(from, round);
+      std::uint64_t digests = 0;
+      std::vector<throughput> one;
+      const auto take = [&](auto f) { one.push_back(timed(model.bytes(), f)); };
+      take([&] { from.copy_to(into, 0, all_blocks); });
+      take([&] {
+        for (std::uint32_t layer = 0; layer < model.layers; ++layer)
+          for (std::size_t i = 0; i < all_blocks; ++i) digests ^= digest_of(from.extent(layer, i).bytes());
+      });
+      for (const bool lent : {false, true}) {
+        into.clear();
+        take([&] { there.get(into, round, lent); });
+        must_be(from.same(into), "wrong bytes");
+      }
+      for (int maps = 0; maps < 2; ++maps) take([&] { there.map(round); });
+      there.remove(round);
+      if (round == 0 && digests != 1)  // warm
+        continue;
+      for (std::size_t w = 0; w < one.size(); ++w) samples[w].push_back(one[w]);
+    }
+    ::unlink(path.c_str());
+    const auto copy = median(samples[0]);
+    std::printf("| %s | %s | %.1f GB/s |", model.name.c_str(), format_size(model.extent()).c_str(), copy.gb_s);
+    char part[200];
+    std::snprintf(part, sizeof part, "%s{\"model\": \"%s\", \"extent\": %zu, \"memcpy_gb_s\": %.3f",
+                  json.empty() ? "\n  " : ",\n  ", model.name.c_str(), model.extent(), copy.gb_s);
+    json += part;
+    for (std::size_t w = 1; w < samples.size(); ++w) {
+      const auto multiple = copy.gb_s / median(samples[w]).gb_s;
+      std::printf(" %.3f |", multiple);
+      std::snprintf(part, sizeof part, ", \"%s\": %.4f", ways[w], multiple);
+      json += part;
+    }
+    json += "}";
+    std::printf("\n");
+    std::fflush(stdout);
+  }
+  if (!json_path.empty()) std::ofstream(json_path) << "[" << json << "\n]\n";
+  return 0;
+}

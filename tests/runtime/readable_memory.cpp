@@ -1,0 +1,95 @@
+#include "cokv/runtime/readable_memory.hpp"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/memory_handle.hpp"
+#include "cokv/runtime/net.hpp"
+#include "cokv/runtime/result.hpp"
+#include "support/co_test.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+
+namespace {
+
+std::shared_ptr<const int> memfd(unsigned seals, std::size_t bytes) {
+  const int fd = ::memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  CHECK(::ftruncate(fd, static_cast<off_t>(bytes)) == 0);
+  CHECK(::fcntl(fd, F_ADD_SEALS, seals) == 0);
+  return memory_handle::of_descriptor(fd, 0, bytes).file;
+}
+
+}  // namespace
+
+TEST_CASE("readable memory: what its maker writes others read, and cannot write") {
+  auto mine = readable_memory::make(100'000);
+  REQUIRE(mine.has_value());
+  CHECK(mine->memory.size() == 100'000);
+  CHECK(mine->memory.data()[77] == std::byte{0});
+  auto seen = readable_memory::map(mine->file);
+  REQUIRE(seen.has_value());
+  CHECK(seen->size() >= 100'000);
+  mine->memory.data()[99'999] = std::byte{42};
+  CHECK(seen->data()[99'999] == std::byte{42});
+  // Not by another mapping, nor by making this one another, nor through the file, nor by its size.
+  CHECK(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, *mine->file, 0) == MAP_FAILED);
+  CHECK(::mprotect(seen->data(), 4096, PROT_READ | PROT_WRITE) != 0);
+  CHECK(::pwrite(*mine->file, "x", 1, 0) < 0);
+  CHECK(::ftruncate(*mine->file, 0) != 0);
+  CHECK(::fcntl(*mine->file, F_ADD_SEALS, F_SEAL_WRITE) != 0);
+  mine->memory.data()[0] = std::byte{1};
+  CHECK(seen->data()[0] == std::byte{1});
+  // It lies there as long as anybody has it.
+  mine = make_error_code(errc::closed);
+  CHECK(seen->data()[99'999] == std::byte{42});
+}
+
+TEST_CASE("readable memory: what may shrink under its reader is not mapped") {
+  CHECK(readable_memory::map(nullptr).error() == errc::invalid_argument);
+  CHECK(readable_memory::map(memfd(0, 4096)).error() == errc::invalid_argument);
+  CHECK(readable_memory::map(memfd(F_SEAL_GROW, 4096)).error() == errc::invalid_argument);
+  CHECK(readable_memory::map(memfd(F_SEAL_GROW | F_SEAL_SHRINK, 0)).error() == errc::invalid_argument);
+  CHECK(readable_memory::map(memfd(F_SEAL_GROW | F_SEAL_SHRINK, 4096)).has_value());
+  const auto null = memory_handle::of_descriptor(::open("/dev/null", O_RDWR | O_CLOEXEC), 0, 0).file;
+  CHECK(readable_memory::map(null).error() == errc::invalid_argument);
+}
+
+TEST_CASE("local streams: a connection that is detached ends with its descriptor") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto& net = network::of(ex);
+    static int count = 0;
+    const auto at = endpoint::local("/tmp/cokv-detached-" + std::to_string(::getpid()) + "-" + std::to_string(++count));
+    auto listening = net.listen(at).value();
+    auto client = co_await net.async_connect(at, asio::use_awaitable);
+    auto server = co_await listening.async_accept(asio::use_awaitable);
+    co_await asio::async_write(server, asio::buffer("a", 1), asio::deferred);
+    char byte = 0;
+    co_await asio::async_read(client, asio::buffer(&byte, 1), asio::deferred);
+    auto held = client.detach();
+    REQUIRE(held);
+    CHECK(!client.is_open());
+    CHECK(!client.detach());
+    client = byte_stream();
+    co_await asio::async_write(server, asio::buffer("b", 1), asio::deferred);  // it is open, read or not
+    bool gone = false;
+    auto other = held;
+    asio::co_spawn(
+        ex,
+        [&]() -> awaitable<void> {
+          char end;
+          auto [ec, n] = co_await server.async_read_some(asio::buffer(&end, 1), asio::as_tuple(asio::deferred));
+          CHECK(ec);
+          gone = true;
+        },
+        asio::detached);
+    held.reset();
+    for (int i = 0; i < 20; ++i) co_await asio::post(ex, asio::deferred);
+    CHECK(!gone);
+    other.reset();
+    while (!gone) co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(1));
+  });
+}

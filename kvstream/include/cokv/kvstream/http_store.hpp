@@ -50,7 +50,8 @@ struct http_store_options {
 
 class http_store final : public store {
  public:
-  // Connects when first used. Throws config_error when the URL is not http(s)://HOST[:PORT], ca_file can't be used or the key can't be sent.
+  // Connects when first used. Throws config_error when the URL is not http(s)://HOST[:PORT] or
+  // unix:///PATH (a server's --socket), ca_file can't be used or the key can't be sent.
   http_store(asio::any_io_executor ex, std::string_view url, http_store_options options = {});
   // Closes the connections: operations under way complete with an error, writers and readers fail.
   ~http_store() override;

@@ -103,6 +103,7 @@ awaitable<void> write_all(remote& r) {
 awaitable<void> read_all(remote& r) {
   auto reader = co_await r.store.async_open_read(r.ns, r.layout, r.keys);
   std::size_t good = r.keys.size();
+  for (std::uint32_t layer = 0; layer < r.layout.layers(); ++layer) reader->expect(layer, r.memory[layer]);
   for (std::uint32_t layer = 0; layer < r.layout.layers(); ++layer)
     good = co_await reader->async_read(layer, r.memory[layer]);
   if (good != r.keys.size()) throw std::runtime_error("blocks are missing");

@@ -70,6 +70,8 @@ class remote {
       for (std::size_t first = 0; first < all_blocks; first += at_once) {
         auto reader =
             co_await store_.async_open_read(bench_space, model_.layout(), keys_of_round(round, first, at_once));
+        for (std::uint32_t layer = 0; layer < model_.layers; ++layer)
+          reader->expect(layer, into.layer_of(layer, first, at_once));
         std::size_t good = 0;
         for (std::uint32_t layer = 0; layer < model_.layers; ++layer)
           good = co_await reader->async_read(layer, into.layer_of(layer, first, at_once));

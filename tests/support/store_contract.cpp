@@ -118,6 +118,18 @@ awaitable<void> a_reader_may_stop_early_or_skip(cokv::store& s) {
   CHECK(back_ec == errc::invalid_argument);  // layers in order
   CHECK(none == 0);
   reader.reset();
+  auto ahead = co_await s.async_open_read(ns_a, layout, contract_keys(0, 2), asio::deferred);
+  std::vector<std::vector<buffer>> layers;
+  for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
+    layers.push_back({buffer::host(layout.segments[layer]), buffer::host(layout.segments[layer])});
+    ahead->expect(layer, layers.back());
+  }
+  CHECK(co_await ahead->async_read(2, layers[2], asio::deferred) == 2);
+  CHECK(layers[2][1].data()[5] == contract_byte(1, 2, 5));
+  auto [early_ec, nothing] = co_await ahead->async_read(1, layers[1], as_tuple());
+  CHECK(early_ec == errc::invalid_argument);
+  CHECK(co_await ahead->async_read(3, layers[3], asio::deferred) == 2);
+  CHECK(layers[3][0].data()[19999] == contract_byte(0, 3, 19999));
   CHECK(co_await read_blocks(s, ns_a, 0, 2) == 2);
 }
 
@@ -407,13 +419,20 @@ awaitable<std::size_t> read_blocks(cokv::store& s, namespace_id ns, std::uint32_
   auto layout = contract_layout();
   auto [ec, reader] = co_await s.async_open_read(ns, layout, contract_keys(first, count), as_tuple());
   if (ec) co_return 0;
+  std::vector<std::vector<buffer>> layers(layout.layers());
+  for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
+    for (std::uint32_t i = 0; i < count; ++i) {
+      layers[layer].push_back(buffer::host(layout.segments[layer]));
+      std::memset(layers[layer].back().data(), 0xee, layout.segments[layer]);
+    }
+    // None, some or all of them are told of beforehand; what is no use as a hint does no harm.
+    if (layer < (first + count) % (layout.layers() + 1)) reader->expect(layer, layers[layer]);
+    if (layer == 1) reader->expect(0, layers[0]);
+    if (layer == 2) reader->expect(layer, {});
+  }
   std::size_t good = count;
   for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
-    std::vector<buffer> into;
-    for (std::uint32_t i = 0; i < count; ++i) {
-      into.push_back(buffer::host(layout.segments[layer]));
-      std::memset(into.back().data(), 0xee, into.back().size());
-    }
+    const auto& into = layers[layer];
     auto [read_ec, n] = co_await reader->async_read(layer, into, as_tuple());
     if (read_ec) co_return 0;
     CHECK(n <= good);

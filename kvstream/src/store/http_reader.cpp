@@ -1,6 +1,10 @@
+#include <algorithm>
+#include <deque>
+
 #include "cokv/kvstream/stream_receiver.hpp"
 #include "cokv/runtime/detail/run_as_operation.hpp"
 #include "store/http_remote.hpp"
+#include "store/stored_id.hpp"
 
 namespace cokv::detail {
 namespace {
@@ -21,11 +25,17 @@ class http_reader final : public block_reader {
     stream_receiver in;
     http_lease lease;
     bool keep_alive = false;
-    std::uint64_t left = 0;  // bytes of the answer that are to come
-    std::size_t found = 0;   // blocks of which segments were to come
-    std::uint32_t next = 0;
+    std::uint64_t left = 0;                                   // bytes of the answer that are to come
+    std::size_t found = 0;                                    // blocks of which segments were to come
+    std::uint32_t next = 0;                                   // layer that may be asked for
+    std::uint32_t received = 0;                               // layers
+    std::deque<std::vector<const std::byte*>> expected = {};  // where those from `next` on go
     bool busy = false;
     bool failed = false;
+
+    bool fits(const std::vector<buffer>& into, std::uint32_t layer) const {
+      return fit(into, into.size() == found ? found : about.keys.size(), about.layout.segments[layer]);
+    }
 
     void fail() {
       failed = true;
@@ -37,6 +47,16 @@ class http_reader final : public block_reader {
   http_reader(asio::any_io_executor ex, std::shared_ptr<body> b) : block_reader(std::move(ex)), body_(std::move(b)) {}
   ~http_reader() override { body_->lease.close(); }
   std::size_t found() const noexcept override { return body_->found; }
+
+  void expect(std::uint32_t layer, std::vector<buffer> into) override {
+    auto& b = *body_;
+    if (!b.lease || b.busy || b.failed || layer != b.in.expected() || layer >= b.about.layout.layers() ||
+        !b.fits(into, layer))
+      return;
+    auto& places = b.expected.emplace_back();
+    for (const auto& segment : into) places.push_back(segment.data());
+    b.in.expect(std::move(into));
+  }
 
   static awaitable<result<std::unique_ptr<block_reader>>> open(std::shared_ptr<http_remote> owner, stream_begin about) {
     co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
@@ -55,10 +75,7 @@ class http_reader final : public block_reader {
     b->keep_alive = exchange->head.keep_alive;
     b->left = *exchange->head.content_length;
     b->lease = std::move(exchange->lease);
-    if (auto ec = co_await open_stream(*b)) {
-      if (ec == errc::digest_mismatch) ++b->owner->counters.digest_failures;
-      co_return ec;
-    }
+    if (auto ec = co_await open_stream(*b)) co_return ec;
     b->found = b->in.coming();
     b->owner->counters.hits += b->found;
     b->owner->counters.misses += b->about.keys.size() - b->found;
@@ -67,35 +84,37 @@ class http_reader final : public block_reader {
 
  protected:
   void do_read(std::uint32_t layer, std::vector<buffer> into, count_handler handler) override {
-    run_as_operation(get_executor(), read(body_, layer, std::move(into)), std::move(handler));
+    auto& b = *body_;
+    if (auto ec = misuse(b, layer, into)) return detail::finish(std::move(handler), get_executor(), ec, 0);
+    // What a read before has brought along needs no more than looking at.
+    const auto there = advance(b, layer, into);
+    b.busy = there && *there == stream_event::more;
+    if (b.busy) return run_as_operation(get_executor(), read(body_, layer, std::move(into)), std::move(handler));
+    if (!there) b.fail();
+    detail::finish(std::move(handler), get_executor(), there ? error_code() : there.error(),
+                   there ? give(b, layer) : 0);
   }
 
  private:
-  // The next event that is none of a segment's, reading as long as there is none.
-  static awaitable<result<stream_event>> next(body& b) {
+  // The next event that is none of a segment's, of what was read; `more`: that is all of it.
+  static result<stream_event> parse(body& b) {
     for (;;) {
       const auto event = b.in.next();
-      switch (event) {
-        case stream_event::more: {
-          if (b.left == 0) co_return errc::protocol;
-          auto n = co_await b.lease->read_some(b.in.room());
-          if (!n) co_return n.error();
-          if (*n > b.left) co_return errc::protocol;
-          b.left -= *n;
-          b.in.filled(*n);
-          break;
-        }
-        case stream_event::arrived:
-          break;
-        case stream_event::damaged:
-          ++b.owner->counters.digest_failures;
-          break;
-        case stream_event::failed:
-          co_return b.in.error();
-        default:
-          co_return event;
-      }
+      if (event == stream_event::failed && b.in.error() == errc::digest_mismatch) ++b.owner->counters.digest_failures;
+      if (event == stream_event::failed) return b.in.error();
+      if (event == stream_event::damaged) ++b.owner->counters.digest_failures;
+      if (event == stream_event::more && b.left == 0) return errc::protocol;
+      if (event != stream_event::arrived && event != stream_event::damaged) return event;
     }
+  }
+
+  static awaitable<error_code> read_more(body& b) {
+    auto n = co_await b.lease->read_some(b.in.room());
+    if (!n) co_return n.error();
+    if (*n > b.left) co_return errc::protocol;
+    b.left -= *n;
+    b.in.filled(*n);
+    co_return error_code();
   }
 
   // The answer begins with the question, and says next from where on it has nothing. Whether it does, its length tells;
@@ -103,11 +122,15 @@ class http_reader final : public block_reader {
   static awaitable<error_code> open_stream(body& b) {
     const auto& layout = b.about.layout;
     for (;;) {
-      const auto event = co_await next(b);
+      const auto event = parse(b);
       if (!event) co_return event.error();
       if (*event == stream_event::ended) {
-        finish(b);
+        let_go(b);
         co_return error_code();
+      }
+      if (*event == stream_event::more) {
+        if (auto ec = co_await read_more(b)) co_return ec;
+        continue;
       }
       if (*event != stream_event::begun && *event != stream_event::missing) co_return errc::protocol;
       const auto of_block = frame_header_bytes + frame_trailer_bytes;
@@ -116,50 +139,63 @@ class http_reader final : public block_reader {
     }
   }
 
-  static void finish(body& b) { b.left == 0 && b.keep_alive ? b.lease.keep() : b.lease.drop(); }
+  static void let_go(body& b) { b.left == 0 && b.keep_alive ? b.lease.keep() : b.lease.drop(); }
+
+  // What is wrong with asking for the layer now.
+  static error_code misuse(const body& b, std::uint32_t layer, const std::vector<buffer>& into) {
+    if (b.failed) return errc::closed;
+    if (layer >= b.about.layout.layers()) return errc::out_of_range;
+    if (b.busy || layer < b.next || !b.fits(into, layer)) return errc::invalid_argument;
+    if (layer - b.next >= b.expected.size()) return {};
+    const auto& places = b.expected[layer - b.next];
+    const bool same = std::equal(into.begin(), into.end(), places.begin(), places.end(),
+                                 [](const buffer& one, const std::byte* other) { return one.data() == other; });
+    return same ? error_code() : errc::invalid_argument;
+  }
+
+  // The layer has been received.
+  static std::size_t give(body& b, std::uint32_t layer) {
+    for (; b.next <= layer; ++b.next)
+      if (!b.expected.empty()) b.expected.pop_front();
+    const std::size_t good = b.in.good();
+    b.owner->counters.read_segments += good;
+    b.owner->counters.read_bytes += good * b.about.layout.segments[layer];
+    return good;
+  }
 
   static awaitable<result<std::size_t>> read(std::shared_ptr<body> b, std::uint32_t layer, std::vector<buffer> into) {
     co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
-    if (b->failed) co_return errc::closed;
-    if (layer >= b->about.layout.layers()) co_return errc::out_of_range;
-    const auto bytes = b->about.layout.segments[layer];
-    if (b->busy || layer < b->next || !fit(into, into.size() == b->found ? b->found : b->about.keys.size(), bytes))
-      co_return errc::invalid_argument;
     operation_guard guard(*b);
-    while (b->lease && b->next <= layer) {
-      auto ec = co_await receive(*b, b->next == layer ? into : aside(*b));
-      if (!ec) continue;
-      if (ec == errc::digest_mismatch) ++b->owner->counters.digest_failures;
-      co_return ec;
+    for (;;) {
+      if (auto ec = co_await read_more(*b)) co_return ec;
+      const auto there = advance(*b, layer, into);
+      if (!there) co_return there.error();
+      if (*there == stream_event::more) continue;
+      guard.done();
+      co_return give(*b, layer);
     }
-    b->next = layer + 1;
-    const std::size_t good = b->in.good();
-    b->owner->counters.read_segments += good;
-    b->owner->counters.read_bytes += good * bytes;
-    guard.done();
-    co_return good;
+  }
+
+  // As far as the layer (`layer`: it is there), with what was read (`more`: that is not enough).
+  static result<stream_event> advance(body& b, std::uint32_t layer, std::vector<buffer>& into) {
+    const auto last = b.about.layout.layers() - 1;
+    while (b.lease && b.received <= layer) {
+      if (b.in.expected() == b.received) b.in.expect(b.received == layer ? std::move(into) : aside(b));
+      const auto event = parse(b);
+      if (!event || *event == stream_event::more) return event;
+      if (*event == stream_event::missing) continue;
+      if (*event == stream_event::ended) let_go(b);
+      if (*event != stream_event::ended && *event != stream_event::layer) return errc::protocol;
+      if (*event == stream_event::ended || b.received != last) ++b.received;  // after the last one, the end
+    }
+    return stream_event::layer;
   }
 
   // A layer that nobody asked for passes before the one that was.
   static std::vector<buffer> aside(const body& b) {
     std::vector<buffer> out(b.in.coming());
-    for (auto& segment : out) segment = buffer::host(b.about.layout.segments[b.next], 64);
+    for (auto& segment : out) segment = buffer::host(b.about.layout.segments[b.received], 64);
     return out;
-  }
-
-  static awaitable<error_code> receive(body& b, std::vector<buffer> into) {
-    b.in.expect(std::move(into));
-    const bool last = b.next + 1 == b.about.layout.layers();
-    for (;;) {
-      const auto event = co_await next(b);
-      if (!event) co_return event.error();
-      if (*event == stream_event::missing) continue;
-      if (*event == stream_event::ended) finish(b);
-      if (*event != stream_event::ended && *event != stream_event::layer) co_return errc::protocol;
-      if (*event == stream_event::layer && last) continue;  // and now the end
-      ++b.next;
-      co_return error_code();
-    }
   }
 
   std::shared_ptr<body> body_;

@@ -54,6 +54,9 @@ std::shared_ptr<load_state> tiered_cache_state::load(std::vector<named_block> pl
 
 namespace {
 
+constexpr std::size_t segments_ahead =
+    64;  // of which a reader knows where they go: about as many as one system call reads
+
 // A load knows its group as long as that is there: it goes with the scope's body, which has this.
 class known_group {
  public:
@@ -180,8 +183,14 @@ awaitable<void> tiered_cache_state::read_part(std::shared_ptr<tiered_cache_state
     }
   } always{*self, *l, part};
 
+  const auto segments = [&](std::uint32_t layer) {
+    std::vector<buffer> out;
+    for (const auto& p : places) out.push_back(self->device->segment(layer, p.block));
+    return out;
+  };
   auto reader = std::exchange(l->runs[part].run.reader, nullptr);
   bool waited = reader != nullptr;  // since the lookup, unread
+  std::uint32_t ahead = 0;          // layers of which the reader knows where they go
   for (std::uint32_t layer = 0; layer < l->layers;) {
     if (!reader) {
       std::vector<block_key> keys;
@@ -191,10 +200,12 @@ awaitable<void> tiered_cache_state::read_part(std::shared_ptr<tiered_cache_state
       self->settle(t, opened ? error_code() : opened.error());
       if (!opened) co_return;
       reader = std::move(*opened);
+      ahead = 0;
     }
     if (!self->device) co_return;
-    std::vector<buffer> into;
-    for (const auto& p : places) into.push_back(self->device->segment(layer, p.block));
+    auto into = segments(layer);
+    for (; ahead < l->layers && (ahead <= layer || (ahead - layer) * places.size() < segments_ahead); ++ahead)
+      reader->expect(ahead, ahead == layer ? into : segments(ahead));
     auto span = trace::of(self->ex).scope("KV from " + t.tier.name, "load " + std::to_string(layer));
     span.arg("layer", std::int64_t{layer});
     span.arg("bytes", static_cast<std::int64_t>(into.size() * self->layout.segments[layer]));

@@ -47,6 +47,33 @@ TEST_CASE("http store: a match that refreshes keeps what it found from being giv
       {.seeds = 5});
 }
 
+TEST_CASE("http store: a layer is read to where it was expected, or not at all") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        cache_server server(ex);
+        http_store s(ex, server.url());
+        CHECK(!co_await write_blocks(s, cache_ns, 0, 2));
+        const auto layout = contract_layout();
+        const auto some = [&](std::uint32_t layer) {
+          return std::vector{buffer::host(layout.segments[layer]), buffer::host(layout.segments[layer])};
+        };
+        auto reader = co_await s.async_open_read(cache_ns, layout, contract_keys(0, 2));
+        auto first = some(0), second = some(1);
+        reader->expect(0, first);
+        reader->expect(1, second);
+        CHECK((co_await reader->async_read(1, some(1), as_result)).error() == errc::invalid_argument);
+        CHECK((co_await reader->async_read(1, {second[1], second[0]}, as_result)).error() == errc::invalid_argument);
+        CHECK(co_await reader->async_read(0, first) == 2);
+        CHECK((co_await reader->async_read(1, some(1), as_result)).error() == errc::invalid_argument);
+        CHECK(co_await reader->async_read(1, second) == 2);
+        CHECK(co_await reader->async_read(2, some(2)) == 2);
+        for (auto* layer : {&first, &second})
+          for (std::uint32_t i = 0; i < 2; ++i)
+            CHECK((*layer)[i].data()[999] == contract_byte(i, layer == &second ? 1 : 0, 999));
+      },
+      {.seeds = 5});
+}
+
 TEST_CASE("http store: a URL that is none is a config error that names it") {
   asio::io_context ctx(1);
   for (const char* url : {"127.0.0.1:80", "ftp://x", "https://x/y", "http://x/y", ""}) {

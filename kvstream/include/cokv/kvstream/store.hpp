@@ -206,6 +206,11 @@ class block_reader {
   // Whether async_view shows every layer from memory that is there anyway: to ask for layers ahead of need costs nothing.
   virtual bool views_at_once() const noexcept { return false; }
 
+  // Where a layer will be read to, before its turn: a store that receives fills these buffers as bytes come, so that one
+  // read goes over many layers. A hint; layers are named in order. The same buffers are given to async_read, and what
+  // lies in them counts for nothing until it has said so. They are let go of with the reader, at the latest.
+  virtual void expect(std::uint32_t, std::vector<buffer>) {}
+
   // One buffer for each key, or for each that was found, each of the layer's segment size. Gives how many leading
   // blocks arrived and verified, in this layer and all before it; it never grows. What lies in buffers from there on is
   // undefined.

@@ -35,6 +35,11 @@ class cluster_reader final : public block_reader {
   cluster_reader(asio::any_io_executor ex, std::shared_ptr<body> b)
       : block_reader(std::move(ex)), body_(std::move(b)) {}
   std::size_t found() const noexcept override { return body_->found; }
+  void expect(std::uint32_t layer, std::vector<buffer> into) override {
+    if (check_buffers(body_->layout, body_->keys.size(), body_->found, layer, into)) return;
+    for (auto& p : body_->parts)
+      if (p.reader) p.reader->expect(layer, p.share.pick(into, p.opened));
+  }
 
   static awaitable<result<std::unique_ptr<block_reader>>> open(std::shared_ptr<body> b) {
     co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());

@@ -1,6 +1,6 @@
 #include "cache/lending.hpp"
 
-#include <iterator>
+#include <array>
 
 #include "cache/service.hpp"
 #include "cokv/kvstream/block_places.hpp"
@@ -34,19 +34,16 @@ std::optional<std::uint64_t> lending::offset_of(const buffer& part) const noexce
 std::unique_ptr<lending::lease> lending::lend(std::uint64_t bytes, std::uint64_t blocks,
                                               std::unique_ptr<block_reader> reader, std::vector<buffer> views,
                                               std::shared_ptr<const bool> left) {
-  if (bytes > room_ || bytes_ > room_ - bytes) return nullptr;
+  if (now_ >= most_ || bytes > room_ || bytes_ > room_ - bytes) return nullptr;
   return std::make_unique<lease>(shared_from_this(), bytes, blocks, std::move(reader), std::move(views),
                                  std::move(left));
 }
 
 lending::lease::lease(std::shared_ptr<lending> of, std::uint64_t bytes, std::uint64_t blocks,
                       std::unique_ptr<block_reader> reader, std::vector<buffer> views, std::shared_ptr<const bool> left)
-    : of_(std::move(of)),
-      bytes_(bytes),
-      blocks_(blocks),
-      reader_(std::move(reader)),
-      views_(std::move(views)),
-      left_(std::move(left)) {
+    : of_(std::move(of)), bytes_(bytes), blocks_(blocks), reader_(std::move(reader)), left_(std::move(left)) {
+  views_.push_back(std::move(views));
+  ++of_->now_;
   of_->bytes_ += bytes_;
   of_->blocks_ += blocks_;
   ++of_->leases_;
@@ -54,8 +51,9 @@ lending::lease::lease(std::shared_ptr<lending> of, std::uint64_t bytes, std::uin
 
 // A client that was not seen to go may read for as long as it likes: its blocks stay where they are for good.
 lending::lease::~lease() {
-  if (!*left_) {
-    std::move(views_.begin(), views_.end(), std::back_inserter(of_->kept_));
+  --of_->now_;  // its connection has ended either way
+  if (promised_ && !*left_) {
+    of_->kept_.splice(of_->kept_.end(), views_);
     return;
   }
   of_->bytes_ -= bytes_;
@@ -127,7 +125,9 @@ awaitable<void> service::lend(exchange& x, stream_begin about) {
   const auto bytes = where.encode();
   x.start(status::ok, "application/vnd.cokv.places", bytes.size());
   const std::array all{asio::const_buffer(bytes.data(), bytes.size())};
-  if (co_await x.write(all) || co_await x.finish() || found == 0) co_return;
+  lease->promise();
+  if (co_await x.write(all)) co_return lease->withdraw();  // they end with their digest
+  if (co_await x.finish() || found == 0) co_return;
   co_await x.until_left();
 }
 

@@ -1,14 +1,17 @@
 // The cache's memory as its clients on the same machine see it: mapped to read only, and told of by places instead of
-// bytes. What a place was told of stays where it is until its client has gone; nothing else ends a lease, so that a
-// client which still reads, however late, reads what it was promised.
+// bytes. What a client was told the place of stays where it is until that client has gone; nothing else ends a lease, so
+// that a client which still reads, however late, reads what it was promised.
 //
-//     auto lending = std::make_shared<cache::lending>(store.memory(), random_number, bytes_that_may_be_lent, "/run/cokv");
+//     auto lending = std::make_shared<cache::lending>(store.lent(), random_number, bytes_that_may_be_lent, "/run/cokv");
 //     auto lease = lending->lend(bytes, blocks, std::move(reader), std::move(views), x.left());   // null: no room
+//     lease->promise();
+//     if (co_await x.write(places)) lease->withdraw();   // not all of them went out, so they are no use to anybody
 //
 // Used on the stores' context; the counters are read on any thread.
 #pragma once
 
 #include <atomic>
+#include <list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +19,7 @@
 
 #include "cokv/kvstream/store.hpp"
 #include "cokv/runtime/readable_memory.hpp"
+#include "http/limits.hpp"
 
 namespace cokv::cache {
 
@@ -23,9 +27,11 @@ class lending : public std::enable_shared_from_this<lending> {
  public:
   class lease;
 
-  // `id`: a random number of this memory, not 0. `path`: of the socket where it is lent.
-  lending(readable_memory of, std::uint64_t id, std::uint64_t room, std::string path)
-      : of_(std::move(of)), id_(id), room_(room), path_(std::move(path)) {}
+  // `id`: a random number of this memory, not 0. `room`: bytes that may be lent. `path`: of the socket where it is lent.
+  // `most`: leases at a time; each is a connection and a descriptor.
+  lending(readable_memory of, std::uint64_t id, std::uint64_t room, std::string path,
+          std::uint64_t most = http::limits().connections / 2)
+      : of_(std::move(of)), id_(id), room_(room), most_(most), path_(std::move(path)) {}
 
   const readable_memory& memory() const noexcept { return of_; }
   std::uint64_t id() const noexcept { return id_; }
@@ -46,10 +52,11 @@ class lending : public std::enable_shared_from_this<lending> {
 
  private:
   const readable_memory of_;
-  const std::uint64_t id_, room_;
+  const std::uint64_t id_, room_, most_;
   const std::string path_;
   std::atomic<std::uint64_t> blocks_ = 0, bytes_ = 0, leases_ = 0;
-  std::vector<buffer> kept_;  // what was lent to clients that were not seen to go: never used again
+  std::uint64_t now_ = 0;                // leases
+  std::list<std::vector<buffer>> kept_;  // what was lent to clients that were not seen to go: never used again
 };
 
 class lending::lease {
@@ -59,12 +66,18 @@ class lending::lease {
   ~lease();
   lease(const lease&) = delete;
 
+  // From here on the client may know the places: if it is not seen to go, they are kept for good.
+  void promise() noexcept { promised_ = true; }
+  // It does not know them after all, and never will.
+  void withdraw() noexcept { promised_ = false; }
+
  private:
   std::shared_ptr<lending> of_;
   std::uint64_t bytes_, blocks_;
   std::unique_ptr<block_reader> reader_;  // keeps them from being given up
-  std::vector<buffer> views_;
+  std::list<std::vector<buffer>> views_;  // one list
   std::shared_ptr<const bool> left_;
+  bool promised_ = false;
 };
 
 }  // namespace cokv::cache

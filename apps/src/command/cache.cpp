@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <filesystem>
 #include <random>
@@ -103,13 +104,14 @@ void add_cache(CLI::App& app, action& chosen) {
       ->add_option(
           "--socket", options->socket,
           "A Unix socket beside --listen, of this user's processes: there they may read the blocks in --memory "
-          "where they lie, which clients of this machine do by themselves")
+          "where they lie, which clients of this machine do by themselves. It has a part of --room, as a shard has")
       ->type_name("PATH");
   add_size(*command, "--memory", options->memory, "KV blocks kept in memory");
   auto* directory = command->add_option("--dir", options->directory, "Folder in which KV blocks outlive the process")
                         ->type_name("DIR");
   add_size(*command, "--disk", options->disk, "KV blocks kept in --dir")->needs(directory);
-  add_size(*command, "--room", options->room, "Memory for transfers under way, beside --memory");
+  add_size(*command, "--room", options->room,
+           "Memory for transfers under way, beside --memory; shards have equal parts of it");
   command
       ->add_option("--shards", options->shards,
                    "Threads that receive, digest and send, beside the one that decides; 1: that one alone")
@@ -128,6 +130,10 @@ void add_cache(CLI::App& app, action& chosen) {
     for (const auto& [flag, bytes] : sizes)  // a block of any model but a toy is larger
       if (bytes < (1 << 20)) throw CLI::ValidationError(flag, format_size(bytes) + ": takes at least 1MiB");
     if (!options->socket.empty()) options->socket = std::filesystem::absolute(options->socket).string();
+    // It is named in a field of HTTP answers.
+    if (std::ranges::any_of(options->socket, [](unsigned char c) { return c < 0x20 || c == 0x7f; }) ||
+        options->socket.ends_with(' '))
+      throw CLI::ValidationError("--socket", "a path without control characters, and no blank at its end");
     check_memory("--memory", options->memory);
     check_memory("--room", options->room);
     chosen = [options](streams io) { return cache_command(*options, io); };

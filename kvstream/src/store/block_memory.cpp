@@ -5,6 +5,13 @@
 
 // What is free is nobody's, and AddressSanitizer is told so.
 #if defined(__SANITIZE_ADDRESS__)
+#define COKV_ADDRESS_SANITIZER
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define COKV_ADDRESS_SANITIZER
+#endif
+#endif
+#ifdef COKV_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #else
 #define ASAN_POISON_MEMORY_REGION(at, bytes) void(0)

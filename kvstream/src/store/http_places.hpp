@@ -4,6 +4,7 @@
 // the last view.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>

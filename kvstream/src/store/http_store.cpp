@@ -1,6 +1,7 @@
 #include "cokv/kvstream/http_store.hpp"
 
 #include <atomic>
+#include <boost/asio/ip/address.hpp>
 #include <boost/json/parse.hpp>
 #include <boost/json/value.hpp>
 
@@ -36,7 +37,10 @@ std::uint64_t next_generation() {
 // A server names a socket on its own machine, to which we would send the API key: one that is reached over a network is
 // not believed.
 bool on_this_machine(const detail::http_url& at) {
-  return at.host == "localhost" || at.host == "::1" || at.host.starts_with("127.") || at.is_local();
+  if (at.host == "localhost" || at.is_local()) return true;
+  error_code ec;
+  const auto address = asio::ip::make_address(at.host, ec);  // a name may look like one
+  return !ec && address.is_loopback();
 }
 
 }  // namespace

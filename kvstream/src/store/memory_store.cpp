@@ -17,7 +17,7 @@ namespace {
 
 struct block {
   block(const buffer& memory, detail::tenant_order::account_ptr who, std::shared_ptr<const block_layout> l)
-      : layout(std::move(l)), digests(layout->layers()), taken(std::move(who), layout->bytes()) {
+      : layout(std::move(l)), taken(std::move(who), layout->bytes()), digests(layout->layers()) {
     std::uint64_t at = 0;
     for (auto s : layout->segments) {
       segments.push_back(memory.slice(at, s));
@@ -26,10 +26,11 @@ struct block {
   }
 
   std::shared_ptr<const block_layout> layout;
+  // For as long as the memory is there, and so before it here: a removed block that is still being read counts until it
+  // is not.
+  detail::tenant_order::charge taken;
   std::vector<buffer> segments;
   std::vector<std::uint64_t> digests;
-  // For as long as the memory is there: a removed block that is still being read counts until it is not.
-  detail::tenant_order::charge taken;
   std::uint64_t life = 0;  // which one it is of all that this store had
   bool viewed = false;     // shown to somebody unread, who may have found damage
 };

@@ -26,6 +26,8 @@ struct lender_options {
   std::size_t shards = 1;
   http::api_keys keys = {};
   std::uint64_t id = 4711;
+  std::uint64_t most = 512;  // leases
+  http::limits web_limit = {};
 };
 
 // A server with a socket. What the requests need lives as long as the last of them.
@@ -34,12 +36,12 @@ class lender {
   struct parts {
     parts(asio::any_io_executor ex, lender_options o, const std::string& path)
         : memory(ex, {.limit_bytes = o.limit, .readable = true}),
-          lending(std::make_shared<cache::lending>(memory.lent(), o.id, o.room, path)),
+          lending(std::make_shared<cache::lending>(memory.lent(), o.id, o.room, path, o.most)),
           front(ex, memory, {{"memory", &memory}},
                 {.listen = {"127.0.0.1", 0},
                  .socket = path,
                  .shards = o.shards,
-                 .web = {.keys = std::move(o.keys)},
+                 .web = {.limit = o.web_limit, .keys = std::move(o.keys)},
                  .service = {.lending = lending}}) {}
     memory_store memory;
     std::shared_ptr<cache::lending> lending;
@@ -403,6 +405,50 @@ TEST_CASE("cache lending: hostile clients") {
         silent.clear();
         co_await until(ex, [&] { return server.lending().blocks() == 0; });
         CHECK(co_await read_blocks(s, cache_ns, 0, 3) == 3);
+      },
+      {.seeds = 5});
+}
+
+TEST_CASE("cache lending: an answer that its client does not take lends nothing") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        lender server(ex, {.limit = 4 << 20, .room = 4 << 20, .web_limit = {.stall = 100ms}});
+        // More places than a socket holds that nobody reads from.
+        const block_layout layout{std::vector<std::uint64_t>(128, 16)};
+        const auto keys = contract_keys(0, 500);
+        http_store s(ex, server.local_url());
+        {
+          auto writer = co_await s.async_open_write(cache_ns, layout, keys);
+          for (std::uint32_t layer = 0; layer < layout.layers(); ++layer)
+            co_await writer->async_write(layer, std::vector<buffer>(keys.size(), buffer::host(16)));
+          co_await writer->async_commit();
+        }
+        const auto begin = stream_writer({.ns = cache_ns, .generation = 1, .layout = layout, .keys = keys}).begin();
+        auto silent = co_await raw_client::connect(server.socket());
+        co_await silent.send(post(read_path(), {reinterpret_cast<const char*>(begin.data()), begin.size()}));
+        co_await until(ex, [&] { return server.lending().leases() == 1; });
+        co_await until(ex, [&] { return server.lending().bytes() == 0; });
+        CHECK(server.lending().blocks() == 0);
+        CHECK(silent.stream.is_open());
+      },
+      {.seeds = 5});
+}
+
+TEST_CASE("cache lending: beyond so many leases blocks are sent") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        lender server(ex, {.most = 2});
+        http_store s(ex, server.local_url());
+        CHECK(!co_await write_blocks(s, cache_ns, 0, 1));
+        auto first = co_await views_of(s, 0, 1), second = co_await views_of(s, 0, 1);
+        CHECK(s.info().lent_reads == 2);
+        CHECK(co_await read_blocks(s, cache_ns, 0, 1) == 1);
+        CHECK(s.info().sent_reads == 1);
+        first.clear();
+        co_await until(ex, [&] { return server.lending().blocks() == 1; });
+        CHECK(co_await read_blocks(s, cache_ns, 0, 1) == 1);
+        CHECK(s.info().lent_reads == 3);
+        CHECK(s.info().sent_reads == 1);
       },
       {.seeds = 5});
 }

@@ -6,6 +6,12 @@
 #include <thread>
 #include <vector>
 
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#include <sanitizer/asan_interface.h>
+#endif
+#endif
+
 using namespace cokv;
 using detail::block_memory;
 
@@ -29,6 +35,27 @@ TEST_CASE("block memory: all blocks lie in the one piece, and what one leaves is
   CHECK(memory->take(~0ull).empty());
   CHECK(memory->take(0).data() != nullptr);  // a handle to nothing
 }
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+TEST_CASE("block memory: AddressSanitizer sees who touches what a block has left") {
+  const auto whole = buffer::reserve(4096);
+  auto memory = std::make_shared<block_memory>(whole);
+  auto a = memory->take(1000), b = memory->take(1003);
+  auto* const at = a.data();
+  a = {};
+  CHECK(__asan_address_is_poisoned(at));
+  CHECK(__asan_address_is_poisoned(at + 999));
+  CHECK(!__asan_address_is_poisoned(at + 1000));
+  auto c = memory->take(500);
+  CHECK(!__asan_address_is_poisoned(at + 499));
+  CHECK(__asan_address_is_poisoned(at + 504));
+  b = c = {};
+  memory.reset();
+  CHECK(!__asan_address_is_poisoned(at));
+}
+#endif
+#endif
 
 TEST_CASE("block memory: it outlives who made it, and is given back on any thread") {
   constexpr std::uint64_t bytes = 1 << 18;

@@ -15,9 +15,10 @@ namespace cokv {
 
 struct memory_store_options {
   // Of segments: those being written and those that a reader or a view still has included. They lie in one piece of
-  // address space of this size, whose pages the store keeps once they were used; a block is in one piece in it, so that
-  // among blocks of very different sizes some are given up before the limit is reached. What is kept about a block comes
-  // on top, about half a KiB and 16 bytes a layer.
+  // address space of this size, whose pages the store keeps once they were used. A block is in one piece in it: among
+  // blocks of very different sizes some are given up before the limit is reached, and where those in the way may not be
+  // (they are read, or within another tenant's quota) a large block is refused with errc::store_full, after its tenant's
+  // others were given up for it. What is kept about a block comes on top, about half a KiB and 48 bytes a layer.
   std::uint64_t limit_bytes = std::uint64_t{1} << 30;
   // A tenant (write_options::tenant) never has more than its quota: what it writes beyond takes the place of its own
   // blocks. Under the limit it is entitled to its quota, or to a proportional part where the quotas are more than the
@@ -35,7 +36,8 @@ struct memory_store_options {
 // what is there may not be given up, or when the tenant's quota is taken by what it is reading and writing. A deferred commit is a commit. Nothing waits, so there is nothing to cancel.
 class memory_store final : public store {
  public:
-  // Throws config_error when the limit is 0, and std::bad_alloc when it is more than the system has addresses for.
+  // Throws config_error when the limit is 0, and std::bad_alloc when the system has not so many addresses, or promises
+  // no memory that it may not have (vm.overcommit_memory 2).
   memory_store(asio::any_io_executor ex, memory_store_options options);
   ~memory_store() override;
 

@@ -1,6 +1,5 @@
 // Memory that other processes of this machine may read and only its maker can write: a memfd, passed over a Unix socket.
-// It is no
-// memory_handle, whose memory both sides write.
+// It is no memory_handle, whose memory both sides write.
 //
 //     auto mine = cokv::readable_memory::make(1 << 30).value();           // server
 //     stream.attach(mine.file);

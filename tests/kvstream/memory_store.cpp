@@ -352,6 +352,34 @@ TEST_CASE("memory store: tenants keep to their quotas, and are told of in info")
   });
 }
 
+TEST_CASE("memory store: what is read and seen without an operation is what one gives") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    memory_store s(ex, {});
+    CHECK(!co_await write_blocks(s, ns, 0, 2));
+    const auto layout = contract_layout();
+    auto reader = co_await s.async_open_read(ns, layout, contract_keys(0, 3));
+    const auto of = [&](std::uint32_t layer) {
+      return std::vector{buffer::host(layout.segments[layer]), buffer::host(layout.segments[layer])};
+    };
+    CHECK(reader->read_now(0, {}).error() == errc::invalid_argument);
+    const auto into = of(1);
+    CHECK(reader->read_now(1, into).value() == 2);
+    CHECK(into[1].data()[7] == contract_byte(1, 1, 7));
+    CHECK(reader->read_now(1, into).error() == errc::invalid_argument);
+    CHECK(reader->view_now(1).error() == errc::invalid_argument);
+    const auto views = reader->view_now(2).value();
+    REQUIRE(views.size() == 2);
+    CHECK(views[0].bytes.data() == s.stored_segment(ns, contract_keys(0, 1)[0], 2).data());
+    CHECK(views[0].digest == digest_of(views[0].bytes.bytes()));
+    s.stored_segment(ns, contract_keys(1, 1)[0], 3).data()[0] ^= std::byte{1};
+    CHECK(reader->read_now(3, of(3)).value() == 1);
+    CHECK(reader->read_now(4, {}).error() == errc::out_of_range);
+    CHECK(reader->view_now(4).error() == errc::out_of_range);
+    CHECK(s.info().read_segments == 5);
+    CHECK(s.info().digest_failures == 1);
+  });
+}
+
 TEST_CASE("memory store: a limit of 0 is refused") {
   asio::io_context ctx(1);
   CHECK_THROWS_AS(memory_store(ctx.get_executor(), {.limit_bytes = 0}), config_error);

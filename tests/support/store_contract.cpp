@@ -433,7 +433,13 @@ awaitable<std::size_t> read_blocks(cokv::store& s, namespace_id ns, std::uint32_
   std::size_t good = count;
   for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
     const auto& into = layers[layer];
-    auto [read_ec, n] = co_await reader->async_read(layer, into, as_tuple());
+    // At once where that can be, for some.
+    const auto there = (first + layer) % 3 == 0 ? reader->read_now(layer, into)
+                                                : result<std::size_t>(error_code(asio::error::would_block));
+    auto n = there ? *there : 0;
+    auto read_ec = there ? error_code() : there.error();
+    if (read_ec == asio::error::would_block)
+      std::tie(read_ec, n) = co_await reader->async_read(layer, into, as_tuple());
     if (read_ec) co_return 0;
     CHECK(n <= good);
     good = std::min(good, n);

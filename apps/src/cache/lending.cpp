@@ -105,7 +105,8 @@ awaitable<void> service::lend(exchange& x, stream_begin about) {
   held.reserve(found * where.layers);
   where.places.reserve(found * where.layers);
   for (std::uint32_t layer = 0; layer < where.layers && found != 0; ++layer) {
-    auto views = co_await reader->async_view(layer, as_result);
+    auto views = reader->view_now(layer);
+    if (!views && views.error() == asio::error::would_block) views = co_await reader->async_view(layer, as_result);
     if (!views || views->size() != found) co_return co_await refuse(x, not_in_memory());
     for (auto& view : *views) {
       const auto offset = lent.offset_of(view.bytes);

@@ -75,7 +75,8 @@ block_sender::block_sender(stream_begin about, std::uint32_t blocks) : out_(std:
 awaitable<block_sender::segments> block_sender::next_layer(block_reader& reader, std::uint32_t layer) {
   segments out;
   if (!copies_) {
-    auto views = co_await reader.async_view(layer, as_result);
+    auto views = reader.view_now(layer);
+    if (!views && views.error() == asio::error::would_block) views = co_await reader.async_view(layer, as_result);
     if (views) {
       out.views = std::move(*views);
       co_return out;

@@ -29,14 +29,18 @@ class forwarded_reader final : public block_reader {
       : block_reader(std::move(here)), body_(std::move(b)) {}
   std::size_t found() const noexcept override { return body_->of.found; }
   bool views_at_once() const noexcept override { return body_->of.at_once; }
+  result<std::vector<segment_view>> view_now(std::uint32_t layer) override {
+    auto& b = *body_;
+    if (layer < b.next || layer >= b.fetched) return error_code(asio::error::would_block);
+    return take(b, layer);
+  }
 
  private:
   void do_read(std::uint32_t layer, std::vector<buffer> into, count_handler handler) override {
     run_as_operation(get_executor(), read(body_, layer, std::move(into)), std::move(handler));
   }
   void do_view(std::uint32_t layer, view_handler handler) override {
-    auto& b = *body_;
-    if (layer >= b.next && layer < b.fetched) return finish(std::move(handler), get_executor(), {}, take(b, layer));
+    if (auto there = view_now(layer)) return finish(std::move(handler), get_executor(), std::move(there));
     run_as_operation(get_executor(), view(body_, layer), std::move(handler));
   }
 
@@ -103,7 +107,8 @@ awaitable<result<layers_of_views>> view_ahead(block_reader& reader, std::uint32_
   layers_of_views out;
   std::size_t views = 0;
   do {
-    auto one = co_await reader.async_view(layer, as_result);
+    auto one = reader.view_now(layer);
+    if (!one && one.error() == asio::error::would_block) one = co_await reader.async_view(layer, as_result);
     if (!one && out.empty()) co_return one.error();
     if (!one) break;
     views += one->size();

@@ -32,30 +32,30 @@ class places_reader final : public block_reader {
 
   std::size_t found() const noexcept override { return where_.blocks(); }
   bool views_at_once() const noexcept override { return true; }
+  result<std::size_t> read_now(std::uint32_t layer, const std::vector<buffer>& into) override {
+    if (auto ec = check_buffers(about_.layout, about_.keys.size(), found(), layer, into)) return ec;
+    if (layer < next_) return errc::invalid_argument;
+    each(layer, [&](std::size_t i, const buffer& segment) { return copy(layer, i, into[i], segment); });
+    return good_;
+  }
+  result<std::vector<segment_view>> view_now(std::uint32_t layer) override {
+    if (layer >= about_.layout.layers()) return errc::out_of_range;
+    if (layer < next_) return errc::invalid_argument;
+    if (known_.empty()) look_up();
+    std::vector<segment_view> views;
+    views.reserve(good_);
+    each(layer, [&](std::size_t i, const buffer& segment) {
+      if (!sound(layer, i, segment)) return false;
+      views.push_back({segment, {}, where_.lives[i]});
+      if (sealed()) views.back().digest = where_.at(layer, i).digest;
+      return true;
+    });
+    return views;
+  }
 
  private:
   void do_read(std::uint32_t layer, std::vector<buffer> into, count_handler handler) override {
-    auto ec = check_buffers(about_.layout, about_.keys.size(), found(), layer, into);
-    if (!ec && layer < next_) ec = errc::invalid_argument;
-    if (!ec) each(layer, [&](std::size_t i, const buffer& segment) { return copy(layer, i, into[i], segment); });
-    finish(std::move(handler), get_executor(), ec, ec ? 0 : good_);
-  }
-
-  void do_view(std::uint32_t layer, view_handler handler) override {
-    std::vector<segment_view> views;
-    error_code ec;
-    if (layer >= about_.layout.layers()) ec = errc::out_of_range;
-    if (!ec && layer < next_) ec = errc::invalid_argument;
-    if (!ec && known_.empty()) look_up();
-    views.reserve(good_);
-    if (!ec)
-      each(layer, [&](std::size_t i, const buffer& segment) {
-        if (!sound(layer, i, segment)) return false;
-        views.push_back({segment, {}, where_.lives[i]});
-        if (sealed()) views.back().digest = where_.at(layer, i).digest;
-        return true;
-      });
-    finish(std::move(handler), get_executor(), ec, std::move(views));
+    finish(std::move(handler), get_executor(), read_now(layer, into));
   }
 
   bool sealed() const { return about_.digest != digest_algorithm::none; }

@@ -58,6 +58,16 @@ class http_reader final : public block_reader {
     b.in.expect(std::move(into));
   }
 
+  result<std::size_t> read_now(std::uint32_t layer, const std::vector<buffer>& into) override {
+    auto& b = *body_;
+    if (auto ec = misuse(b, layer, into)) return ec;
+    const auto there = advance(b, layer, into);
+    if (!there) b.fail();
+    if (!there) return there.error();
+    if (*there == stream_event::more) return error_code(asio::error::would_block);
+    return give(b, layer);
+  }
+
   static awaitable<result<std::unique_ptr<block_reader>>> open(std::shared_ptr<http_remote> owner, stream_begin about) {
     co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
     if (auto ec = refused(about, owner->max_blocks)) co_return ec;
@@ -84,15 +94,12 @@ class http_reader final : public block_reader {
 
  protected:
   void do_read(std::uint32_t layer, std::vector<buffer> into, count_handler handler) override {
-    auto& b = *body_;
-    if (auto ec = misuse(b, layer, into)) return detail::finish(std::move(handler), get_executor(), ec, 0);
     // What a read before has brought along needs no more than looking at.
-    const auto there = advance(b, layer, into);
-    b.busy = there && *there == stream_event::more;
-    if (b.busy) return run_as_operation(get_executor(), read(body_, layer, std::move(into)), std::move(handler));
-    if (!there) b.fail();
-    detail::finish(std::move(handler), get_executor(), there ? error_code() : there.error(),
-                   there ? give(b, layer) : 0);
+    const auto there = read_now(layer, into);
+    if (there || there.error() != asio::error::would_block)
+      return detail::finish(std::move(handler), get_executor(), there);
+    body_->busy = true;
+    run_as_operation(get_executor(), read(body_, layer, std::move(into)), std::move(handler));
   }
 
  private:
@@ -177,10 +184,10 @@ class http_reader final : public block_reader {
   }
 
   // As far as the layer (`layer`: it is there), with what was read (`more`: that is not enough).
-  static result<stream_event> advance(body& b, std::uint32_t layer, std::vector<buffer>& into) {
+  static result<stream_event> advance(body& b, std::uint32_t layer, const std::vector<buffer>& into) {
     const auto last = b.about.layout.layers() - 1;
     while (b.lease && b.received <= layer) {
-      if (b.in.expected() == b.received) b.in.expect(b.received == layer ? std::move(into) : aside(b));
+      if (b.in.expected() == b.received) b.in.expect(b.received == layer ? into : aside(b));
       const auto event = parse(b);
       if (!event || *event == stream_event::more) return event;
       if (*event == stream_event::missing) continue;

@@ -291,31 +291,31 @@ class memory_reader final : public block_reader {
 
   std::size_t found() const noexcept override { return blocks_.size(); }
   bool views_at_once() const noexcept override { return true; }
+  result<std::size_t> read_now(std::uint32_t layer, const std::vector<buffer>& into) override {
+    if (auto ec = detail::check_buffers(layout_, keys_.size(), found(), layer, into)) return ec;
+    if (layer < next_) return errc::invalid_argument;
+    read(layer, into);
+    return good_;
+  }
+  result<std::vector<segment_view>> view_now(std::uint32_t layer) override {
+    if (layer >= layout_.layers()) return errc::out_of_range;
+    if (layer < next_) return errc::invalid_argument;
+    next_ = layer + 1;
+    std::vector<segment_view> views;
+    views.reserve(good_);
+    for (std::size_t i = 0; i < good_; ++i) {
+      blocks_[i]->viewed = state_->digests;
+      views.push_back({segment_of(blocks_[i], layer), {}, blocks_[i]->life});
+      if (state_->digests) views.back().digest = blocks_[i]->digests[layer];
+      state_->counters.read_segments += 1;
+      state_->counters.read_bytes += views.back().bytes.size();
+    }
+    return views;
+  }
 
  private:
   void do_read(std::uint32_t layer, std::vector<buffer> into, count_handler handler) override {
-    auto ec = detail::check_buffers(layout_, keys_.size(), found(), layer, into);
-    if (!ec && layer < next_) ec = errc::invalid_argument;
-    if (!ec) read(layer, into);
-    finish(std::move(handler), get_executor(), ec, ec ? 0 : good_);
-  }
-
-  void do_view(std::uint32_t layer, view_handler handler) override {
-    std::vector<segment_view> views;
-    error_code ec;
-    if (layer >= layout_.layers()) ec = errc::out_of_range;
-    if (!ec && layer < next_) ec = errc::invalid_argument;
-    if (!ec) {
-      next_ = layer + 1;
-      for (std::size_t i = 0; i < good_; ++i) {
-        blocks_[i]->viewed = state_->digests;
-        views.push_back({segment_of(blocks_[i], layer), {}, blocks_[i]->life});
-        if (state_->digests) views.back().digest = blocks_[i]->digests[layer];
-        state_->counters.read_segments += 1;
-        state_->counters.read_bytes += views.back().bytes.size();
-      }
-    }
-    finish(std::move(handler), get_executor(), ec, std::move(views));
+    finish(std::move(handler), get_executor(), read_now(layer, into));
   }
 
   // False when it is damaged.

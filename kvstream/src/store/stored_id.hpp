@@ -73,4 +73,11 @@ void finish(asio::any_completion_handler<void(error_code, T...)> handler, const 
                                    });
 }
 
+template <class T>
+void finish(asio::any_completion_handler<void(error_code, T)> handler, const asio::any_io_executor& ex,
+            result<std::type_identity_t<T>> outcome) {
+  const auto ec = outcome ? error_code() : outcome.error();
+  finish(std::move(handler), ex, ec, outcome ? std::move(*outcome) : T());
+}
+
 }  // namespace cokv::detail

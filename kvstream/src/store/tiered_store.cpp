@@ -153,6 +153,17 @@ class tiered_store::reader final : public block_reader {
     return std::all_of(body_->runs.begin(), body_->runs.end(), [](const run& r) { return r.reader->views_at_once(); });
   }
 
+  result<std::vector<segment_view>> view_now(std::uint32_t layer) override {
+    auto& b = *body_;
+    if (b.runs.size() != 1 || b.runs[0].count == 0 || layer < b.next) return error_code(asio::error::would_block);
+    auto views = b.runs[0].reader->view_now(layer);
+    if (!views) return views;
+    b.next = layer + 1;
+    views->resize(std::min(views->size(), b.runs[0].count));
+    ends(b, 0, views->size());
+    return views;
+  }
+
   // What a run gave less than it was asked for ends the prefix, for all layers to come.
   static bool ends(body& b, std::size_t i, std::size_t good) {
     if (good == b.runs[i].count) return false;

@@ -95,6 +95,12 @@ TEST_CASE("forwarded store: views come ahead of need, and still one layer at a t
       CHECK((co_await reader->async_view(layer, as_result)).error() == errc::invalid_argument);
     }
     CHECK((co_await reader->async_view(4, as_result)).error() == errc::out_of_range);
+    reader = co_await here.async_open_read(ns, layout, contract_keys(0, 4));
+    REQUIRE(reader->view_now(1).has_value());  // they came with the opening
+    CHECK(reader->view_now(1).error() == asio::error::would_block);
+    CHECK((co_await reader->async_view(1, as_result)).error() == errc::invalid_argument);
+    REQUIRE(reader->view_now(3).has_value());
+    CHECK(reader->view_now(4).error() == asio::error::would_block);
     reader.reset();
     // Damage ends the prefix, from its layer on.
     there.stored_segment(ns, contract_keys(1, 1)[0], 1).data()[0] ^= std::byte{1};

@@ -206,6 +206,10 @@ class block_reader {
   // Whether async_view shows every layer from memory that is there anyway: to ask for layers ahead of need costs nothing.
   virtual bool views_at_once() const noexcept { return false; }
 
+  // async_view without an operation, where the views lie ready: asio::error::would_block, with no other effect, where they
+  // don't (yet).
+  virtual result<std::vector<segment_view>> view_now(std::uint32_t) { return error_code(asio::error::would_block); }
+
   // Where a layer will be read to, before its turn: a store that receives fills these buffers as bytes come, so that one
   // read goes over many layers. A hint; layers are named in order. The same buffers are given to async_read, and what
   // lies in them counts for nothing until it has said so. They are let go of with the reader, at the latest.
@@ -222,6 +226,12 @@ class block_reader {
         });
   }
 
+  // async_read without an operation, where the bytes are there to be taken: asio::error::would_block where they have to
+  // be waited for; then async_read comes next, for this layer into these buffers.
+  virtual result<std::size_t> read_now(std::uint32_t, const std::vector<buffer>&) {
+    return error_code(asio::error::would_block);
+  }
+
   // Instead of async_read, to pass the layer on without a copy: the segments of the leading good blocks where they lie.
   // Whoever gets the bytes compares them with the digest; here nobody has. errc::unsupported, with no other effect,
   // where segments do not lie in memory.
@@ -232,6 +242,7 @@ class block_reader {
   }
 
  protected:
+  // What view_now() says; errc::unsupported where that would block.
   virtual void do_view(std::uint32_t layer, view_handler handler);
   virtual void do_read(std::uint32_t layer, std::vector<buffer> into, count_handler handler) = 0;
 

@@ -13,10 +13,6 @@
 
 namespace cokv::bench {
 
-inline void must_be(bool ok, const char* what) {
-  if (!ok) throw std::runtime_error(what);
-}
-
 // Both change the list.
 inline void move_all(int fd, std::vector<iovec>& all, bool sending) {
   for (std::size_t at = 0; at < all.size();) {

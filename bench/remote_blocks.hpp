@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,10 @@
 #include "cokv/runtime/buffer.hpp"
 
 namespace cokv::bench {
+
+inline void must_be(bool ok, const char* what) {
+  if (!ok) throw std::runtime_error(what);
+}
 
 constexpr std::size_t tasks = 8, task_blocks = 64, all_blocks = tasks * task_blocks;
 

@@ -20,17 +20,13 @@
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/size.hpp"
 #include "other_process.hpp"
-#include "remote_blocks.hpp"
+#include "store_rounds.hpp"
 #include "throughput.hpp"
 
 namespace {
 
 using namespace cokv;
 using namespace cokv::bench;
-
-void must_be(bool ok, const char* what) {
-  if (!ok) throw std::runtime_error(what);
-}
 
 void serve(const model_shape& model, const std::string& path, const std::function<void(std::uint16_t)>& tell) {
   asio::io_context context(1);
@@ -50,67 +46,33 @@ class remote {
   remote(const model_shape& model, const std::string& path)
       : model_(model),
         there_([&](auto tell) { serve(model, path, tell); }),
-        sent_(context_.get_executor(), "http://127.0.0.1:" + std::to_string(there_.port()), {.shared_memory = false}),
-        lent_(context_.get_executor(), "unix://" + path) {
+        sent_(on_.executor(), "http://127.0.0.1:" + std::to_string(there_.port()), {.shared_memory = false}),
+        lent_(on_.executor(), "unix://" + path) {
     count_process(there_.id());
   }
 
-  void set(const block_pool& from, int round) {
-    wait_for([&]() -> awaitable<void> {
-      for (std::size_t first = 0; first < all_blocks; first += task_blocks) {
-        auto writer = co_await sent_.async_open_write(bench_space, model_.layout(), keys(round, first));
-        for (std::uint32_t layer = 0; layer < model_.layers; ++layer)
-          co_await writer->async_write(layer, from.layer_of(layer, first, task_blocks));
-        co_await writer->async_commit();
-      }
-    });
-  }
-  void remove(int round) {
-    wait_for([&]() -> awaitable<void> {
-      for (const auto& key : keys_of_round(round, 0, all_blocks))
-        (void)co_await sent_.async_remove(bench_space, key, as_result);
-    });
-  }
-  void get(const block_pool& into, int round, bool lent) {
-    wait_for([&]() -> awaitable<void> {
-      for (std::size_t first = 0; first < all_blocks; first += task_blocks) {
-        auto reader = co_await (lent ? lent_ : sent_).async_open_read(bench_space, model_.layout(), keys(round, first));
-        std::size_t good = 0;
-        for (std::uint32_t layer = 0; layer < model_.layers; ++layer)
-          good = co_await reader->async_read(layer, into.layer_of(layer, first, task_blocks));
-        must_be(good == task_blocks, "blocks are missing");
-      }
-    });
-  }
+  void set(const block_pool& from, int round) { on_.run(bench::set(sent_, from, round)); }
+  void remove(int round) { on_.run(bench::remove(sent_, round)); }
+  void get(const block_pool& into, int round, bool lent) { on_.run(bench::get(lent ? lent_ : sent_, into, round)); }
   // Views of everything, which are let go task by task.
   void map(int round) {
-    wait_for([&]() -> awaitable<void> {
-      for (std::size_t first = 0; first < all_blocks; first += task_blocks) {
-        auto reader = co_await lent_.async_open_read(bench_space, model_.layout(), keys(round, first));
-        for (std::uint32_t layer = 0; layer < model_.layers; ++layer)
-          must_be((co_await reader->async_view(layer)).size() == task_blocks, "blocks are missing");
-      }
-    });
+    on_.run(view_all(round));
     must_be(lent_.info().sent_reads == 0, "it was not lent");
   }
 
  private:
-  static std::vector<block_key> keys(int round, std::size_t first) { return keys_of_round(round, first, task_blocks); }
-  template <class F>
-  void wait_for(F body) {
-    context_.restart();
-    std::exception_ptr failed;
-    asio::co_spawn(context_, body(), [&](std::exception_ptr e) {
-      failed = e;
-      context_.stop();
-    });
-    run(context_);
-    if (failed) std::rethrow_exception(failed);
+  awaitable<void> view_all(int round) {
+    for (std::size_t first = 0; first < all_blocks; first += task_blocks) {
+      const auto keys = keys_of_round(round, first, task_blocks);
+      auto reader = co_await lent_.async_open_read(bench_space, model_.layout(), keys);
+      for (std::uint32_t layer = 0; layer < model_.layers; ++layer)
+        must_be(reader->view_now(layer).value().size() == task_blocks, "blocks are missing");
+    }
   }
 
   model_shape model_;
   other_process there_;
-  asio::io_context context_{1};
+  store_rounds on_;
   http_store sent_, lent_;
 };
 

@@ -4,47 +4,18 @@
 //
 //     bench_remote_memory [--models NAME...] [--memory 8GiB] [--repeat 7] [--json FILE]
 #include <CLI/CLI.hpp>
-#include <boost/asio/io_context.hpp>
 #include <cstdio>
 #include <fstream>
 
 #include "cokv/kvstream/memory_store.hpp"
-#include "cokv/runtime/progress.hpp"
 #include "cokv/runtime/size.hpp"
-#include "remote_blocks.hpp"
+#include "store_rounds.hpp"
 #include "throughput.hpp"
 
 namespace {
 
 using namespace cokv;
 using namespace cokv::bench;
-
-// As many blocks a writer or reader as `at_once` says.
-awaitable<void> set(store& to, const block_pool& from, int round, std::size_t at_once) {
-  for (std::size_t first = 0; first < all_blocks; first += at_once) {
-    auto writer =
-        co_await to.async_open_write(bench_space, from.model().layout(), keys_of_round(round, first, at_once));
-    for (std::uint32_t layer = 0; layer < from.model().layers; ++layer)
-      co_await writer->async_write(layer, from.layer_of(layer, first, at_once));
-    co_await writer->async_commit();
-  }
-}
-
-// What was read is kept longer than what is new: the next round is to find room at once.
-awaitable<void> remove(store& from, int round) {
-  for (const auto& key : keys_of_round(round, 0, all_blocks)) co_await from.async_remove(bench_space, key);
-}
-
-awaitable<void> get(store& from, const block_pool& into, int round, std::size_t at_once) {
-  for (std::size_t first = 0; first < all_blocks; first += at_once) {
-    auto reader =
-        co_await from.async_open_read(bench_space, into.model().layout(), keys_of_round(round, first, at_once));
-    std::size_t good = 0;
-    for (std::uint32_t layer = 0; layer < into.model().layers; ++layer)
-      good = co_await reader->async_read(layer, into.layer_of(layer, first, at_once));
-    if (good != at_once) throw std::runtime_error("blocks are missing");
-  }
-}
 
 struct way {
   const char* name;
@@ -73,22 +44,15 @@ int main(int argc, char** argv) {
   for (const auto& model : chosen_models(names, parse_size(memory).value(), 3)) {
     const block_pool from(model, 1);
     block_pool into(model, 2);
-    asio::io_context context(1);
+    store_rounds on;
     std::vector<way> ways{{"memcpy"}, {"set"}, {"get"}, {"set_block"}, {"get_block"}};
-    memory_store blocks(context.get_executor(), {.limit_bytes = model.bytes()});
-    const auto on_it = [&](auto body) {
-      context.restart();
-      std::exception_ptr failed;
-      asio::co_spawn(context, std::move(body), [&](std::exception_ptr e) { failed = e; });
-      run(context);
-      if (failed) std::rethrow_exception(failed);
-    };
+    memory_store blocks(on.executor(), {.limit_bytes = model.bytes()});
     for (int r = -1; r < repeat; ++r) {
       std::vector<throughput> round{timed(model.bytes(), [&] { from.copy_to(into, 0, all_blocks); })};
       for (const std::size_t at_once : {task_blocks, std::size_t{1}}) {
-        round.push_back(timed(model.bytes(), [&] { on_it(set(blocks, from, r, at_once)); }));
-        round.push_back(timed(model.bytes(), [&] { on_it(get(blocks, into, r, at_once)); }));
-        on_it(remove(blocks, r));
+        round.push_back(timed(model.bytes(), [&] { on.run(set(blocks, from, r, at_once)); }));
+        round.push_back(timed(model.bytes(), [&] { on.run(get(blocks, into, r, at_once)); }));
+        on.run(remove(blocks, r));
       }
       if (r < 0) continue;
       for (std::size_t w = 0; w < ways.size(); ++w) ways[w].samples.push_back(round[w]);

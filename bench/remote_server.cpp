@@ -17,6 +17,7 @@
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/size.hpp"
 #include "raw_blocks.hpp"
+#include "store_rounds.hpp"
 
 namespace {
 
@@ -41,65 +42,22 @@ void serve(const model_shape& model, digest_algorithm digest, const std::functio
 class remote {
  public:
   remote(const model_shape& model, digest_algorithm digest)
-      : model_(model),
-        there_([&](auto tell) { serve(model, digest, tell); }),
-        store_(context_.get_executor(), "http://127.0.0.1:" + std::to_string(there_.port()), {.digest = digest}) {
+      : there_([&](auto tell) { serve(model, digest, tell); }),
+        store_(on_.executor(), "http://127.0.0.1:" + std::to_string(there_.port()), {.digest = digest}) {
     count_process(there_.id());
   }
 
   void set(const block_pool& from, int round, bool deferred) {
-    wait_for([&]() -> awaitable<void> {
-      for (std::size_t first = 0; first < all_blocks; first += task_blocks) {
-        auto writer = co_await store_.async_open_write(
-            bench_space, model_.layout(), keys_of_round(round, first, task_blocks), {.deferred = deferred});
-        for (std::uint32_t layer = 0; layer < model_.layers; ++layer)
-          co_await writer->async_write(layer, from.layer_of(layer, first, task_blocks));
-        co_await writer->async_commit();
-      }
-    });
+    on_.run(bench::set(store_, from, round, task_blocks, deferred));
   }
-  // What was read is kept longer than what is new: the next round is to find room at once.
-  void remove(int round) {
-    wait_for([&]() -> awaitable<void> {
-      for (const auto& key : keys_of_round(round, 0, all_blocks))
-        (void)co_await store_.async_remove(bench_space, key, as_result);
-    });
-  }
+  void remove(int round) { on_.run(bench::remove(store_, round)); }
   void get(const block_pool& into, int round, std::size_t at_once) {
-    wait_for([&]() -> awaitable<void> {
-      for (std::size_t first = 0; first < all_blocks; first += at_once) {
-        auto reader =
-            co_await store_.async_open_read(bench_space, model_.layout(), keys_of_round(round, first, at_once));
-        for (std::uint32_t layer = 0; layer < model_.layers; ++layer)
-          reader->expect(layer, into.layer_of(layer, first, at_once));
-        std::size_t good = 0;
-        for (std::uint32_t layer = 0; layer < model_.layers; ++layer) {
-          auto to = into.layer_of(layer, first, at_once);
-          const auto there = reader->read_now(layer, to);
-          const bool wait = there.has_error() && there.error() == asio::error::would_block;
-          good = wait ? co_await reader->async_read(layer, std::move(to)) : there.value();
-        }
-        must_be(good == at_once, "blocks are missing");
-      }
-    });
+    on_.run(bench::get(store_, into, round, at_once));
   }
 
  private:
-  template <class F>
-  void wait_for(F body) {
-    context_.restart();
-    std::exception_ptr failed;
-    asio::co_spawn(context_, body(), [&](std::exception_ptr e) {
-      failed = e;
-      context_.stop();
-    });
-    run(context_);
-    if (failed) std::rethrow_exception(failed);
-  }
-
-  model_shape model_;
   other_process there_;
-  asio::io_context context_{1};
+  store_rounds on_;
   http_store store_;
 };
 

@@ -11,9 +11,9 @@ from lib_servers import Server, complete, fetch, metric
 VERSES = open(os.path.join(ROOT, "models/text/genesis.txt")).read().strip().split("\n")
 
 
-def prompts(count):
+def prompts(count, verses=12):
     rng = random.Random(5)
-    return [f"{number} " + " ".join(rng.sample(VERSES, 12)) for number in range(count)]
+    return [f"{number} " + " ".join(rng.sample(VERSES, verses)) for number in range(count)]
 
 
 def serve(binary, *arguments, log=None):
@@ -43,7 +43,9 @@ def reference(binary, asked):
 
 
 def blocks_spread_over_three_caches(binary, folder):
-    asked = prompts(10)
+    # A prompt's blocks lie together, on a node that its caches' ports decide: of thirty prompts one in 60,000 runs leaves a node
+    # without any. How even the shares are is asked of many chains, in the library's own test.
+    asked = prompts(30, verses=4)
     wanted = reference(binary, asked)
     a, b, c = caches(binary, 3)
     with a, b, c:
@@ -52,7 +54,7 @@ def blocks_spread_over_three_caches(binary, folder):
             same("texts", texts(server, asked), wanted)
             same("exit code", server.stop(), 0)
         held = [blocks_of(cache) for cache in (a, b, c)]
-        at_least(f"the smallest share of {held}", min(held), sum(held) / 10)
+        at_least(f"the smallest share of {held}", min(held), 1)
         # The order of the nodes is nobody's business.
         with serve(binary, "--kv-remote", ",".join(cache.url for cache in (c, a, b))) as server:
             answers = [complete(server.port, prompt, 8) for prompt in asked]

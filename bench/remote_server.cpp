@@ -5,61 +5,17 @@
 //
 //     bench_remote_server [--models NAME...] [--memory 10GiB] [--repeat 5] [--ways set,get...] [--json FILE]
 #include <CLI/CLI.hpp>
-#include <boost/asio/io_context.hpp>
 #include <cstdio>
 #include <fstream>
-#include <functional>
 
-#include "cache/service.hpp"
-#include "cokv/kvstream/http_store.hpp"
-#include "cokv/kvstream/memory_store.hpp"
-#include "cokv/runtime/progress.hpp"
-#include "cokv/runtime/result.hpp"
 #include "cokv/runtime/size.hpp"
 #include "raw_blocks.hpp"
-#include "store_rounds.hpp"
+#include "remote_cache.hpp"
 
 namespace {
 
 using namespace cokv;
 using namespace cokv::bench;
-
-void serve(const model_shape& model, digest_algorithm digest, const std::function<void(std::uint16_t)>& tell) {
-  asio::io_context context(1);
-  const auto ex = context.get_executor();
-  memory_store memory(ex, {.limit_bytes = model.bytes(), .digest = digest});
-  cache::service service(memory, {{"memory", &memory}},
-                         {.max_body = 2 * model.bytes(), .frames = {.unsealed = digest == digest_algorithm::none}});
-  http::server server(ex, {.observe = service.observer()});
-  service.add_routes(server);
-  server.listen({"127.0.0.1", 0});
-  tell(server.local_endpoint().port);
-  asio::co_spawn(context, server.run(), asio::detached);
-  run(context);
-}
-
-// The client of one server, with a context of its own.
-class remote {
- public:
-  remote(const model_shape& model, digest_algorithm digest)
-      : there_([&](auto tell) { serve(model, digest, tell); }),
-        store_(on_.executor(), "http://127.0.0.1:" + std::to_string(there_.port()), {.digest = digest}) {
-    count_process(there_.id());
-  }
-
-  void set(const block_pool& from, int round, bool deferred) {
-    on_.run(bench::set(store_, from, round, task_blocks, deferred));
-  }
-  void remove(int round) { on_.run(bench::remove(store_, round)); }
-  void get(const block_pool& into, int round, std::size_t at_once) {
-    on_.run(bench::get(store_, into, round, at_once));
-  }
-
- private:
-  other_process there_;
-  store_rounds on_;
-  http_store store_;
-};
 
 struct row {
   const char* name;
@@ -98,7 +54,7 @@ int main(int argc, char** argv) {
   std::string json;
   for (const auto& model : chosen_models(names, parse_size(memory).value(), 5)) {
     raw_client raw(model);
-    remote off(model, digest_algorithm::none), on(model, digest_algorithm::xxh3_64);
+    remote_cache off(model, digest_algorithm::none), on(model, digest_algorithm::xxh3_64);
     const block_pool from(model, 1);
     block_pool into(model, 2);
     int round = 0;
@@ -114,7 +70,7 @@ int main(int argc, char** argv) {
       if (!r.put) prepare(from);
       for (int i = -1; i < repeat; ++i) {
         if (r.put) ++round;
-        const auto http = [&](remote& to) {
+        const auto http = [&](remote_cache& to) {
           return timed(model.bytes(),
                        [&] { r.put ? to.set(from, round, r.deferred) : to.get(into, round, r.at_once); });
         };

@@ -15,6 +15,7 @@ set(COKV_HAVE_UCX ${ucx_FOUND})
 pkg_check_modules(hiredis QUIET IMPORTED_TARGET hiredis)
 set(COKV_HAVE_HIREDIS ${hiredis_FOUND})
 find_program(COKV_REDIS_SERVER redis-server)
+pkg_check_modules(cppzmq QUIET IMPORTED_TARGET cppzmq)  # for a bench alone
 list(APPEND CMAKE_MODULE_PATH ${CMAKE_CURRENT_LIST_DIR})
 find_package(oneDNN REQUIRED)
 if(COKV_BUILD_APPS)

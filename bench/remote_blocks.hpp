@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -86,9 +87,15 @@ class block_pool {
   }
   // One memcpy an extent: what everything else is a multiple of.
   void copy_to(const block_pool& other, std::size_t first, std::size_t count) const {
+    copy_to(other, first, count, [](auto to, auto from) { std::memcpy(to.data(), from.data(), from.size()); });
+  }
+  template <class Copy>  // of an extent: (std::span<std::byte> to, std::span<const std::byte> from)
+  void copy_to(const block_pool& other, std::size_t first, std::size_t count, const Copy& copy) const {
+    const auto span = [&](const block_pool& pool, std::size_t layer, std::size_t i) {
+      return std::span<std::byte>(reinterpret_cast<std::byte*>(pool.at(layer, i)), model_.extent());
+    };
     for (std::size_t layer = 0; layer < model_.layers; ++layer)
-      for (std::size_t i = first; i < first + count; ++i)
-        std::memcpy(other.at(layer, i), at(layer, i), model_.extent());
+      for (std::size_t i = first; i < first + count; ++i) copy(span(other, layer, i), span(*this, layer, i));
   }
   void clear() { std::memset(memory_.data(), 0, memory_.size()); }
   bool same(const block_pool& other) const {

@@ -1,12 +1,14 @@
 // How far are the memory store's moves from a memcpy of the same extents? 512 blocks of a model, 8 tasks of 64 random
 // blocks: set and get by layers of a task, and a block at a time, into a store that is full, as a cache is.
-// Beside it in the same run, alternating, one memcpy an extent between memory that was used before.
+// Beside it in the same run, alternating, one memcpy an extent between memory that was used before, and what a store is
+// made of: copies that pass the caches, and those that also say what they copied. No store that checks is faster.
 //
 //     bench_remote_memory [--models NAME...] [--memory 8GiB] [--repeat 7] [--json FILE]
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fstream>
 
+#include "cokv/kvstream/digest.hpp"
 #include "cokv/kvstream/memory_store.hpp"
 #include "cokv/runtime/size.hpp"
 #include "store_rounds.hpp"
@@ -38,17 +40,25 @@ int main(int argc, char** argv) {
   std::printf("%zu blocks, %zu tasks of %zu; times in multiples of the memcpy's, medians of %d\n\n", all_blocks, tasks,
               task_blocks, repeat);
   std::printf(
-      "| model | extent | memcpy | set | get | set, a block at a time | get, a block at a time | CPU s a GB |\n");
-  std::printf("|---|---|---|---|---|---|---|---|\n");
+      "| model | extent | memcpy | bare: streamed | bare: streamed, digested | set | get | set, a block at a time | "
+      "get, a "
+      "block at a time | CPU s a GB |\n");
+  std::printf("|---|---|---|---|---|---|---|---|---|---|\n");
   std::string json;
   for (const auto& model : chosen_models(names, parse_size(memory).value(), 3)) {
     const block_pool from(model, 1);
     block_pool into(model, 2);
     store_rounds on;
-    std::vector<way> ways{{"memcpy"}, {"set"}, {"get"}, {"set_block"}, {"get_block"}};
+    std::vector<way> ways{{"memcpy"}, {"streamed"}, {"digested"}, {"set"}, {"get"}, {"set_block"}, {"get_block"}};
     memory_store blocks(on.executor(), {.limit_bytes = model.bytes()});
     for (int r = -1; r < repeat; ++r) {
       std::vector<throughput> round{timed(model.bytes(), [&] { from.copy_to(into, 0, all_blocks); })};
+      round.push_back(timed(model.bytes(), [&] {
+        from.copy_to(into, 0, all_blocks, [](auto to, auto what) { copy_bytes(to, what, best_copy_path()); });
+      }));
+      round.push_back(timed(model.bytes(), [&] {
+        from.copy_to(into, 0, all_blocks, [](auto to, auto what) { (void)copy_digest(to, what, best_copy_path()); });
+      }));
       for (const std::size_t at_once : {task_blocks, std::size_t{1}}) {
         round.push_back(timed(model.bytes(), [&] { on.run(set(blocks, from, r, at_once)); }));
         round.push_back(timed(model.bytes(), [&] { on.run(get(blocks, into, r, at_once)); }));

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Long prompts, round after round, and after a restart: what does the KV that was computed before save?
 
-usage: bench/long_prefill.py COKV [--model DIR] [--tokens 1900] [--prompts 10] [--outputs 2,8,32] [--rounds 3] [--dtype bf16] [--json FILE]
+usage: bench/long_prefill.py COKV [--model DIR | --random] [--tokens 1900] [--prompts 10] [--outputs 2,8,32] [--rounds 3] [--dtype bf16] [--json FILE]
 
 For each length of the answers: a server computes the prompts (round 1) and finds them on the device (the other rounds); it is
-stopped; a new one, whose device is empty, is asked the same, so that their KV comes from the remote cache, or from the disk.
-Requests a second, one after the other. The bound of TTFT after the restart: 1.3 times the bytes that came over the raw rate of a
-loopback socket plus one step.
+stopped; a new one, whose device is empty, is asked the same, so that their KV comes from the remote cache (with --socket out of
+memory that it lends), or from the disk. Requests a second, one after the other. The bound of TTFT after the restart: 1.3 times
+the bytes that came over the raw rate of a loopback socket plus one step.
 """
 import argparse
 import json
@@ -16,12 +16,13 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from random_checkpoint import random_checkpoint  # noqa: E402
 from restart import ROOT, machine, prompts, raw_loopback  # noqa: E402
 from lib_servers import WARM_UP, Server, complete, metric  # noqa: E402
 
 
-def round_of(server, texts, output):
-    answers = [complete(server.port, text, output) for text in texts]
+def round_of(server, texts, output, model):
+    answers = [complete(server.port, text, output, model=model) for text in texts]
     steps = [b - a for answer in answers for a, b in zip(answer["arrivals"], answer["arrivals"][1:])]
     return {"requests_s": len(texts) / sum(answer["total"] for answer in answers),
             "ttft_ms": statistics.median(answer["ttft"] for answer in answers) * 1e3,
@@ -33,6 +34,8 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("cokv")
     options.add_argument("--model", default=os.path.join(ROOT, "models/tiny-kjv"))
+    options.add_argument("--random", action="store_true", help="random weights of Qwen2.5-0.5B's geometry")
+    options.add_argument("--socket", action="store_true", help="the cache lends its memory")
     options.add_argument("--tokens", type=int, default=1900)
     options.add_argument("--prompts", type=int, default=10)
     options.add_argument("--outputs", default="2,8,32")
@@ -41,9 +44,12 @@ def main():
     options.add_argument("--policy", default="auto")
     options.add_argument("--json")
     options = options.parse_args()
+    if options.random:
+        options.model = random_checkpoint()
+    model = os.path.basename(options.model)
     log = open(os.devnull, "w")
     host, commit = machine()
-    print(f"{host}, {options.dtype}, {options.prompts} prompts of about {options.tokens} tokens, {options.rounds} rounds, "
+    print(f"{host}, {model}, {options.dtype}, {options.prompts} prompts of about {options.tokens} tokens, {options.rounds} rounds, "
           f"--kv-policy {options.policy}, commit {commit}\n")
     print("| tier | output | computed requests/s | device | after restart | TTFT computed ms | device | after restart | raw + step ms | over the bound's base |")
     print("|---|---|---|---|---|---|---|---|---|---|")
@@ -51,16 +57,18 @@ def main():
     for where in ("remote", "disk"):
         for output in map(int, options.outputs.split(",")):
             texts = list(prompts(options.prompts, options.tokens, seed=output))
-            with tempfile.TemporaryDirectory() as folder, Server(options.cokv, "cache", "--memory", "2GiB", log=log) as cache:
+            with tempfile.TemporaryDirectory() as folder, Server(
+                    options.cokv, "cache", "--memory", "2GiB",
+                    *(["--socket", os.path.join(folder, "socket")] if options.socket else []), log=log) as cache:
                 tier = ["--kv-remote", cache.url] if where == "remote" else ["--kv-dir", os.path.join(folder, "kv")]
                 serve = ["serve", "--model", options.model, "--dtype", options.dtype, "--kv-policy", options.policy,
                          "--kv-blocks", str(options.prompts * (options.tokens // 8)), *tier]
                 rounds, moved = [], 0
                 for start in range(2):
                     with Server(options.cokv, *serve, log=log) as server:
-                        complete(server.port, WARM_UP, 8)
+                        complete(server.port, WARM_UP, 8, model=model)
                         before = metric(server.port, "cokv_kv_bytes_total", path=f"{where}_in")
-                        rounds.append([round_of(server, texts, output) for _ in range(options.rounds)])
+                        rounds.append([round_of(server, texts, output, model) for _ in range(options.rounds)])
                         if start:
                             moved = metric(server.port, "cokv_kv_bytes_total", path=f"{where}_in") - before
                         server.stop()

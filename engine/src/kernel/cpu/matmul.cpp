@@ -133,14 +133,32 @@ void onednn_tile(const void* x, const packed_matrix& w, float* y, std::size_t ro
   }
 }
 
-bool probe_onednn(dtype type) noexcept {
+enum class found { nothing, vectors, tiles };  // tiles: a matrix unit's, as AMX has
+
+found probe_onednn(dtype type) noexcept {
   try {
     one_thread_only();
     auto p = make_plan({type, 16, 128, 64});
-    return std::string_view(p.desc.impl_info_str()).starts_with("brg");
+    const std::string_view name = p.desc.impl_info_str();
+    if (!name.starts_with("brg")) return found::nothing;
+    return name.find("amx") == name.npos ? found::vectors : found::tiles;
   } catch (const dnnl::error&) {
-    return false;
+    return found::nothing;
   }
+}
+
+found onednn_for(dtype type) noexcept {
+  static const found f32 = probe_onednn(dtype::f32), half = probe_onednn(dtype::bf16);
+  return best_isa() < isa::avx512 ? found::nothing
+         : type == dtype::bf16    ? half
+         : type == dtype::f32     ? f32
+                                  : found::nothing;
+}
+
+// Of vectors our own kernels make as much where the processor multiplies bf16 itself: up to a third more for few rows.
+bool prefers_onednn(dtype type) noexcept {
+  const auto has = onednn_for(type);
+  return has == found::tiles || (has == found::vectors && best_isa() < isa::avx512_bf16);
 }
 
 bool fits_onednn(const packed_matrix& w) {
@@ -150,13 +168,10 @@ bool fits_onednn(const packed_matrix& w) {
 
 }  // namespace
 
-bool has_onednn(dtype type) noexcept {
-  static const bool f32 = probe_onednn(dtype::f32), half = probe_onednn(dtype::bf16);
-  return best_isa() >= isa::avx512 && (type == dtype::bf16 ? half : type == dtype::f32 && f32);
-}
+bool has_onednn(dtype type) noexcept { return onednn_for(type) != found::nothing; }
 
 void prepare(const packed_matrix& w) {
-  if (!fits_onednn(w)) return;
+  if (!fits_onednn(w) || !prefers_onednn(w.type())) return;
   one_thread_only();
   for (std::size_t rows = 1; rows <= max_tile_rows; rows *= 2)
     for (auto columns : {w.n(), std::min(tile_columns, w.n()), w.n() % tile_columns})
@@ -199,10 +214,12 @@ packed_matrix::packed_matrix(dtype compute, std::size_t k, std::span<const rows>
 void matmul(const void* x, const packed_matrix& w, float* y, std::size_t m, bool accumulate, split how,
             matmul_path path) {
   if (m == 0 || w.n() == 0) return;
-  const bool onednn = path != matmul_path::own && fits_onednn(w);
+  const bool onednn =
+      fits_onednn(w) && (path == matmul_path::automatic ? prefers_onednn(w.type()) : path == matmul_path::onednn);
   std::vector<std::pair<std::size_t, std::size_t>> rows;  // first, count
   for (std::size_t at = 0; at < m;) {
-    auto count = std::min(max_tile_rows, std::bit_floor(m - at));
+    // Of shapes there shall be few where each has its own code.
+    auto count = std::min(max_tile_rows, onednn ? std::bit_floor(m - at) : m - at);
     rows.emplace_back(at, count);
     at += count;
   }

@@ -46,7 +46,8 @@ class packed_matrix {
   std::unique_ptr<std::byte[], release> data_;
 };
 
-// Which code multiplies. automatic: oneDNN where it has a kernel for these panels on this processor, else our own.
+// Which code multiplies. automatic: oneDNN where it has a kernel for these panels that is faster on this processor than
+// our own: on a matrix unit (AMX), or where the processor has AVX-512 but does not multiply bf16.
 // Never by the number of rows: the two differ in the last bit.
 enum class matmul_path { automatic, own, onednn };
 

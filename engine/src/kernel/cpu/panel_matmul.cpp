@@ -127,9 +127,24 @@ COKV_AVX512_BF16 [[gnu::always_inline]] inline void dot_tile(const job& j, std::
   finish(out, j, row, 0);
 }
 COKV_AVX512_BF16 void run_dot(const job& j) {
+  // Six rows of sums and a row of weights are what fits in registers. What is left goes in one tile as well: a pass over
+  // the weights is what a step of few rows takes.
   std::size_t row = 0;
-  for (; row + 4 <= j.m; row += 4) dot_tile<4>(j, row);
-  for (; row < j.m; ++row) dot_tile<1>(j, row);
+  for (; row + 6 <= j.m; row += 6) dot_tile<6>(j, row);
+  switch (j.m - row) {
+    case 1:
+      return dot_tile<1>(j, row);
+    case 2:
+      return dot_tile<2>(j, row);
+    case 3:
+      return dot_tile<3>(j, row);
+    case 4:
+      return dot_tile<4>(j, row);
+    case 5:
+      return dot_tile<5>(j, row);
+    default:
+      break;
+  }
 }
 #endif
 

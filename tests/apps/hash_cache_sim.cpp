@@ -1,13 +1,17 @@
 // The whole remote KV cache in virtual time: workers whose KV lies on a device, in host memory, on their disks and in a
-// cache server, while networks break, disks fail and fill, bits flip and hosts are killed. A worker's next token is a hash
+// cache server, or in several that share it, while networks break, disks fail and fill, bits flip and hosts are killed. A worker's next token is a hash
 // of every byte of KV that attention would read, so one wrong byte anywhere gives another answer; and every request is
 // answered in the end, as a tier that fails costs a recomputation and no more.
 #include <doctest/doctest.h>
 
+#include <memory>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "cache/service.hpp"
 #include "cokv/engine/connector.hpp"
+#include "cokv/kvstream/cluster_store.hpp"
 #include "cokv/kvstream/file_store.hpp"
 #include "cokv/kvstream/http_store.hpp"
 #include "cokv/kvstream/memory_store.hpp"
@@ -32,10 +36,11 @@ constexpr std::size_t workers = 2;
 
 // What all hosts of a run are about, and what became of it.
 struct run_state {
-  run_state(geometry g, std::uint64_t s) : model(std::move(g)), seed(s) {}
+  run_state(geometry g, std::uint64_t s, std::size_t servers) : model(std::move(g)), seed(s), caches(servers) {}
 
   hash_model model;
   std::uint64_t seed;
+  std::size_t caches;
   std::set<std::pair<std::size_t, std::uint32_t>> answered;
   std::uint64_t wrong = 0, cached_blocks = 0, computed_blocks = 0, damage = 0, server_starts = 0, leaked = 0;
   std::map<std::string, std::uint64_t> loaded;  // blocks, by tier
@@ -52,6 +57,17 @@ hash_model::tokens prompt_of(const run_state& s, std::uint32_t request) {
   for (std::uint32_t i = 0; i < 9 + 6 * (form % 3); ++i) out.push_back(100 + form % 3);
   for (std::uint32_t i = 0; i < 5 + form; ++i) out.push_back(form);
   return out;
+}
+
+std::string cache_name(std::size_t n) { return "cache" + std::to_string(n); }
+
+// One server, or all of them as one store.
+std::shared_ptr<store> remote(const asio::any_io_executor& ex, std::size_t caches) {
+  const auto url = [](std::size_t n) { return "http://" + cache_name(n) + ":9009"; };
+  if (caches == 1) return std::make_shared<http_store>(ex, url(0));
+  std::vector<cluster_node> nodes;
+  for (std::size_t n = 0; n < caches; ++n) nodes.push_back({url(n), std::make_shared<http_store>(ex, url(n))});
+  return std::make_shared<cluster_store>(ex, std::move(nodes));
 }
 
 // A worker's memory and its tiers, from the fastest.
@@ -168,7 +184,7 @@ awaitable<void> work(asio::any_io_executor ex, std::shared_ptr<run_state> s, std
     }
     co_await sleep_for(100ms);
   }
-  tiers.push_back({.name = "remote", .blocks = std::make_shared<http_store>(ex, "http://cache:9009")});
+  tiers.push_back({.name = "remote", .blocks = remote(ex, s->caches)});
   for (auto& t : tiers) t.lookup_budget = 200ms, t.load_budget = 500ms, t.save_budget = 2s;
   w->connect(ex, std::move(tiers));
   auto done = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
@@ -223,15 +239,17 @@ struct outcome {
 };
 
 template <class Faults>
-void run(std::uint64_t seed, outcome& all, Faults&& faults) {
+void run(std::uint64_t seed, std::size_t caches, outcome& all, Faults&& faults) {
   INFO(replay_command(seed));
   sim_context context(seed);
   const auto models = small_models(block_tokens);
-  const auto s = std::make_shared<run_state>(models[context.below(models.size())], seed);
+  const auto s = std::make_shared<run_state>(models[context.below(models.size())], seed, caches);
   bool over[workers] = {};
   {
-    sim::node cache(context, "cache", [&](auto ex) { asio::co_spawn(ex, serve(ex, s), asio::detached); });
     std::vector<std::unique_ptr<sim::node>> hosts;
+    for (std::size_t i = 0; i < caches; ++i)
+      hosts.push_back(std::make_unique<sim::node>(context, cache_name(i),
+                                                  [&](auto ex) { asio::co_spawn(ex, serve(ex, s), asio::detached); }));
     for (std::size_t i = 0; i < workers; ++i)
       hosts.push_back(std::make_unique<sim::node>(context, "worker" + std::to_string(i), [&, i](auto ex) {
         if (!over[i]) asio::co_spawn(ex, work(ex, s, i, over[i]), asio::detached);
@@ -250,19 +268,32 @@ void run(std::uint64_t seed, outcome& all, Faults&& faults) {
 }
 
 template <class Faults>
-outcome run_all(std::size_t count, Faults faults) {
+outcome run_all(std::size_t count, std::size_t caches, Faults faults) {
   outcome all;
-  for (auto seed : seeds(count)) run(seed, all, faults);
+  for (auto seed : seeds(count)) run(seed, caches, all, faults);
   MESSAGE(all.answered, " answers, ", all.computed, " blocks computed, ", all.cached, " on the device, ",
           all.loaded["host"], " from host memory, ", all.loaded["disk"], " from disks, ", all.loaded["remote"],
           " from the cache; ", all.damage, " damaged and not used; ", all.starts, " server starts");
   return all;
 }
 
+// Hosts are killed, paused and cut off from each other, and bits flip on the wire and on disks.
+auto troubles(std::vector<std::string> hosts) {
+  return [hosts = std::move(hosts), seed = std::uint64_t{0}](sim_context& context) mutable {
+    sim::fault_profile profile;
+    profile.nodes = profile.disks = hosts;
+    profile.horizon = 2s;
+    profile.longest = 500ms;
+    profile.faults_per_second = 6;
+    profile.weight(sim::fault_kind::net_flips) = profile.weight(sim::fault_kind::disk_flips) = 1;
+    sim::fault_plan::make(context.below(1u << 30) + seed++, profile).apply(context);
+  };
+}
+
 }  // namespace
 
 TEST_CASE("the cache under a hash model: without faults KV comes from every tier, and is right") {
-  const auto all = run_all(500, [](sim_context&) {});
+  const auto all = run_all(500, 1, [](sim_context&) {});
   if (one_seed()) return;
   for (auto& [tier, blocks] : all.loaded) {
     CAPTURE(tier);
@@ -272,24 +303,29 @@ TEST_CASE("the cache under a hash model: without faults KV comes from every tier
 }
 
 TEST_CASE("the cache under a hash model: wrong bits on the wire and on disks") {
-  const auto all = run_all(500, [](sim_context& context) {
+  const auto all = run_all(500, 1, [](sim_context& context) {
     sim::net::of(context).faults = {.short_transfer = 0.2, .reset = 0.002, .flip = 0.01};
-    for (const char* host : {"cache", "worker0", "worker1"})
+    for (const char* host : {"cache0", "worker0", "worker1"})
       sim::node::find(context, host)->disk().faults = {.read_error = 0.01, .flip_read = 0.02, .flip_write = 0.02};
   });
   if (!one_seed()) CHECK(all.damage > all.runs);
 }
 
 TEST_CASE("the cache under a hash model: hosts that are killed, stand still and lose each other") {
-  const auto all = run_all(500, [seed = std::uint64_t{0}](sim_context& context) mutable {
-    sim::fault_profile profile;
-    profile.nodes = {"cache", "worker0", "worker1"};
-    profile.disks = profile.nodes;
-    profile.horizon = 2s;
-    profile.longest = 500ms;
-    profile.faults_per_second = 6;
-    profile.weight(sim::fault_kind::net_flips) = profile.weight(sim::fault_kind::disk_flips) = 1;
-    sim::fault_plan::make(context.below(1u << 30) + seed++, profile).apply(context);
-  });
+  const auto all = run_all(500, 1, troubles({"cache0", "worker0", "worker1"}));
   if (!one_seed()) CHECK(all.starts > all.runs * 11 / 10);
+}
+
+TEST_CASE("the cache under a hash model: three servers share the blocks") {
+  auto all = run_all(200, 3, [](sim_context&) {});
+  if (one_seed()) return;
+  CHECK(all.loaded["remote"] > all.runs / 2);
+  CHECK(all.damage == 0);
+}
+
+TEST_CASE("the cache under a hash model: three servers that are killed, stand still and lose each other") {
+  auto all = run_all(300, 3, troubles({"cache0", "cache1", "cache2", "worker0", "worker1"}));
+  if (one_seed()) return;
+  CHECK(all.starts > all.runs * 33 / 10);
+  CHECK(all.loaded["remote"] > all.runs / 2);
 }

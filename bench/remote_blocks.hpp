@@ -54,8 +54,9 @@ inline const namespace_id bench_space = namespace_id::of("bench", geometry::atte
 
 class block_pool {
  public:
-  block_pool(const model_shape& m, std::uint64_t seed)
-      : model_(m), memory_(buffer::host(m.bytes())), order_(all_blocks) {
+  block_pool(const model_shape& m, std::uint64_t seed) : block_pool(m, seed, buffer::host(m.bytes())) {}
+  block_pool(const model_shape& m, std::uint64_t seed, buffer memory)
+      : model_(m), memory_(std::move(memory)), order_(all_blocks) {
     std::mt19937_64 random(seed);
     for (std::size_t i = 0; i < all_blocks; ++i) order_[i] = i;
     std::shuffle(order_.begin(), order_.end(), random);

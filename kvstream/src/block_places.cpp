@@ -11,7 +11,7 @@ using detail::put;
 
 constexpr std::uint32_t magic = 0x50766b63;  // "ckvP"
 constexpr std::uint32_t version = 1;
-constexpr std::size_t head_bytes = 32, life_bytes = 8, place_bytes = 16, digest_bytes = 8;
+constexpr std::size_t head_bytes = block_places::head_bytes, life_bytes = 8, place_bytes = 16, digest_bytes = 8;
 
 // Whole, and as its sender made it.
 error_code check(std::span<const std::byte> bytes) {
@@ -50,6 +50,14 @@ std::vector<std::byte> block_places::encode() const {
   }
   put(at, digest_of(std::span<const std::byte>(out).first(out.size() - digest_bytes)));
   return out;
+}
+
+result<std::size_t> block_places::announced_bytes(std::span<const std::byte> head, std::size_t most_layers,
+                                                  std::size_t most_blocks) {
+  if (head.size() < head_bytes || get<std::uint32_t>(head.data()) != magic) return errc::protocol;
+  const std::size_t layers = get<std::uint32_t>(head.data() + 24), blocks = get<std::uint32_t>(head.data() + 28);
+  if (layers > most_layers || blocks > most_blocks) return errc::protocol;
+  return encoded_bytes(layers, blocks);
 }
 
 result<std::uint64_t> block_places::memory_of(std::span<const std::byte> bytes) {

@@ -1,8 +1,10 @@
 #include "cokv/runtime/readable_memory.hpp"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,6 +55,10 @@ result<readable_memory> readable_memory::make(std::size_t bytes) {
 result<buffer> readable_memory::map(std::shared_ptr<const int> file) {
   const int seals = file ? ::fcntl(*file, F_GET_SEALS) : -1;
   if (seals < 0 || (static_cast<unsigned>(seals) & kept_size) != kept_size) return errc::invalid_argument;
+  // A page of these that the system has not got is a signal to who reads it.
+  struct statfs where{};
+  if (::fstatfs(*file, &where) != 0) return last_error();
+  if (where.f_type == HUGETLBFS_MAGIC) return errc::invalid_argument;
   struct stat status{};
   if (::fstat(*file, &status) != 0) return last_error();
   if (status.st_size <= 0) return errc::invalid_argument;

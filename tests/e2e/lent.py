@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """The cache's memory as another process sees it, with nothing of ours in between: mapped to read only, read where a block
-lies, and what becomes of that when either side is killed."""
+lies, written by telling where it lies, and what becomes of that when either side is killed."""
+import ctypes
+import fcntl
 import http.client
 import json
 import mmap
@@ -73,6 +75,116 @@ def shown(memory, places):
 
 
 WHOLE = (b"segment0", b"layr")
+
+
+xxhash = ctypes.CDLL("libxxhash.so.0")
+xxhash.XXH3_64bits.restype = ctypes.c_uint64
+
+
+def digest(data):
+    return xxhash.XXH3_64bits(data, ctypes.c_size_t(len(data)))
+
+
+def places(*segments):
+    """Of one block: (offset, bytes) a layer; of none the end."""
+    head = struct.pack("<4sIQQII", b"ckvP", 1, 0, 0, len(segments), len(segments)) + bytes(8 * len(segments))
+    head += b"".join(struct.pack("<QQ", at, digest(data)) for at, data in segments)
+    return head + struct.pack("<Q", digest(head))
+
+
+def shown_file(seals=fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW):
+    file = os.memfd_create("test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.pwrite(file, b"....segment0layr", 0)
+    if seals:
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
+    return file
+
+
+WRITTEN = (BEGIN, places((4, b"segment0")), places((12, b"layr")), places())
+
+
+def write(path, file, parts, length=None):
+    """Begins a write; the descriptor comes with the first places."""
+    peer = connect(path)
+    length = sum(map(len, WRITTEN)) if length is None else length
+    peer.sendall(f"POST {BASE}:write?by=reference HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n\r\n".encode() + parts[0])
+    if len(parts) > 1:
+        socket.send_fds(peer, [b"".join(parts[1:])], [file])
+    return peer
+
+
+def status_of(peer):
+    """The final answer's, and how many interim ones came before."""
+    peer.settimeout(30)
+    data, interim = b"", 0
+    while True:
+        while b"\r\n\r\n" not in data:
+            more = peer.recv(1 << 16)
+            if not more:
+                return None, interim
+            data += more
+        head, _, data = data.partition(b"\r\n\r\n")
+        if int(head.split()[1]) != 102:
+            return int(head.split()[1]), interim
+        interim += 1
+
+
+def blocks_are_written_from_where_they_lie(binary, folder):
+    path = os.path.join(folder, "socket")
+    with Server(binary, "cache", "--memory", "16MiB", "--socket", path) as server:
+        for seals in (0, fcntl.F_SEAL_GROW):
+            with write(path, shown_file(seals), WRITTEN) as peer:
+                same("memory that can be cut", status_of(peer), (400, 0))
+        with write(path, shown_file(), (BEGIN, places((4, b"segment1")), *WRITTEN[2:])) as peer:
+            same("other bytes", status_of(peer), (422, 0))
+        same("nothing is stored", tcp(server, "GET", f"{BASE}/{KEY}")[0], 404)
+        file = shown_file()
+        with write(path, file, WRITTEN) as peer:
+            same("written", status_of(peer), (200, 2))
+            same("mapped", metric(server.port, "cokv_cache_passed_bytes"), 16)
+            os.pwrite(file, b"-" * 16, 0)
+        same("the block", tcp(server, "GET", f"{BASE}/{KEY}")[1], BLOCK)
+        same("copied", metric(server.port, "cokv_cache_taken_bytes_total"), 12)
+        until("unmapped", lambda: metric(server.port, "cokv_cache_passed_bytes") == 0)
+        same("exit code", server.stop(), 0)
+
+
+def a_writer_that_is_killed_leaves_nothing(binary, folder):
+    path = os.path.join(folder, "socket")
+    with Server(binary, "cache", "--memory", "16MiB", "--socket", path) as server:
+        for parts in range(1, 4):
+            ready, tell = os.pipe()
+            child = os.fork()
+            if child == 0:
+                peer = write(path, shown_file(), WRITTEN[:parts])
+                os.write(tell, b"x")
+                signal.pause()
+                os._exit(0)
+            same("the child writes", os.read(ready, 1), b"x")
+            if parts > 1:
+                until("mapped", lambda: metric(server.port, "cokv_cache_passed_bytes") == 16)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            until("unmapped", lambda: metric(server.port, "cokv_cache_passed_bytes") == 0)
+            until("given back", lambda: metric(server.port, "cokv_cache_leased_bytes") == 0)
+            same("no block", tcp(server, "GET", f"{BASE}/{KEY}")[0], 404)
+        with write(path, shown_file(), WRITTEN) as peer:
+            same("written by another", status_of(peer), (200, 2))
+
+
+def a_server_that_is_killed_ends_the_writes_under_way(binary, folder):
+    path = os.path.join(folder, "socket")
+    with Server(binary, "cache", "--memory", "16MiB", "--socket", path) as server:
+        file = shown_file()
+        with write(path, file, WRITTEN[:2]) as peer:
+            until("mapped", lambda: metric(server.port, "cokv_cache_passed_bytes") == 16)
+            server.process.kill()
+            server.process.wait()
+            same("the end", status_of(peer), (None, 1))
+        with Server(binary, "cache", "--memory", "16MiB", "--socket", path) as other:
+            same("no block", tcp(other, "GET", f"{BASE}/{KEY}")[0], 404)
+            with write(path, file, WRITTEN) as peer:
+                same("written anew", status_of(peer), (200, 2))
 
 
 def blocks_are_read_where_they_lie(binary, folder):
@@ -150,4 +262,5 @@ def refused_there(binary, path):
 
 
 run(blocks_are_read_where_they_lie, a_client_that_is_killed_gives_back_what_it_had,
-    what_was_lent_outlives_a_server_that_is_killed)
+    what_was_lent_outlives_a_server_that_is_killed, blocks_are_written_from_where_they_lie,
+    a_writer_that_is_killed_leaves_nothing, a_server_that_is_killed_ends_the_writes_under_way)

@@ -42,6 +42,26 @@ TEST_CASE("block places: the bytes are golden, and those of the protocol's docum
   CHECK(block_places::memory_of(bytes).value() == 0x1122334455667788);
 }
 
+TEST_CASE("block places: a write's are golden too, and say ahead how long they are") {
+  const block_places layer{
+      .memory = 0, .generation = 7, .layers = 1, .lives = {0, 0}, .places = {{0, 0xaa}, {64, 0xbb}}};
+  const block_places end{.memory = 0, .generation = 7, .layers = 0, .lives = {}, .places = {}};
+  CHECK(to_hex(layer.encode()) == golden_hex("written places"));
+  CHECK(to_hex(end.encode()) == golden_hex("end of places"));
+  auto about = asked();
+  about.layout.segments.resize(1);
+  CHECK(block_places::decode(layer.encode(), about, 72).value() == layer);
+  CHECK(block_places::decode(layer.encode(), about, 71).error() == errc::protocol);
+
+  const auto bytes = layer.encode();
+  CHECK(block_places::announced_bytes(bytes, 1, 2).value() == bytes.size());
+  CHECK(block_places::announced_bytes(end.encode(), 0, 0).value() == block_places::encoded_bytes(0, 0));
+  CHECK(block_places::announced_bytes(bytes, 0, 2).error() == errc::protocol);
+  CHECK(block_places::announced_bytes(bytes, 1, 1).error() == errc::protocol);
+  CHECK(block_places::announced_bytes(std::span(bytes).first(31), 1, 2).error() == errc::protocol);
+  CHECK(block_places::announced_bytes(std::span(bytes).subspan(1), 1, 2).error() == errc::protocol);
+}
+
 TEST_CASE("block places: nothing found") {
   block_places none{.memory = 1, .generation = 7, .layers = 2, .lives = {}, .places = {}};
   CHECK(block_places::decode(none.encode(), asked(), 0)->blocks() == 0);

@@ -11,11 +11,6 @@ namespace {
 using http::exchange;
 using http::status;
 
-http::problem not_lent() {
-  return {
-      status::not_found, "no memory is lent here: it is on the cache's Unix socket, with --socket", {}, "not_found"};
-}
-
 http::problem not_in_memory() {
   return {status::conflict, "not all of it lies in memory that is lent; read it without by=reference", "by",
           "not_in_memory"};

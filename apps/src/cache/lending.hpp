@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/passed_memory.hpp"
 #include "cokv/kvstream/store.hpp"
 #include "cokv/runtime/readable_memory.hpp"
 #include "http/limits.hpp"
@@ -50,11 +51,22 @@ class lending : public std::enable_shared_from_this<lending> {
   std::uint64_t bytes() const noexcept { return bytes_; }
   std::uint64_t leases() const noexcept { return leases_; }  // so far
 
+  // What clients showed of theirs, and what was copied from there so far.
+  const std::shared_ptr<mapped_memory>& mapped() const noexcept { return mapped_; }
+  void took(std::uint64_t segments, std::uint64_t bytes) noexcept {
+    taken_segments_ += segments;
+    taken_bytes_ += bytes;
+  }
+  std::uint64_t taken_segments() const noexcept { return taken_segments_; }
+  std::uint64_t taken_bytes() const noexcept { return taken_bytes_; }
+
  private:
   const readable_memory of_;
   const std::uint64_t id_, room_, most_;
   const std::string path_;
   std::atomic<std::uint64_t> blocks_ = 0, bytes_ = 0, leases_ = 0;
+  const std::shared_ptr<mapped_memory> mapped_ = std::make_shared<mapped_memory>();
+  std::atomic<std::uint64_t> taken_segments_ = 0, taken_bytes_ = 0;
   std::uint64_t now_ = 0;                // leases
   std::list<std::vector<buffer>> kept_;  // what was lent to clients that were not seen to go: never used again
 };

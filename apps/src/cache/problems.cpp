@@ -4,6 +4,13 @@
 
 namespace cokv::cache {
 
+http::problem not_lent() {
+  return {http::status::not_found,
+          "no memory is lent here: it is on the cache's Unix socket, with --socket",
+          {},
+          "not_found"};
+}
+
 http::problem problem_of(error_code ec, transfer way) {
   using http::status;
   struct row {

@@ -7,6 +7,7 @@ namespace cokv::cache {
 
 enum class transfer { storing, reading };
 
+http::problem not_lent();
 http::problem problem_of(error_code ec, transfer way);
 
 }  // namespace cokv::cache

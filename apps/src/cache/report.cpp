@@ -77,6 +77,10 @@ void service::report(http::scrape& page) const {
     page.counter("cokv_cache_leases_total", "Reads that were answered with where the blocks lie",
                  static_cast<double>(lent->leases()));
     page.gauge("cokv_cache_lendable_bytes", "Bytes of them that there may be", static_cast<double>(lent->room()));
+    page.gauge("cokv_cache_passed_bytes", "Bytes of clients' memory that is mapped to copy from",
+               static_cast<double>(lent->mapped()->bytes()));
+    page.counter("cokv_cache_taken_bytes_total", "Bytes that were copied from there",
+                 static_cast<double>(lent->taken_bytes()));
   }
   page.gauge("cokv_cache_room_bytes", "Bytes that further uploads and downloads may hold",
              static_cast<double>(all_->room.load()));

@@ -43,6 +43,8 @@ std::optional<http::problem> read_write_options(const exchange& x, write_options
   return read_flag(x, "force", into.force);
 }
 
+http::problem not_by() { return {status::bad_request, "by is reference, or not there", "by", "invalid_argument"}; }
+
 http::problem too_large(std::string message) {
   return {status::payload_too_large, std::move(message), {}, "too_large"};
 }
@@ -80,13 +82,14 @@ void service::add_routes(http::server& server) {
   const std::uint64_t key_lists = 4096 + options_.frames.max_blocks * std::uint64_t{80};
   const auto begins = options_.frames.payload(frame_type::begin) + frame_header_bytes + frame_trailer_bytes;
   const std::vector<std::string> json{json_type}, frames{frames_type, "application/octet-stream"};
-  const std::vector<std::string> of_match{"refresh"}, of_write{"deferred", "force"};
+  const std::vector<std::string> of_match{"refresh"}, of_write{"deferred", "force"},
+      of_stream{"deferred", "force", "by"};
   on(verb::post, "/v1/kv/{namespace}:match", right::read, &service::match,
      {.body_bytes = key_lists, .body_types = json, .query = of_match});
   on(verb::post, "/v1/kv/{namespace}:read", right::read, &service::read,
      {.body_bytes = begins, .body_types = frames, .query = {"by"}});
   on(verb::post, "/v1/kv/{namespace}:write", right::write, &service::write,
-     {.body_bytes = options_.max_body, .body_types = frames, .query = of_write});
+     {.body_bytes = options_.max_body, .body_types = frames, .query = of_stream});
   on(verb::put, "/v1/kv/{namespace}/{key}", right::write, &service::put,
      {.body_bytes = options_.max_body, .body_types = frames, .query = of_write});
   on(verb::get, "/v1/kv/{namespace}/{key}", right::read, &service::get);
@@ -305,6 +308,11 @@ awaitable<http::problem> service::quota_or(http::problem p, std::string tenant, 
 awaitable<service::upload> service::receive(exchange& x, namespace_id ns, write_options how, const block_key* only) {
   stream_receiver in(options_.frames);
   auto refused = co_await store_stream(x, in, ns, std::move(how), only);
+  note(refused);
+  co_return upload{in.about(), std::move(refused)};
+}
+
+void service::note(const std::optional<http::problem>& refused) {
   constexpr duration for_readers = std::chrono::seconds(30);
   const auto now = clock::of(store_.get_executor()).now();
   if (refused && refused->code == status::insufficient_storage) all_->pressed_until = now + for_readers;
@@ -313,7 +321,6 @@ awaitable<service::upload> service::receive(exchange& x, namespace_id ns, write_
     if (const auto said = all_->full.refused(now)) spdlog::warn("{}", *said);
   if (!refused)
     if (const auto said = all_->full.stored(now)) spdlog::info("{}", *said);
-  co_return upload{in.about(), std::move(refused)};
 }
 
 awaitable<void> service::write(exchange& x) {
@@ -321,9 +328,12 @@ awaitable<void> service::write(exchange& x) {
   if (!ns) co_return (void) co_await x.refuse(bad_id("namespace"));
   write_options how;
   if (auto wrong = read_write_options(x, how)) co_return (void) co_await x.refuse(std::move(*wrong));
-  auto taken = co_await receive(x, *ns, how, nullptr);
+  const auto by = x.request().query_value("by");
+  if (by && *by != "reference") co_return co_await refuse(x, not_by());
+  auto taken = by ? co_await take(x, *ns, how) : co_await receive(x, *ns, how, nullptr);
   if (x.body_error()) co_return;
   if (taken.refused) co_return co_await refuse(x, std::move(*taken.refused));
+  offer(x);
   const auto ack = ack_frame(*ns, taken.about.generation, {}, static_cast<std::uint32_t>(taken.about.keys.size()));
   co_await x.respond(how.deferred ? status::accepted : status::ok, frames_type,
                      {reinterpret_cast<const char*>(ack.data()), ack.size()});
@@ -360,8 +370,7 @@ awaitable<void> service::read(exchange& x) {
     co_return co_await refuse(x, {status::bad_request, "a read is asked for with one begin frame", {}, "protocol"});
   if (parser.about().ns != *ns) co_return co_await refuse(x, problem_of(errc::namespace_mismatch, transfer::reading));
   const auto by = x.request().query_value("by");
-  if (by && *by != "reference")
-    co_return co_await refuse(x, {status::bad_request, "by is reference, or not there", "by", "invalid_argument"});
+  if (by && *by != "reference") co_return co_await refuse(x, not_by());
   co_await (by ? lend(x, parser.about()) : send(x, parser.about()));
 }
 

@@ -109,6 +109,11 @@ class service {
   awaitable<upload> receive(http::exchange& x, namespace_id ns, write_options how, const block_key* only);
   awaitable<std::optional<http::problem>> store_stream(http::exchange& x, stream_receiver& in, namespace_id ns,
                                                        write_options how, const block_key* only);
+  // A :write by reference.
+  awaitable<upload> take(http::exchange& x, namespace_id ns, write_options how);
+  awaitable<std::optional<http::problem>> store_places(http::exchange& x, stream_begin& about, namespace_id ns,
+                                                       write_options how);
+  void note(const std::optional<http::problem>& refused);
   std::optional<http::problem> check_begin(const stream_begin& about, namespace_id ns, const block_key* only) const;
   http::problem problem_of_stream(const stream_parser& parser, transfer way) const;
   awaitable<http::problem> quota_or(http::problem p, std::string tenant, const stream_begin& about);

@@ -95,6 +95,11 @@ awaitable<error_code> exchange::continue_if_expected() {
   co_return co_await put(buffers);
 }
 
+awaitable<error_code> exchange::still_at_it() {
+  const std::array buffers{as_buffer("HTTP/1.1 102 Processing\r\n\r\n")};
+  co_return co_await put(buffers);
+}
+
 awaitable<result<std::size_t>> exchange::read_some(asio::mutable_buffer into) {
   co_return co_await read_some(std::span(&into, 1));
 }

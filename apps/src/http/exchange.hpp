@@ -50,7 +50,10 @@ class exchange {
 
   // ---- for handlers whose answer stands for something that its client uses until it closes the connection
   bool carries_descriptors() const { return wire_.stream.carries_descriptors(); }
-  void attach(byte_stream::descriptor d) { wire_.stream.attach(std::move(d)); }  // to the answer
+  void attach(byte_stream::descriptor d) { wire_.stream.attach(std::move(d)); }     // to the answer
+  byte_stream::descriptor take_attached() { return wire_.stream.take_attached(); }  // that came; none: null
+  // Goes with the connection, and is there for its later requests.
+  std::shared_ptr<void>& kept() { return wire_.kept; }
   // Nothing follows this request: what its client still sends is dropped. False: something came already.
   bool stay();
   // After finish(): until the server ends. When the client goes the handler is cancelled, as ever.
@@ -66,6 +69,8 @@ class exchange {
   void next_turn(std::uint64_t turn_bytes);
 
   // ---- the response
+  // An interim 102: so far all is well. Before start() or respond(); to a client that expects it.
+  awaitable<error_code> still_at_it();
   void set(field name, std::string value);  // before start() or respond()
   void set(std::string_view name, std::string value);
   void close_after() { keep_alive_ = false; }

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <memory>
 #include <span>
 
 #include "cokv/runtime/asio.hpp"
@@ -38,6 +39,7 @@ class wire {
 
   byte_stream stream;
   boost::beast::flat_buffer ahead;
+  std::shared_ptr<void> kept;  // what handlers keep for the connection's later requests
 };
 
 }  // namespace cokv::http

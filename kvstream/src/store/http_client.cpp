@@ -287,7 +287,9 @@ awaitable<result<http_exchange>> http_client::attempt(const http_request& reques
   std::string head = request.method + ' ' + request.target + " HTTP/1.1\r\nHost: " + at_.authority() + "\r\n";
   if (!api_key_.empty()) head += "Authorization: Bearer " + api_key_ + "\r\n";
   if (request.follows)
-    head += "Content-Length: " + std::to_string(*request.follows) + "\r\nExpect: 100-continue\r\n";
+    head += (*request.follows == http_request::in_chunks ? std::string("Transfer-Encoding: chunked")
+                                                         : "Content-Length: " + std::to_string(*request.follows)) +
+            "\r\nExpect: 100-continue\r\n";
   else if (!request.body.empty() || request.method != "GET")
     head += "Content-Length: " + std::to_string(request.body.size()) + "\r\n";
   head += request.fields + "\r\n";

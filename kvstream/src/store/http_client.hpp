@@ -7,6 +7,7 @@
 //     caller's if (!error) head->lease.keep();                               // exchange over: the next one may use it
 #pragma once
 
+#include <algorithm>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http/fields.hpp>
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/buffer.hpp"
 #include "cokv/runtime/clock.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/net.hpp"
@@ -66,6 +68,17 @@ struct http_head {
   boost::beast::http::fields fields;
 };
 
+// What the peer was shown of our memory over a connection, and memory of the connection's own to put there what lies in
+// other. Both end with it.
+struct shown_memory {
+  std::vector<std::weak_ptr<const int>> files;  // by number
+  buffer own;
+  // Another exchange may use the connection. What is gone the peer keeps until that ends, and it takes only so much.
+  bool may_go_on() const {
+    return files.size() <= 6 && std::none_of(files.begin(), files.end(), [](const auto& f) { return f.expired(); });
+  }
+};
+
 // One connection while it is lent. An error from any operation means that the connection is of no further use.
 class http_connection {
  public:
@@ -90,6 +103,8 @@ class http_connection {
   bool open() const noexcept;
   void close();
   byte_stream::descriptor take_attached() { return stream().take_attached(); }
+  void attach(byte_stream::descriptor d) { stream().attach(std::move(d)); }  // to the next write
+  shown_memory& shown() noexcept { return shown_; }
   // Closes it for us, and leaves it to who has the descriptor.
   byte_stream::descriptor detach();
   void park(duration limit, std::function<void()> on_expiry);  // unused: close after `limit`
@@ -102,6 +117,7 @@ class http_connection {
   std::shared_ptr<state> state_;
   const http_client_options& options_;
   boost::beast::flat_buffer in_;
+  shown_memory shown_;
   std::size_t exchanges_ = 0;
   bool heard_ = false;
 };
@@ -150,7 +166,9 @@ struct http_request {
   std::string target;
   std::string fields;  // complete lines, each ended by CRLF, beside Host, Content-Length and Authorization
   std::string body;
-  std::optional<std::uint64_t> follows = {};  // instead of `body`: so many bytes, once the interim 100 answer came
+  // Instead of `body`: so many bytes, once the interim 100 answer came.
+  std::optional<std::uint64_t> follows = {};
+  static constexpr std::uint64_t in_chunks = ~std::uint64_t{0};  // it is told on the way how many
 };
 
 class http_client : public std::enable_shared_from_this<http_client> {

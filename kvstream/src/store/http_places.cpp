@@ -194,7 +194,7 @@ void lent_memory::offered(std::string_view field) {
   }
   path_ = path;
   expected_ = id;
-  refused_ = false;
+  refused_ = refused_writes_ = false;
   if (id_ != id) unmap();
 }
 

@@ -3,14 +3,18 @@
 #include "cokv/kvstream/digest.hpp"
 #include "cokv/runtime/detail/run_as_operation.hpp"
 #include "store/http_remote.hpp"
+#include "store/places_sender.hpp"
 #include "store/stored_id.hpp"
 
 namespace cokv::detail {
 namespace {
 
-std::string_view write_target(bool deferred, bool force) {
-  if (force) return deferred ? ":write?deferred=1&force=1" : ":write?force=1";
-  return deferred ? ":write?deferred=1" : ":write";
+std::string write_target(bool deferred, bool force, bool by_reference) {
+  std::string out = ":write";
+  if (by_reference) out += "?by=reference";
+  if (deferred) out.append(by_reference ? "&" : "?").append("deferred=1");
+  if (force) out.append(by_reference || deferred ? "&" : "?").append("force=1");
+  return out;
 }
 
 class http_writer final : public block_writer {
@@ -20,6 +24,7 @@ class http_writer final : public block_writer {
 
     std::shared_ptr<http_remote> owner;
     stream_writer out;
+    std::optional<places_sender> places;  // says where the segments lie, instead of sending them
     http_lease lease;
     std::vector<bool> written = std::vector<bool>(out.about().layout.layers());
     std::uint32_t next = 0;                              // the layer that the stream wants
@@ -36,23 +41,27 @@ class http_writer final : public block_writer {
   ~http_writer() override { body_->busy ? body_->lease.close() : body_->fail(); }
 
   static awaitable<result<std::unique_ptr<block_writer>>> open(std::shared_ptr<http_remote> owner, stream_begin about,
-                                                               bool force) {
+                                                               bool force, bool by_reference) {
     co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
     if (auto ec = refused(about, owner->max_blocks)) co_return ec;
     if (auto ec = check_distinct(about.keys)) co_return ec;
-    const auto ex = owner->client->get_executor();
-    const auto size = stream_bytes(about.layout, about.keys.size());
-    auto exchange = co_await owner->client->start({.method = "POST",
-                                                   .target = kv_target(about.ns, write_target(about.deferred, force)),
-                                                   .fields = stream_type,
-                                                   .follows = size});
+    const auto client = by_reference ? owner->lent->client() : owner->client;  // another may take its place meanwhile
+    const auto ex = client->get_executor();
+    std::string fields = stream_type;
+    if (by_reference && owner->lent->expected())
+      fields += "Cokv-Memory: " + std::to_string(owner->lent->expected()) + "\r\n";
+    auto exchange = co_await client->start(
+        {.method = "POST",
+         .target = kv_target(about.ns, write_target(about.deferred, force, by_reference)),
+         .fields = std::move(fields),
+         .follows = by_reference ? http_request::in_chunks : stream_bytes(about.layout, about.keys.size())});
     if (!exchange) co_return exchange.error();
     if (exchange->head.status != 100) co_return error_of(exchange->head.status);
     auto b = std::make_shared<body>(std::move(owner), std::move(about));
     b->lease = std::move(exchange->lease);
+    if (by_reference) b->places.emplace(b->out.about());
     const auto begin = b->out.begin();
-    asio::const_buffer bytes = asio::buffer(begin);
-    if (auto ec = co_await b->lease->write({&bytes, 1})) co_return ec;
+    if (auto ec = co_await put(*b, begin)) co_return ec;
     co_return std::make_unique<http_writer>(ex, std::move(b));
   }
 
@@ -63,6 +72,12 @@ class http_writer final : public block_writer {
   void do_commit(done_handler handler) override { run_as_operation(get_executor(), commit(body_), std::move(handler)); }
 
  private:
+  static awaitable<error_code> put(body& b, std::span<const std::byte> bytes) {
+    const auto chunk = b.places ? in_chunk(bytes) : std::string();
+    asio::const_buffer all = b.places ? asio::buffer(chunk) : asio::const_buffer(bytes.data(), bytes.size());
+    co_return co_await b.lease->write({&all, 1});
+  }
+
   static awaitable<error_code> write(std::shared_ptr<body> b, std::uint32_t layer, std::vector<buffer> segments) {
     co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
     const auto& about = b->out.about();
@@ -82,7 +97,8 @@ class http_writer final : public block_writer {
     }
     operation_guard guard(*b);
     for (;;) {
-      if (auto ec = co_await send(*b, b->next, segments)) co_return ec;
+      const auto ec = b->places ? co_await b->places->send(*b->lease, segments) : co_await send(*b, b->next, segments);
+      if (ec) co_return ec;
       b->written[b->next++] = true;
       auto turn = b->early.find(b->next);
       if (turn == b->early.end()) break;
@@ -122,9 +138,10 @@ class http_writer final : public block_writer {
     if (!b->lease) co_return errc::closed;
     if (b->busy || b->next != about.layout.layers()) co_return errc::invalid_argument;
     operation_guard guard(*b);
-    const auto end = b->out.end();
-    asio::const_buffer bytes = asio::buffer(end);
-    if (auto ec = co_await b->lease->write({&bytes, 1})) co_return ec;
+    const auto end = b->places ? b->places->end() : b->out.end();
+    if (auto ec = co_await put(*b, end)) co_return ec;
+    if (b->places)
+      if (auto ec = co_await put(*b, {})) co_return ec;
     auto head = co_await b->lease->read_head();
     if (!head) co_return head.error();
     if (head->status != 200 && head->status != 202) co_return error_of(head->status);
@@ -139,7 +156,8 @@ class http_writer final : public block_writer {
     b->owner->counters.written_blocks += about.keys.size();
     b->owner->counters.written_bytes += about.keys.size() * about.layout.bytes();
     guard.done();
-    head->keep_alive ? b->lease.keep() : b->lease.drop();
+    b->owner->look_at(*head);
+    head->keep_alive && b->lease->shown().may_go_on() ? b->lease.keep() : b->lease.drop();
     co_return error_code();
   }
 
@@ -152,7 +170,18 @@ class http_writer final : public block_writer {
 
 awaitable<result<std::unique_ptr<block_writer>>> open_http_writer(std::shared_ptr<http_remote> remote,
                                                                   stream_begin about, bool force) {
-  return http_writer::open(std::move(remote), std::move(about), force);
+  co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
+  const auto lent = remote->lent;
+  if (lent && lent->takes() && places_sender::fits(about) && !refused(about, remote->max_blocks) &&
+      !check_distinct(about.keys)) {
+    auto writer = co_await http_writer::open(remote, about, force, true);
+    if (writer || writer.error() == asio::error::operation_aborted) co_return writer;
+    // Not for us, or no such thing there: it isn't asked again.
+    const auto ec = writer.error();
+    if (ec == errc::permission_denied || ec == errc::not_found || ec == errc::invalid_argument || ec == errc::protocol)
+      lent->refuse_writes();
+  }
+  co_return co_await http_writer::open(std::move(remote), std::move(about), force, false);
 }
 
 }  // namespace cokv::detail

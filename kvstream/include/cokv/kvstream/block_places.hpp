@@ -31,6 +31,11 @@ struct block_places {
 
   static std::uint64_t encoded_bytes(std::size_t layers, std::size_t blocks) noexcept;
   std::vector<std::byte> encode() const;
+  // The first head_bytes tell how many there are in all; nothing else of them was looked at. errc::protocol for more
+  // layers or blocks than that.
+  static constexpr std::size_t head_bytes = 32;
+  static result<std::size_t> announced_bytes(std::span<const std::byte> head, std::size_t most_layers,
+                                             std::size_t most_blocks);
 
   // errc::digest_mismatch; errc::protocol for what is no answer to `asked`, or names a place outside of [0, memory_bytes).
   static result<block_places> decode(std::span<const std::byte> bytes, const stream_begin& asked,

@@ -1,0 +1,126 @@
+#include "store/places_sender.hpp"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "cokv/kvstream/digest.hpp"
+#include "cokv/runtime/memory_handle.hpp"
+#include "store/http_remote.hpp"
+
+namespace cokv::detail {
+namespace {
+
+constexpr std::size_t piece_bytes = 512 << 10;   // told at once, unless one segment is more
+constexpr std::uint64_t most_copied = 32 << 20;  // a segment
+constexpr std::size_t most_files = 8;            // shown over one connection
+
+// The number by which the server knows it. One is left for memory of the connection's own.
+struct numbered {
+  std::uint64_t number;
+  bool fresh;
+};
+std::optional<numbered> number_of(shown_memory& shown, const std::shared_ptr<const int>& file, bool own) {
+  for (std::size_t i = 0; i < shown.files.size(); ++i)
+    if (shown.files[i].lock() == file) return numbered{i, false};
+  if (shown.files.size() + !own >= most_files) return std::nullopt;
+  shown.files.push_back(file);
+  return numbered{shown.files.size() - 1, true};
+}
+
+}  // namespace
+
+std::string in_chunk(std::span<const std::byte> bytes) {
+  std::array<char, 20> size{};
+  const auto end = std::to_chars(size.data(), size.data() + size.size(), bytes.size(), 16).ptr;
+  std::string out(size.data(), end);
+  out += "\r\n";
+  out.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return out += "\r\n";
+}
+
+places_sender::places_sender(const stream_begin& about)
+    : about_(about), half_(std::max<std::uint64_t>(piece_bytes, std::ranges::max(about.layout.segments))) {}
+
+bool places_sender::fits(const stream_begin& about) {
+  const auto& all = about.layout.segments;
+  return about.digest == digest_algorithm::xxh3_64 && !all.empty() && std::ranges::max(all) <= most_copied;
+}
+
+std::vector<std::byte> places_sender::end() const {
+  return block_places{.memory = 0, .generation = about_.generation, .layers = 0, .lives = {}, .places = {}}.encode();
+}
+
+result<places_sender::piece> places_sender::lying(shown_memory& shown, const std::vector<buffer>& segments,
+                                                  std::size_t first) const {
+  auto at = export_shared(segments[first]);
+  if (!at) return at.error();
+  const auto number = number_of(shown, at->file, false);
+  if (!number) return errc::unsupported;
+  piece out{{.memory = number->number, .generation = about_.generation, .layers = 1, .lives = {}, .places = {}},
+            number->fresh ? at->file : nullptr};
+  const auto file = at->file;
+  for (std::size_t i = first, bytes = 0; i < segments.size() && (i == first || bytes < piece_bytes); ++i) {
+    if (i != first) at = export_shared(segments[i]);
+    if (!at || at->file != file) break;
+    out.where.places.push_back({at->offset, digest_of(segments[i].bytes())});
+    out.where.lives.push_back(0);
+    bytes += segments[i].size();
+  }
+  return out;
+}
+
+result<places_sender::piece> places_sender::copied(shown_memory& shown, const std::vector<buffer>& segments,
+                                                   std::size_t first) {
+  if (shown.own.size() < 2 * half_) {
+    auto made = allocate_shared(2 * half_);
+    if (!made) return made.error();
+    shown.own = std::move(*made);
+  }
+  const auto at = export_shared(shown.own);
+  if (!at) return at.error();
+  const auto number = number_of(shown, at->file, true);
+  if (!number) return errc::too_large;
+  piece out{{.memory = number->number, .generation = about_.generation, .layers = 1, .lives = {}, .places = {}},
+            number->fresh ? at->file : nullptr};
+  second_ = !second_;
+  auto offset = second_ ? half_ : 0;
+  const auto end = offset + half_;
+  for (std::size_t i = first; i < segments.size() && segments[i].size() <= end - offset; ++i) {
+    if (i != first && export_shared(segments[i])) break;
+    const auto into = shown.own.slice(offset, segments[i].size());
+    out.where.places.push_back({at->offset + offset, copy_digest(into.bytes(), segments[i].bytes())});
+    out.where.lives.push_back(0);
+    offset += segments[i].size();
+  }
+  return out;
+}
+
+awaitable<error_code> places_sender::heard(http_connection& from) {
+  const auto head = co_await from.read_head();
+  if (!head) co_return head.error();
+  if (head->status != 102) co_return head->status >= 400 ? error_of(head->status) : errc::protocol;
+  --under_way_;
+  co_return error_code();
+}
+
+awaitable<error_code> places_sender::send(http_connection& to, const std::vector<buffer>& segments) {
+  for (std::size_t first = 0; first < segments.size();) {
+    if (under_way_ == 2)
+      if (auto ec = co_await heard(to)) co_return ec;
+    auto next = lying(to.shown(), segments, first);
+    if (!next) next = copied(to.shown(), segments, first);
+    if (!next) co_return next.error();
+    if (next->file) to.attach(std::move(next->file));
+    const auto said = in_chunk(next->where.encode());
+    asio::const_buffer bytes = asio::buffer(said);
+    if (auto ec = co_await to.write({&bytes, 1})) co_return ec;
+    ++under_way_;
+    first += next->where.blocks();
+  }
+  while (under_way_ != 0)
+    if (auto ec = co_await heard(to)) co_return ec;
+  co_return error_code();
+}
+
+}  // namespace cokv::detail

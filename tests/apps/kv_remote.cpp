@@ -34,6 +34,21 @@ TEST_CASE("--kv-remote: URLs by comma and by line") {
   CHECK(node_urls(",\n,").empty());
 }
 
+TEST_CASE("--kv-remote: which servers are on this machine") {
+  for (const char* url : {"unix:///run/x", "http://127.0.0.1:1", "https://localhost:1", "http://[::1]:1"})
+    CHECK(serve::any_on_this_machine({"http://a:1", url}));
+  CHECK(!serve::any_on_this_machine({"http://a:1", "http://10.0.0.127:1", "redis://127.0.0.1:1"}));
+  CHECK(!serve::any_on_this_machine({}));
+  asio::io_context context(1);
+  serve::options o;
+  o.kv_remote = "http://127.0.0.1:1";
+  CHECK(serve::remote::open(context.get_executor(), o)->on_this_machine());
+  o.kv_remote = "http://a:1,http://127.0.0.1:1";
+  CHECK(serve::remote::open(context.get_executor(), o)->on_this_machine());
+  o.kv_remote = "http://a:1,http://b:1";
+  CHECK(!serve::remote::open(context.get_executor(), o)->on_this_machine());
+}
+
 TEST_CASE("--kv-remote: one URL is a store, several are nodes, a file is read again") {
   asio::io_context context(1);
   const auto ex = context.get_executor();

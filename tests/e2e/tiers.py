@@ -3,7 +3,7 @@
 import os
 import random
 
-from checks import MODEL, ROOT, at_least, run, same
+from checks import MODEL, ROOT, at_least, run, same, until
 from lib_servers import Server, complete, metric
 
 VERSES = open(os.path.join(ROOT, "models/text/genesis.txt")).read().strip().split("\n")
@@ -100,6 +100,25 @@ def from_the_remote_cache_after_a_restart(binary, folder):
             same("exit code of the cache", cache.stop(), 0)
 
 
+def through_the_memory_of_a_remote_cache_on_this_machine(binary, folder):
+    wanted = reference(binary)
+    socket = os.path.join(folder, "socket")
+    with Server(binary, "cache", "--memory", "256MiB", "--socket", socket) as cache:
+        with serve(binary, "--kv-remote", "unix://" + socket) as server:
+            same("text", complete(server.port, PROMPT, 32)["text"], wanted["text"])
+            # The pool itself is shown, not a piece to copy blocks to.
+            until("the pool is mapped", lambda: metric(cache.port, "cokv_cache_passed_bytes") > 4 << 20)
+            same("exit code after SIGTERM", server.stop(), 0)  # which waits for what is to be stored
+        stored = metric(cache.port, "cokv_cache_bytes", tier="memory")
+        at_least("bytes that were copied from the pool", metric(cache.port, "cokv_cache_taken_bytes_total"), 1)
+        at_least("bytes that are stored", stored, metric(cache.port, "cokv_cache_taken_bytes_total"))
+        with serve(binary, "--kv-remote", "unix://" + socket) as server:
+            again = complete(server.port, PROMPT, 32)
+            same("text from there", again["text"], wanted["text"])
+            at_least("cached tokens", cached(again), wanted["usage"]["prompt_tokens"] - 16)
+        at_least("reads by reference", metric(cache.port, "cokv_cache_leases_total"), 1)
+
+
 def kv_of_another_dtype_or_block_size_is_not_used(binary, folder):
     with Server(binary, "cache", "--memory", "256MiB") as cache:
         with serve(binary, "--kv-remote", cache.url) as server:
@@ -123,4 +142,5 @@ def sampled_answers_too(binary, folder):
 
 
 run(any_split_of_the_prompt, from_the_device, from_the_host, from_the_disk_after_a_restart, from_the_disk_past_its_cache,
-    from_the_remote_cache_after_a_restart, kv_of_another_dtype_or_block_size_is_not_used, sampled_answers_too)
+    from_the_remote_cache_after_a_restart, through_the_memory_of_a_remote_cache_on_this_machine,
+    kv_of_another_dtype_or_block_size_is_not_used, sampled_answers_too)

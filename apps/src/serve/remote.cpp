@@ -53,6 +53,22 @@ std::vector<std::string> node_urls(std::string_view text) {
   return out;
 }
 
+bool any_on_this_machine(const std::vector<std::string>& urls) {
+  return std::ranges::any_of(urls, [](std::string_view url) {
+    for (const std::string_view here : {"unix://", "http://127.", "https://127.", "http://[::1]", "https://[::1]",
+                                        "http://localhost", "https://localhost"})
+      if (url.starts_with(here)) return true;
+    return false;
+  });
+}
+
+bool remote::on_this_machine() const {
+  if (!nodes_) return any_on_this_machine(node_urls(named_));
+  std::vector<std::string> names;
+  for (const auto& node : nodes_->nodes()) names.push_back(node.name);
+  return any_on_this_machine(names);
+}
+
 std::shared_ptr<remote> remote::open(const asio::any_io_executor& ex, const options& o) {
   try {
     return std::shared_ptr<remote>(new remote(ex, o));

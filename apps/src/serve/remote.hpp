@@ -21,12 +21,17 @@ namespace cokv::serve {
 // What follows a comma without a scheme belongs to what stands before it.
 std::vector<std::string> node_urls(std::string_view text);
 
+// Whether one of them is on this machine, and so may take KV from memory that it is shown.
+bool any_on_this_machine(const std::vector<std::string>& urls);
+
 class remote {
  public:
   static std::shared_ptr<remote> open(const asio::any_io_executor& ex, const options& o);
 
   const std::shared_ptr<store>& blocks() const noexcept { return blocks_; }
   const cluster_store* nodes() const noexcept { return nodes_.get(); }  // null: one server, told by its URL
+
+  bool on_this_machine() const;  // one of its servers, when it was opened or read again last
 
   // Takes the nodes that the file names now; what can't be used changes nothing. Logs what came of it. Nothing where no
   // file was named.

@@ -41,7 +41,7 @@ device open(const options& o, const asio::any_io_executor& ex) {
   return *d;
 }
 
-engine_options engine_options_of(const options& o, std::vector<kv_tier> tiers) {
+engine_options engine_options_of(const options& o, const tiers& opened) {
   engine_options out;
   out.kv_blocks = o.kv_blocks;
   out.block_tokens = o.block_tokens;
@@ -50,7 +50,9 @@ engine_options engine_options_of(const options& o, std::vector<kv_tier> tiers) {
   out.max_requests = o.max_requests;
   out.max_sequence = o.max_sequence;
   out.async_scheduling = o.async_scheduling;
-  out.tiers = std::move(tiers);
+  out.tiers = opened.list;
+  // A cache on this machine copies blocks from the pool itself.
+  if (o.device == "cpu" && opened.remote && opened.remote->on_this_machine()) out.kv_memory = memory_kind::shared;
   out.policy = o.kv_policy == "always" ? kv_policy::always : kv_policy::automatic;
   out.connector.on_tier_bad = [](std::string_view tier, error_code why) {
     spdlog::warn("KV tier {}: {}; what it would have held is computed until it is back", tier, why.message());
@@ -75,9 +77,9 @@ void check_tiers(const options& o, const model_config& config) {
 }
 
 std::unique_ptr<engine> make_engine(const asio::any_io_executor& ex, const options& o, std::shared_ptr<model> what,
-                                    const tokenizer& text, const std::vector<kv_tier>& tiers) {
+                                    const tokenizer& text, const tiers& opened) {
   try {
-    return std::make_unique<engine>(ex, open(o, ex), std::move(what), text, engine_options_of(o, tiers));
+    return std::make_unique<engine>(ex, open(o, ex), std::move(what), text, engine_options_of(o, opened));
   } catch (const config_error& e) {
     throw by_flag(e);
   }
@@ -112,7 +114,7 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   auto what = load(o);
   const auto opened = co_await open_tiers(o);
   const auto& tiers = opened.list;
-  const auto made = make_engine(ex, o, what, text, tiers);
+  const auto made = make_engine(ex, o, what, text, opened);
   auto& runs = *made;
   openai::engine_backend backend(runs, text);
   const auto now = clock::of(ex).wall_now().time_since_epoch();

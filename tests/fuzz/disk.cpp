@@ -25,7 +25,7 @@ std::vector<std::byte> mended(const input& in, std::uint64_t at) {
     auto* head = out.data() + pos;
     if ((in.mend & fields) != 0) {
       std::memcpy(head, "cklg", 4);
-      put(head + 4, std::uint16_t{3});
+      put(head + 4, std::uint16_t{4});
       put(head + 6, static_cast<std::uint16_t>(1 + get<std::uint16_t>(head + 6) % 5));
       put(head + 8, serial);
       put(head + 16, at + pos);
@@ -63,7 +63,7 @@ void check_record(std::span<const std::byte> body) {
   const auto again = encode_log_body(*r);
   require(again.size() == body.size(), "a record is written as long as it was read");
   const auto back = decode_log_record(again);
-  require(back && back->blocks == r->blocks && back->digests == r->digests && back->ns == r->ns &&
+  require(back && back->blocks == r->blocks && back->digests == r->digests && back->ns == r->ns && back->tenant == r->tenant &&
               *back->extent.layout == *r->extent.layout && back->extent.at == r->extent.at,
           "a record that is written again is the same");
 }

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 
@@ -265,12 +266,12 @@ TEST_CASE("file store: a file of another version is refused, not removed") {
       auto s = co_await file_store::async_open(ex, dir.options());
       CHECK(!co_await write_blocks(*s, ns, 0, 1));
     }
-    // Version 4, with a digest that is right.
+    // Version 5, with a digest that is right.
     auto path = file_of(dir, 0);
     std::vector<std::byte> head(56);
     std::fstream f(path, std::ios::in | std::ios::out | std::ios::binary);
     f.read(reinterpret_cast<char*>(head.data()), 56);
-    head[4] = std::byte{4};
+    head[4] = std::byte{5};
     auto digest = digest_of(head);
     f.seekp(0);
     f.write(reinterpret_cast<char*>(head.data()), 56);
@@ -280,6 +281,40 @@ TEST_CASE("file store: a file of another version is refused, not removed") {
     CHECK(s->info().refused == 1);
     CHECK(s->info().blocks == 0);
     CHECK(fs::exists(path));
+  });
+}
+
+TEST_CASE("file store: a folder of the version that knew no tenants is read, and nobody's blocks stay nobody's") {
+  on_disk([](asio::any_io_executor ex) -> awaitable<void> {
+    folder dir;
+    {
+      auto s = co_await file_store::async_open(ex, dir.options());
+      CHECK(!co_await write_blocks(*s, ns, 0, 3));
+      auto [ec] = co_await s->async_remove(ns, contract_keys(2, 1)[0], asio::as_tuple(asio::deferred));
+      CHECK(!ec);
+    }
+    std::size_t entries = 0;
+    for (const auto& path : files_under(dir.path / "log")) {
+      auto bytes = bytes_of(path);
+      for (std::size_t at = 0; at + 64 <= bytes.size(); at += 64) {
+        if (bytes.compare(at, 4, "cklg") != 0) continue;
+        ++entries;
+        bytes[at + 4] = 3;
+        const auto digest = digest_of(std::as_bytes(std::span(bytes)).subspan(at, 56));
+        std::memcpy(bytes.data() + at + 56, &digest, sizeof digest);
+      }
+      std::ofstream(path, std::ios::binary) << bytes;
+    }
+    CHECK(entries >= 3);  // the file's, the blocks', the removal's
+    auto s = co_await file_store::async_open(ex, dir.options());
+    CHECK(s->info().refused == 0);
+    CHECK(s->info().digest_failures == 0);
+    CHECK(s->info().tenants.empty());
+    CHECK(co_await read_blocks(*s, ns, 0, 3) == 2);
+    CHECK(!co_await write_blocks(*s, ns, 2, 1, {.tenant = "a"}));
+    CHECK(co_await read_blocks(*s, ns, 0, 3) == 3);
+    REQUIRE(s->info().tenants.size() == 1);
+    CHECK(s->info().tenants[0].name == "a");
   });
 }
 

@@ -13,15 +13,16 @@ using detail::reservation;
 awaitable<void> file_store::state::carry(log_book::pass pass, reservation& room) {
   std::span<const log_book::chosen> rest(pass.carry);
   const auto together = [](const log_book::chosen& a, const log_book::chosen& b) {
-    return a.group->ns == b.group->ns && a.group->digest == b.group->digest &&
+    return a.group->ns == b.group->ns && a.group->digest == b.group->digest && a.group->tenant == b.group->tenant &&
            (a.group->extent.layout == b.group->extent.layout || *a.group->extent.layout == *b.group->extent.layout);
   };
   while (!rest.empty()) {
     const auto& layout = *rest.front().group->extent.layout;
-    const auto most = blocks_a_part(layout);
+    const auto& tenant = rest.front().group->tenant;
+    const auto most = blocks_a_part(layout, tenant);
     std::size_t n = 1;
     while (n < rest.size() && n < most && together(rest[0], rest[n])) ++n;
-    if (bytes_for(layout, n) > room.bytes()) break;
+    if (bytes_for(layout, n, tenant) > room.bytes()) break;
     // What can't be copied goes with its file.
     co_await carry_group(rest.first(n), pass.carried, room);
     rest = rest.subspan(n);
@@ -92,6 +93,7 @@ file_store::state::copy_blocks(std::span<const log_book::chosen> blocks, bool ca
   auto record = std::make_shared<detail::log_record>();
   record->ns = like.ns;
   record->digest = like.digest;
+  record->tenant = like.tenant;
   record->extent.layout = like.extent.layout;
   record->extent.alignment = alignment();
   record->extent.places = static_cast<std::uint32_t>(blocks.size());

@@ -29,6 +29,7 @@ std::shared_ptr<const detail::log_group> detail::make_log_group(const log_record
   g->ns = r.ns;
   g->extent = r.extent;
   g->digest = r.digest;
+  g->tenant = r.tenant;
   g->blocks = r.blocks;
   return g;
 }

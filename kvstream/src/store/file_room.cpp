@@ -29,22 +29,23 @@ void file_store::state::disk_is_full() {
   for (bool row : {false, true}) retire(row);
 }
 
-std::size_t file_store::state::blocks_a_part(const block_layout& layout) {
+std::size_t file_store::state::blocks_a_part(const block_layout& layout, const std::string& tenant) {
   const auto block = std::max<std::uint64_t>(detail::log_block_bytes(layout, alignment()), 1);
   const auto fits =
       std::max<std::uint64_t>((segment_bytes() - std::min<std::uint64_t>(chunk_bytes(), segment_bytes())) / block, 1);
   auto n = static_cast<std::size_t>(std::min<std::uint64_t>(fits, detail::max_request_blocks));
   const auto layers = layout.segments.size();
   const auto each = detail::log_record_bytes(layers, 2) - detail::log_record_bytes(layers, 1) + detail::log_entry_head;
-  return std::clamp<std::size_t>((detail::log_entry_most - detail::log_record_bytes(layers, 1)) / each, 1, n);
+  return std::clamp<std::size_t>((detail::log_entry_most - detail::log_record_bytes(layers, 1, tenant.size())) / each,
+                                 1, n);
 }
 
-std::uint64_t file_store::state::bytes_for(const block_layout& layout, std::size_t blocks) {
+std::uint64_t file_store::state::bytes_for(const block_layout& layout, std::size_t blocks, const std::string& tenant) {
   if (blocks == 0) return 0;
-  const auto part = blocks_a_part(layout);
+  const auto part = blocks_a_part(layout, tenant);
   const auto block = detail::log_block_bytes(layout, alignment());
   const auto of = [&](std::size_t n) -> std::uint64_t {
-    const auto entry = detail::log_record_bytes(layout.segments.size(), n);
+    const auto entry = detail::log_record_bytes(layout.segments.size(), n, tenant.size());
     return n == 0 ? 0 : detail::log_pages(n * block) + detail::log_index::growth(entry, chunk_bytes()) + chunk_bytes();
   };
   return blocks / part * of(part) + of(blocks % part);

@@ -118,6 +118,7 @@ store_info file_store::info() const {
   out.used_bytes = state_->book.live() + *state_->writing;
   out.file_bytes = state_->used();
   out.blocks = state_->book.blocks();
+  out.tenants = state_->book.tenants();
   return out;
 }
 

@@ -161,9 +161,9 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   bool disk_was_full() const { return disk_limit_ < options.limit_bytes; }
   std::uint64_t disk_room() const;
   void disk_is_full();
-  // So many blocks of a layout, at most; and their parts, each in one entry and no longer than a file.
-  std::uint64_t bytes_for(const block_layout& layout, std::size_t blocks);
-  std::size_t blocks_a_part(const block_layout& layout);
+  // So many blocks of a layout and a tenant, at most; and their parts, each in one entry and no longer than a file.
+  std::uint64_t bytes_for(const block_layout& layout, std::size_t blocks, const std::string& tenant);
+  std::size_t blocks_a_part(const block_layout& layout, const std::string& tenant);
   // Room for as many bytes, taken; waits until files that had to go are gone.
   awaitable<std::tuple<error_code, detail::reservation>> make_room(std::uint64_t bytes);
   void clean_later();  // if there is something to clean or remove

@@ -41,6 +41,7 @@ struct write_job : std::enable_shared_from_this<write_job> {
   file_holds present;
   reservation room;  // for entries
   digest_algorithm digest = digest_algorithm::xxh3_64;
+  std::string tenant;
   error_code failed;
   bool force = false;  // takes the place of what is there
   bool busy = false;
@@ -173,7 +174,7 @@ struct write_job : std::enable_shared_from_this<write_job> {
       // What was there may come back with its own file, when ours has gone already.
       for (const auto& m : record.blocks)
         if (force && store->book.find({ns, m.key})) enter_replaced({ns, m.key}, p, sequence - 1);
-      const auto body = log_record_bytes(layout->layers(), record.blocks.size()) - log_entry_head;
+      const auto body = log_record_bytes(layout->layers(), record.blocks.size(), tenant.size()) - log_entry_head;
       store->book.insert(make_log_group(record, p.in.in->serial, at, body, sequence));
       store->counters.written_blocks += record.blocks.size();
       store->counters.written_bytes += record.blocks.size() * layout->bytes();
@@ -205,6 +206,7 @@ struct write_job : std::enable_shared_from_this<write_job> {
     record->ns = ns;
     record->extent = p.extent;
     record->digest = digest;
+    record->tenant = tenant;
     const auto layers = layout->layers();
     for (std::size_t i = 0; i < p.whole; ++i) {
       if (!force && store->book.find(id_of(p.keys[i]))) continue;  // another writer was first

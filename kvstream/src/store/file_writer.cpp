@@ -56,14 +56,14 @@ awaitable<std::tuple<error_code, std::size_t>> find_room(write_job& job, std::si
   const auto& layout = *job.layout;
   auto fit = fresh;
   const auto most_below = [&](std::uint64_t bytes) {
-    while (fit > 0 && s.bytes_for(layout, fit) > bytes) fit -= std::max<std::size_t>(fit / 16, 1);
+    while (fit > 0 && s.bytes_for(layout, fit, job.tenant) > bytes) fit -= std::max<std::size_t>(fit / 16, 1);
   };
   if (s.disk_was_full()) {
     const auto all = s.budget() + s.book.evictable();
     most_below(all - std::min(all, s.used()));
   } else {
     // What would be cleaned for the limit's sake gives its room to the disk first.
-    const auto need = s.bytes_for(layout, fresh), used = s.used();
+    const auto need = s.bytes_for(layout, fresh, job.tenant), used = s.used();
     const auto cleaned = used + need - std::min(used + need, s.budget());
     if (need + *s.reserved > s.disk_room() + cleaned) {
       s.disk_is_full();  // what is there stays, this time
@@ -75,14 +75,14 @@ awaitable<std::tuple<error_code, std::size_t>> find_room(write_job& job, std::si
     s.counters.no_room_blocks += fresh - fit;
     if (fit == 0) co_return std::tuple(error_code(errc::store_full), fit);
   }
-  auto [ec, room] = co_await s.make_room(s.bytes_for(layout, fit));
+  auto [ec, room] = co_await s.make_room(s.bytes_for(layout, fit, job.tenant));
   job.room = std::move(room);
   co_return std::tuple(ec, fit);
 }
 
 awaitable<error_code> take_extents(write_job& job, std::span<const std::size_t> keys) {
   auto& s = *job.store;
-  const auto a_part = s.blocks_a_part(*job.layout);
+  const auto a_part = s.blocks_a_part(*job.layout, job.tenant);
   job.parts.reserve((keys.size() + a_part - 1) / a_part);
   for (std::size_t first = 0; first < keys.size(); first += a_part) {
     write_job::part p;
@@ -117,8 +117,10 @@ awaitable<std::tuple<error_code, std::unique_ptr<block_writer>>> open_file_write
   auto fail = [](error_code ec) { return std::tuple(ec, std::unique_ptr<block_writer>()); };
   if (auto ec = check_request(layout, keys)) co_return fail(ec);
   if (auto ec = check_distinct(keys)) co_return fail(ec);
+  if (options.tenant.size() > log_tenant_most) co_return fail(errc::invalid_argument);
   auto job = std::make_shared<write_job>(s, ns, std::move(keys));
   job->force = options.force;
+  job->tenant = std::move(options.tenant);
   job->digest = s->options.digest;
   job->layout = s->share(ns, std::make_shared<const block_layout>(std::move(layout)));
   job->written.resize(job->layout->layers());
@@ -132,7 +134,7 @@ awaitable<std::tuple<error_code, std::unique_ptr<block_writer>>> open_file_write
       fresh.push_back(i);
   }
   if (!fresh.empty()) {
-    if (s->bytes_for(*job->layout, fresh.size()) > s->options.limit_bytes - s->options.limit_bytes / 16)
+    if (s->bytes_for(*job->layout, fresh.size(), job->tenant) > s->options.limit_bytes - s->options.limit_bytes / 16)
       co_return fail(errc::too_large);
     auto [ec, fit] = co_await find_room(*job, fresh.size());
     if (ec) co_return fail(ec);

@@ -47,11 +47,11 @@ std::size_t log_book::drop_file(std::uint64_t serial, bool cleaned) {
       const stored_id id{g->ns, g->blocks[i].key};
       const auto b = blocks_.find(id);
       if (b == blocks_.end() || b->second.group != g) continue;
+      leave(b->second);
       blocks_.erase(b);
       if (cleaned && !f.carried) remember(id);
       ++n;
     }
-  change_live(f, 0 - f.live);
   f.groups.clear();
   f.sealed = true;
   return n;
@@ -78,7 +78,21 @@ const log_book::block* log_book::find(const stored_id& id) const {
   return b == blocks_.end() ? nullptr : &b->second;
 }
 
-void log_book::leave(const block& b) { change_live(files_.at(b.group->serial), 0 - bytes_of(*b.group)); }
+void log_book::leave(const block& b) { change_live(files_.at(b.group->serial), *b.group, 0 - bytes_of(*b.group)); }
+
+void log_book::change_live(file& f, const log_group& g, std::uint64_t by) {
+  f.live += by;
+  live_ += by;
+  if (g.tenant.empty()) return;
+  const auto who = tenants_.try_emplace(g.tenant).first;
+  if ((who->second += by) == 0) tenants_.erase(who);
+}
+
+std::vector<tenant_info> log_book::tenants() const {
+  std::vector<tenant_info> out;
+  for (const auto& [name, bytes] : tenants_) out.push_back({name, bytes});
+  return out;
+}
 
 void log_book::insert(const std::shared_ptr<const log_group>& group, std::span<const std::uint8_t> uses) {
   auto& f = files_.at(group->serial);
@@ -88,7 +102,7 @@ void log_book::insert(const std::shared_ptr<const log_group>& group, std::span<c
     auto [at, fresh] = blocks_.try_emplace({group->ns, group->blocks[i].key});
     if (!fresh) leave(at->second);
     at->second = {group, i, uses.empty() ? std::uint8_t{0} : uses[i]};
-    change_live(f, each);
+    change_live(f, *group, each);
     f.put += each;
   }
 }

@@ -17,6 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cokv/kvstream/store.hpp"
 #include "store/log_entry.hpp"
 
 namespace cokv::detail {
@@ -30,6 +31,7 @@ struct log_group {
   namespace_id ns;
   log_extent extent;
   digest_algorithm digest = digest_algorithm::xxh3_64;
+  std::string tenant;
   std::vector<log_member> blocks;
 };
 
@@ -101,6 +103,7 @@ class log_book {
 
   std::uint64_t used() const noexcept { return bytes_; }  // by all files
   std::uint64_t live() const noexcept { return live_; }   // by blocks that are there
+  std::vector<tenant_info> tenants() const;               // who has blocks, and how much they take
   std::uint64_t evictable() const;
   std::size_t blocks() const noexcept { return blocks_.size(); }
   std::size_t files() const noexcept { return files_.size(); }
@@ -123,13 +126,14 @@ class log_book {
   // And there is something to gain: indices of small blocks may be larger than they are.
   static bool mostly_dead(const file& f) { return f.live <= f.put / 4 && f.put - f.live >= f.bytes / 2; }
   void leave(const block& b);
-  void change_live(file& f, std::uint64_t by) { f.live += by, live_ += by; }
+  void change_live(file& f, const log_group& g, std::uint64_t by);
   void remember(const stored_id& id);
 
   std::map<std::uint64_t, file> files_;
   std::unordered_map<stored_id, block, stored_id_hash> blocks_;
   std::list<stored_id> ghosts_;
   std::unordered_map<stored_id, std::list<stored_id>::iterator, stored_id_hash> ghost_of_;
+  std::map<std::string, std::uint64_t> tenants_;  // what is live of each that has some
   std::uint64_t bytes_ = 0, live_ = 0;
   std::uint64_t saved_, most_saved_;
   std::uint64_t fresh_ = 0;  // of them in the first row

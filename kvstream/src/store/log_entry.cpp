@@ -9,7 +9,7 @@ namespace cokv::detail {
 namespace {
 
 constexpr std::string_view magic = "cklg";
-constexpr std::uint16_t version = 3;
+constexpr std::uint16_t version = 4, without_tenants = 3;
 constexpr std::string_view suffix = ".log";
 constexpr std::size_t record_fixed = 64;  // of a record's body, before its tables
 constexpr std::size_t member_bytes = 36;
@@ -38,13 +38,13 @@ std::uint64_t log_block_bytes(const block_layout& layout, std::uint32_t alignmen
   return bytes;
 }
 
-std::size_t log_record_bytes(std::size_t layers, std::size_t blocks) noexcept {
-  return log_entry_head + padded(record_fixed + 8 * layers + blocks * (member_bytes + 8 * layers));
+std::size_t log_record_bytes(std::size_t layers, std::size_t blocks, std::size_t tenant) noexcept {
+  return log_entry_head + padded(record_fixed + 8 * layers + blocks * (member_bytes + 8 * layers) + tenant);
 }
 
 std::vector<std::byte> encode_log_body(const log_record& r) {
   const auto layers = r.extent.layout->segments.size();
-  std::vector<std::byte> out(log_record_bytes(layers, r.blocks.size()) - log_entry_head);
+  std::vector<std::byte> out(log_record_bytes(layers, r.blocks.size(), r.tenant.size()) - log_entry_head);
   auto* at = out.data();
   std::copy(r.ns.bytes.begin(), r.ns.bytes.end(), at);
   put(at + 32, r.extent.at);
@@ -53,6 +53,7 @@ std::vector<std::byte> encode_log_body(const log_record& r) {
   put(at + 48, static_cast<std::uint32_t>(r.blocks.size()));
   put(at + 52, r.extent.alignment);
   put(at + 56, static_cast<std::uint32_t>(r.digest));
+  put(at + 60, static_cast<std::uint32_t>(r.tenant.size()));
   at += record_fixed;
   for (auto s : r.extent.layout->segments) put(at, s), at += 8;
   for (const auto& b : r.blocks) {
@@ -61,6 +62,7 @@ std::vector<std::byte> encode_log_body(const log_record& r) {
     at += member_bytes;
   }
   for (auto d : r.digests) put(at, d), at += 8;
+  std::ranges::copy(std::as_bytes(std::span(r.tenant)), at);
   return out;
 }
 
@@ -96,7 +98,8 @@ result<log_head> decode_log_head(std::span<const std::byte> bytes) {
     return errc::protocol;
   }
   if (!ours) return errc::protocol;
-  if (get<std::uint16_t>(at + 4) != version) return errc::unsupported;
+  const auto written = get<std::uint16_t>(at + 4);
+  if (written != version && written != without_tenants) return errc::unsupported;
   log_head h;
   h.kind = static_cast<log_kind>(get<std::uint16_t>(at + 6));
   h.serial = get<std::uint64_t>(at + 8);
@@ -128,13 +131,13 @@ result<log_record> decode_log_record(std::span<const std::byte> body) {
   r.extent.places = get<std::uint32_t>(at + 44);
   const auto blocks = get<std::uint32_t>(at + 48);
   r.extent.alignment = get<std::uint32_t>(at + 52);
-  const auto algorithm = get<std::uint32_t>(at + 56);
+  const auto algorithm = get<std::uint32_t>(at + 56), tenant = get<std::uint32_t>(at + 60);
   if (layers == 0 || layers > geometry::max_layers || r.extent.places == 0 || r.extent.places > max_request_blocks ||
-      blocks == 0 || blocks > r.extent.places || algorithm > 1)
+      blocks == 0 || blocks > r.extent.places || algorithm > 1 || tenant > log_tenant_most)
     return errc::protocol;
   if (r.extent.alignment != 1 && r.extent.alignment != log_page) return errc::protocol;
   // Nothing is allocated before the length is known to be this.
-  if (body.size() + log_entry_head != log_record_bytes(layers, blocks)) return errc::protocol;
+  if (body.size() + log_entry_head != log_record_bytes(layers, blocks, tenant)) return errc::protocol;
   r.digest = static_cast<digest_algorithm>(algorithm);
   at += record_fixed;
   block_layout layout;
@@ -156,6 +159,7 @@ result<log_record> decode_log_record(std::span<const std::byte> body) {
   }
   r.digests.resize(std::size_t{blocks} * layers);
   for (auto& d : r.digests) d = get<std::uint64_t>(at), at += 8;
+  r.tenant.assign(reinterpret_cast<const char*>(at), tenant);
   return r;
 }
 

@@ -3,7 +3,7 @@
 // entries of multiples of 64 bytes. The first chunk begins the file, with a file entry; a chunk's last 64 bytes are free,
 // or a link to the next chunk, or a seal: then the file is over, and all of it was synced. Every entry begins
 //
-//   0  "cklg"   4 u16 version (3)   6 u16 kind: 1 file, 2 record, 3 removal, 4 link, 5 seal   8 u64 the file's serial
+//   0  "cklg"   4 u16 version (4)   6 u16 kind: 1 file, 2 record, 3 removal, 4 link, 5 seal   8 u64 the file's serial
 //   16 u64 where in the file this entry is   24 u64 sequence: of two entries the later one has the larger
 //   32 u64 file: bytes of the first chunk; link: where the next chunk is; record, removal: the sequence of the first
 //      entry of its batch: what is in an earlier batch was synced before this one was written
@@ -12,14 +12,16 @@
 //
 // A record, some blocks of one layout:   64 namespace   96 u64 where the extent is   104 u32 layers   108 u32 blocks that
 // the extent was laid out for   112 u32 blocks that there are   116 u32 what segments begin at multiples of (1 or 4096)
-// 120 u32 digest algorithm   124 u32 0   then for each layer u64 bytes of a segment; for each block u32 its place and
-// its key (32); for each block and layer u64 digest of the segment (0 without); zeros. In the extent all segments of the
-// first layer come first, block by block, then those of the second: a layer of many blocks is one piece.
+// 120 u32 digest algorithm   124 u32 bytes of the tenant's name, at most 255 (0: nobody's)   then for each layer u64 bytes
+// of a segment; for each block u32 its place and its key (32); for each block and layer u64 digest of the segment (0
+// without); the name; zeros. In the extent all segments of the first layer come first, block by block, then those of the
+// second: a layer of many blocks is one piece.
 //
 // A removal: 64 namespace   96 key   128 u64 the largest serial of any file then. It undoes what was entered under that
 // name before it, in whatever file, and is kept for as long as one of those files is there.
 //
-// Later versions keep bytes 0 to 5 and 48 to 63 as they are.
+// Version 3 knew no tenants: its records have 0 at 124, so they are read as they are. Later versions keep bytes 0 to 5 and
+// 48 to 63 as they are.
 #pragma once
 
 #include <memory>
@@ -35,6 +37,7 @@ namespace cokv::detail {
 constexpr std::uint32_t log_page = 4096;
 constexpr std::size_t log_entry_head = 64;
 constexpr std::size_t log_entry_most = std::size_t{1} << 20;  // of one entry
+constexpr std::size_t log_tenant_most = 255;                  // bytes of a name
 constexpr std::size_t log_chunk_most = log_entry_most + log_page;
 
 constexpr std::uint64_t log_pages(std::uint64_t bytes) { return (bytes + log_page - 1) / log_page * log_page; }
@@ -76,6 +79,7 @@ struct log_record {
   namespace_id ns;
   log_extent extent;
   digest_algorithm digest = digest_algorithm::xxh3_64;
+  std::string tenant;  // whose they all are
   std::vector<log_member> blocks;
   std::vector<std::uint64_t> digests;  // blocks x layers
 
@@ -87,8 +91,8 @@ struct log_removal {
   std::uint64_t horizon = 0;
 };
 
-std::uint64_t log_block_bytes(const block_layout& layout, std::uint32_t alignment) noexcept;  // in an extent
-std::size_t log_record_bytes(std::size_t layers, std::size_t blocks) noexcept;                // of the entry
+std::uint64_t log_block_bytes(const block_layout& layout, std::uint32_t alignment) noexcept;            // in an extent
+std::size_t log_record_bytes(std::size_t layers, std::size_t blocks, std::size_t tenant = 0) noexcept;  // of the entry
 constexpr std::size_t log_removal_bytes = 192;
 
 // What follows an entry's head, zeros included.

@@ -20,8 +20,10 @@ stored_id id_of(std::uint32_t n) {
   return id;
 }
 
-std::shared_ptr<const log_group> group(std::uint64_t serial, const std::vector<std::uint32_t>& keys) {
+std::shared_ptr<const log_group> group(std::uint64_t serial, const std::vector<std::uint32_t>& keys,
+                                       const std::string& tenant = {}) {
   auto g = std::make_shared<log_group>();
+  g->tenant = tenant;
   g->serial = serial;
   g->extent.layout = layout;
   g->extent.places = static_cast<std::uint32_t>(keys.size());
@@ -30,9 +32,10 @@ std::shared_ptr<const log_group> group(std::uint64_t serial, const std::vector<s
 }
 
 // A sealed file of 1000 bytes a key.
-void add(log_book& book, std::uint64_t serial, bool carried, const std::vector<std::uint32_t>& keys) {
+void add(log_book& book, std::uint64_t serial, bool carried, const std::vector<std::uint32_t>& keys,
+         const std::string& tenant = {}) {
   book.add_file(serial, carried, 1000 * keys.size());
-  book.insert(group(serial, keys));
+  book.insert(group(serial, keys, tenant));
   book.seal(serial);
 }
 
@@ -176,6 +179,7 @@ TEST_CASE("log book: what a file holds adds up, whatever happens") {
     std::mt19937 random(seed);
     log_book book;
     std::map<std::uint32_t, std::uint64_t> where;  // of each key, the file
+    std::map<std::uint32_t, std::string> whose;
     std::set<std::uint64_t> files;
     std::map<std::uint64_t, std::uint64_t> size;
     std::uint64_t serial = 0;
@@ -186,8 +190,10 @@ TEST_CASE("log book: what a file holds adds up, whatever happens") {
           list keys;
           for (std::uint32_t k = random() % 40, n = 1 + random() % 6; n > 0; --n, k += 1 + random() % 3)
             keys.push_back(k);
-          add(book, ++serial, random() % 3 == 0, keys);
-          for (auto k : keys) where[k] = serial;
+          const char* const tenants[] = {"", "a", "b"};
+          const auto* tenant = tenants[random() % 3];
+          add(book, ++serial, random() % 3 == 0, keys, tenant);
+          for (auto k : keys) where[k] = serial, whose[k] = tenant;
           files.insert(serial);
           size[serial] = 1000 * keys.size();
           break;
@@ -223,7 +229,13 @@ TEST_CASE("log book: what a file holds adds up, whatever happens") {
       REQUIRE(book.used() == used);
       REQUIRE(book.live() == 1000 * where.size());
       REQUIRE(book.blocks() == where.size());
-      for (auto& [k, f] : where) REQUIRE(book.find(id_of(k))->group->serial == f);
+      std::map<std::string, std::uint64_t> has, said;
+      for (auto& [k, f] : where) {
+        REQUIRE(book.find(id_of(k))->group->serial == f);
+        if (!whose[k].empty()) has[whose[k]] += 1000;
+      }
+      for (const auto& t : book.tenants()) said[t.name] = t.used_bytes;
+      REQUIRE(said == has);
     }
   }
 }

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
+
 #include "kvstream/hex.hpp"
 #include "store/log_index.hpp"
 
@@ -42,7 +44,7 @@ TEST_CASE("log entry: the bytes are golden, and what is written is read back") {
   CHECK(bytes.size() == 256);
   CHECK(bytes.size() == log_record_bytes(2, 1));
   CHECK(to_hex(std::span(bytes).first(48)) ==
-        "636b6c670300020007000000000000004000000000000000"
+        "636b6c670400020007000000000000004000000000000000"
         "020100000000000001010000000000000001000000000000");
   CHECK(to_hex(std::span(bytes).subspan(96, 48)) ==
         "00200000000000000200000002000000010000000100000001000000000000006400000000000000"
@@ -72,6 +74,39 @@ TEST_CASE("log entry: the bytes are golden, and what is written is read back") {
     CHECK(back->find(one.blocks.back()) == blocks - 1);
     CHECK(!back->find({one.blocks.back().key, 1}));
   }
+}
+
+TEST_CASE("log entry: whose blocks they are stands behind the digests, in any length up to the longest") {
+  auto r = sample(2, 1);
+  r.tenant = "team-a";
+  const auto golden = encode_log_body(r);
+  CHECK(golden.size() + log_entry_head == log_record_bytes(2, 1, 6));
+  CHECK(to_hex(std::span(golden).subspan(56, 8)) == "0100000006000000");
+  CHECK(to_hex(std::span(golden).subspan(64 + 2 * 8 + 36 + 2 * 8, 8)) == "7465616d2d610000");
+  for (std::size_t n : {0u, 1u, 12u, 59u, 60u, 61u, 64u, 255u}) {
+    r.tenant = std::string(n, 'x');
+    const auto body = encode_log_body(r);
+    REQUIRE(body.size() + log_entry_head == log_record_bytes(2, 1, n));
+    const auto back = decode_log_record(body);
+    REQUIRE(back.has_value());
+    CHECK(back->tenant == r.tenant);
+    CHECK(back->digests == r.digests);
+  }
+  r.tenant = std::string(256, 'x');
+  CHECK(decode_log_record(encode_log_body(r)).error() == errc::protocol);
+}
+
+TEST_CASE("log entry: the version that knew no tenants is read, and those before and after it are not") {
+  auto bytes = entry({.kind = log_kind::record, .serial = 7, .at = 64}, encode_log_body(sample(2, 1)));
+  for (std::uint8_t version : {2, 3, 4, 5}) {
+    bytes[4] = static_cast<std::byte>(version);
+    const auto digest = digest_of(std::span(bytes).first(56));
+    std::memcpy(bytes.data() + 56, &digest, sizeof digest);
+    const auto head = decode_log_head(bytes);
+    CHECK(head.has_value() == (version == 3 || version == 4));
+    if (!head) CHECK(head.error() == errc::unsupported);
+  }
+  CHECK(decode_log_record(std::span(bytes).subspan(log_entry_head))->tenant.empty());
 }
 
 TEST_CASE("log entry: a removal is read back") {

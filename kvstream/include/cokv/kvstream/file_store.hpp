@@ -55,6 +55,9 @@ struct file_store_options {
 // are there, and from then on the store gives up old blocks as if its limit were what the disk took. A deferred commit
 // completes when all bytes were handed to the system; the entry and its sync follow.
 //
+// Whose a block is (write_options::tenant, of at most 255 bytes, else errc::invalid_argument) is kept with it, through
+// cleaning and restarts; info().tenants says what the blocks of each take. There are no quotas here: who writes most has most.
+//
 // async_remove, and a commit with force, complete when what was there can't come back, whatever crashes. What was given
 // up for want of room may, if the crash came just then.
 class file_store final : public store {

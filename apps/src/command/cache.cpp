@@ -55,7 +55,8 @@ awaitable<void> run_cache(const cache_options& o, streams io) {
   auto& memory = static_cast<memory_store&>(*blocks);
   std::vector<cache::service::tier> tiers{{"memory", blocks.get()}};
   if (!o.directory.empty()) {
-    auto disk = co_await file_store::async_open(ex, {.directory = o.directory, .limit_bytes = o.disk}, as_result);
+    auto disk = co_await file_store::async_open(
+        ex, {.directory = o.directory, .limit_bytes = o.disk, .on_change = events->of("disk")}, as_result);
     if (!disk) throw config_error("--dir " + o.directory + ": " + disk.error().message());
     tiers.push_back({"disk", disk->get()});
     blocks = std::make_unique<tiered_store>(std::move(blocks), std::move(*disk));

@@ -91,7 +91,7 @@ awaitable<error_code> file_store::state::remove(stored_id id) {
 }
 
 file_store::file_store(std::shared_ptr<state> s) : store(s->ex), state_(std::move(s)) {}
-file_store::~file_store() = default;
+file_store::~file_store() { state_->book.tell({}); }
 
 void file_store::check(const file_store_options& options) {
   if (options.directory.empty()) throw config_error("file store: no directory");
@@ -105,6 +105,7 @@ void file_store::open(asio::any_io_executor ex, file_store_options options, open
                  file_store_options o) -> awaitable<std::tuple<error_code, std::unique_ptr<file_store>>> {
     auto s = std::make_shared<state>(e, std::move(o));
     if (auto ec = co_await s->recover()) co_return std::tuple(ec, std::unique_ptr<file_store>());
+    s->book.tell(s->options.on_change);
     co_return std::tuple(error_code(), std::unique_ptr<file_store>(new file_store(std::move(s))));
   };
   detail::run_as_operation(ex, body(ex, std::move(options)), std::move(handler));

@@ -42,7 +42,8 @@ std::size_t log_book::drop_file(std::uint64_t serial, bool cleaned) {
   auto& f = files_.at(serial);
   if (cleaned) saved_ = std::min(saved_ + f.live, most_saved_);
   std::size_t n = 0;
-  for (const auto& g : f.groups)
+  for (const auto& g : f.groups) {
+    std::vector<block_key> gone;
     for (std::uint32_t i = 0; i < g->blocks.size(); ++i) {
       const stored_id id{g->ns, g->blocks[i].key};
       const auto b = blocks_.find(id);
@@ -50,8 +51,11 @@ std::size_t log_book::drop_file(std::uint64_t serial, bool cleaned) {
       leave(b->second);
       blocks_.erase(b);
       if (cleaned && !f.carried) remember(id);
-      ++n;
+      gone.push_back(id.key);
     }
+    n += gone.size();
+    tell(store_change::kind::removed, g->ns, std::move(gone));
+  }
   f.groups.clear();
   f.sealed = true;
   return n;
@@ -98,13 +102,23 @@ void log_book::insert(const std::shared_ptr<const log_group>& group, std::span<c
   auto& f = files_.at(group->serial);
   f.groups.push_back(group);
   const auto each = bytes_of(*group);
+  std::vector<block_key> replaced, stored;
   for (std::uint32_t i = 0; i < group->blocks.size(); ++i) {
-    auto [at, fresh] = blocks_.try_emplace({group->ns, group->blocks[i].key});
+    const auto& key = group->blocks[i].key;
+    auto [at, fresh] = blocks_.try_emplace({group->ns, key});
     if (!fresh) leave(at->second);
+    if (!fresh && uses.empty()) replaced.push_back(key);
+    if (fresh || uses.empty()) stored.push_back(key);
     at->second = {group, i, uses.empty() ? std::uint8_t{0} : uses[i]};
     change_live(f, *group, each);
     f.put += each;
   }
+  tell(store_change::kind::removed, group->ns, std::move(replaced));
+  tell(store_change::kind::stored, group->ns, std::move(stored));
+}
+
+void log_book::tell(store_change::kind what, const namespace_id& ns, std::vector<block_key> keys) const {
+  if (on_change_ && !keys.empty()) on_change_({what, ns, std::move(keys)});
 }
 
 void log_book::touch(const stored_id& id) {
@@ -116,6 +130,7 @@ bool log_book::erase(const stored_id& id) {
   if (b == blocks_.end()) return false;
   leave(b->second);
   blocks_.erase(b);
+  tell(store_change::kind::removed, id.ns, {id.key});
   return true;
 }
 

@@ -76,8 +76,12 @@ class log_book {
   std::vector<std::uint64_t> unlinked_serials() const;
   void forget_unlinked(std::span<const std::uint64_t> serials);
 
+  // Who is told from now on of what comes and goes; called from within. What is carried over does neither.
+  void tell(change_handler who) { on_change_ = std::move(who); }
+
   const block* find(const stored_id& id) const;
-  // All of them; one that is there already is replaced. `uses` of each, as many as blocks, or none.
+  // All of them; one that is there already is replaced. `uses` of each, as many as blocks: they are carried over; none:
+  // they are new.
   void insert(const std::shared_ptr<const log_group>& group, std::span<const std::uint8_t> uses = {});
   void touch(const stored_id& id);
   bool erase(const stored_id& id);
@@ -128,6 +132,7 @@ class log_book {
   void leave(const block& b);
   void change_live(file& f, const log_group& g, std::uint64_t by);
   void remember(const stored_id& id);
+  void tell(store_change::kind what, const namespace_id& ns, std::vector<block_key> keys) const;
 
   std::map<std::uint64_t, file> files_;
   std::unordered_map<stored_id, block, stored_id_hash> blocks_;
@@ -137,6 +142,7 @@ class log_book {
   std::uint64_t bytes_ = 0, live_ = 0;
   std::uint64_t saved_, most_saved_;
   std::uint64_t fresh_ = 0;  // of them in the first row
+  change_handler on_change_;
 };
 
 }  // namespace cokv::detail

@@ -36,6 +36,9 @@ struct file_store_options {
   // 256 MiB. Blocks that are larger have a file each.
   std::uint64_t segment_bytes = 0;
   std::function<void(const recovery_progress&)> progress = {};  // called after each file while a folder is opened
+  // Called from within the store, which it must not use: not for what is there when the folder is opened, nor for what
+  // is carried over.
+  change_handler on_change = {};
 };
 
 // A fresh block is kept until a tenth of the limit has been written behind it, or, where it was asked for meanwhile,

@@ -31,7 +31,11 @@ void make_resident(std::byte* data, std::size_t bytes) {
 result<buffer> allocate_host(std::size_t bytes, memory_kind kind) {
   if (kind == memory_kind::exportable) return errc::unsupported;
   if (bytes > physical_memory()) return errc::out_of_memory;
-  if (kind == memory_kind::shared) return allocate_shared(bytes);
+  if (kind == memory_kind::shared) {
+    auto memory = allocate_shared(bytes);  // its pages are there, but not for this process
+    if (memory) make_resident(memory->data(), bytes);
+    return memory;
+  }
   try {
     auto memory = buffer::host(bytes, bytes >= huge_page ? huge_page : 4096);
     auto* data = memory.data();

@@ -29,10 +29,15 @@ class lending : public std::enable_shared_from_this<lending> {
   class lease;
 
   // `id`: a random number of this memory, not 0. `room`: bytes that may be lent. `path`: of the socket where it is lent.
-  // `most`: leases at a time; each is a connection and a descriptor.
+  // `most`: leases at a time; each is a connection and a descriptor. `most_mapped`: bytes of clients' memory.
   lending(readable_memory of, std::uint64_t id, std::uint64_t room, std::string path,
-          std::uint64_t most = http::limits().connections / 2)
-      : of_(std::move(of)), id_(id), room_(room), most_(most), path_(std::move(path)) {}
+          std::uint64_t most = http::limits().connections / 2, std::uint64_t most_mapped = std::uint64_t{16} << 40)
+      : of_(std::move(of)),
+        id_(id),
+        room_(room),
+        most_(most),
+        path_(std::move(path)),
+        mapped_(std::make_shared<mapped_memory>(most_mapped)) {}
 
   const readable_memory& memory() const noexcept { return of_; }
   std::uint64_t id() const noexcept { return id_; }
@@ -65,7 +70,7 @@ class lending : public std::enable_shared_from_this<lending> {
   const std::uint64_t id_, room_, most_;
   const std::string path_;
   std::atomic<std::uint64_t> blocks_ = 0, bytes_ = 0, leases_ = 0;
-  const std::shared_ptr<mapped_memory> mapped_ = std::make_shared<mapped_memory>();
+  const std::shared_ptr<mapped_memory> mapped_;
   std::atomic<std::uint64_t> taken_segments_ = 0, taken_bytes_ = 0;
   std::uint64_t now_ = 0;                // leases
   std::list<std::vector<buffer>> kept_;  // what was lent to clients that were not seen to go: never used again

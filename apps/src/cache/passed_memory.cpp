@@ -1,5 +1,6 @@
 #include "cache/passed_memory.hpp"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include "cokv/runtime/error.hpp"
@@ -8,8 +9,10 @@
 namespace cokv::cache {
 
 result<mapped_memory::handle> mapped_memory::map(byte_stream::descriptor file) {
+  // First of all: what is no memfd may lie on a disk that makes who asks about it wait.
+  if (!file || ::fcntl(*file, F_GET_SEALS) < 0) return errc::invalid_argument;
   struct stat about{};
-  if (!file || ::fstat(*file, &about) != 0) return errc::invalid_argument;
+  if (::fstat(*file, &about) != 0) return errc::invalid_argument;
   std::erase_if(by_file_, [](const auto& entry) { return entry.second.expired(); });
   const std::pair which{about.st_dev, about.st_ino};  // no other file's, as long as it is mapped
   if (const auto known = by_file_.find(which); known != by_file_.end()) return known->second.lock();

@@ -24,7 +24,7 @@ class mapped_memory {
  public:
   using handle = std::shared_ptr<const buffer>;
 
-  explicit mapped_memory(std::uint64_t most = std::uint64_t{16} << 40) : most_(most) {}
+  explicit mapped_memory(std::uint64_t most) : most_(most) {}
 
   // errc::invalid_argument for what is no sealed memfd, errc::too_large beyond the bound.
   result<handle> map(byte_stream::descriptor file);

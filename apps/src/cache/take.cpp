@@ -169,6 +169,7 @@ awaitable<std::optional<http::problem>> service::store_places(exchange& x, strea
         digests.push_back(place.digest);
       }
       options_.lending->took(where->blocks(), where->blocks() * bytes);
+      x.moved(where->blocks() * bytes);
       if (digests.size() == blocks) {
         auto stored = in_place ? co_await writer->async_placed(layer, std::move(digests), as_result)
                                : co_await writer->async_write(layer, into, as_result);

@@ -234,6 +234,7 @@ awaitable<connection::next> connection::serve_one() {
     co_await answer(x, **found.target);
   }
   if (!peer_gone_) co_await x.skip_body();
+  if (wire_.ahead.size() == 0) wire_.drop_descriptors();  // else they may be the next request's
 
   const served record{head.method, found.target ? std::string_view((*found.target)->pattern) : std::string_view(),
                       x.code(),    x.received(),
@@ -315,7 +316,9 @@ awaitable<error_code> connection::watch_peer(exchange& x) {
       x.has_left();
       co_return make_error_code(errc::closed);  // fails the scope, which cancels the handler
     }
-    if (x.stays()) wire_.ahead.consume(wire_.ahead.size());
+    if (!x.stays()) continue;
+    wire_.ahead.consume(wire_.ahead.size());
+    wire_.drop_descriptors();
   }
   co_return error_code();
 }

@@ -85,6 +85,11 @@ void exchange::next_turn(std::uint64_t turn_bytes) {
   turn_ = {};
 }
 
+void exchange::moved(std::uint64_t bytes) {
+  in_.bytes += bytes;
+  turn_.bytes += bytes;
+}
+
 // ---- the request body
 
 awaitable<error_code> exchange::continue_if_expected() {
@@ -169,6 +174,8 @@ awaitable<result<std::size_t>> exchange::read_chunked(asio::mutable_buffer into)
 bool exchange::stay() {
   keep_alive_ = false;
   left_ = std::make_shared<bool>(false);
+  wire_.kept.reset();
+  wire_.drop_descriptors();
   return wire_.ahead.size() == 0;
 }
 

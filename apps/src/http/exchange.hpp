@@ -67,6 +67,8 @@ class exchange {
   // client is waited for counts.
   void contend(std::function<bool()> others_wait, std::uint64_t turn_bytes);
   void next_turn(std::uint64_t turn_bytes);
+  // The body told of so many bytes that were taken from elsewhere: they count for the client's pace as if it had sent them.
+  void moved(std::uint64_t bytes);
 
   // ---- the response
   // An interim 102: so far all is well. Before start() or respond(); to a client that expects it.

@@ -37,6 +37,12 @@ class wire {
   // As much as the stream takes at once.
   awaitable<result<std::size_t>> write_some(std::span<const asio::const_buffer> from, duration limit);
 
+  // Closes those that came and that nobody wants. One of them may be the other end of this very stream, which then has none.
+  void drop_descriptors() {
+    while (stream.take_attached()) {
+    }
+  }
+
   byte_stream stream;
   boost::beast::flat_buffer ahead;
   std::shared_ptr<void> kept;  // what handlers keep for the connection's later requests

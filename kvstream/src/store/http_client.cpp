@@ -250,7 +250,8 @@ awaitable<result<http_lease>> http_client::acquire(bool fresh) {
   while (!idle_.empty()) {
     auto connection = std::move(idle_.back());
     idle_.pop_back();
-    if (connection->clean()) co_return http_lease(self, std::move(*slot), std::move(connection));
+    if (connection->clean() && connection->shown().may_go_on())
+      co_return http_lease(self, std::move(*slot), std::move(connection));
   }
   auto& time = clock::of(ex_);
   if (time.now() < down_until_) co_return errc::unavailable;
@@ -271,7 +272,7 @@ awaitable<result<http_lease>> http_client::acquire(bool fresh) {
 
 void http_client::take_back(std::unique_ptr<http_connection> connection, bool reusable) {
   std::erase(lent_, connection.get());
-  if (!reusable || closed_ || !connection->clean()) return;
+  if (!reusable || closed_ || !connection->clean() || !connection->shown().may_go_on()) return;
   auto* one = connection.get();
   connection->end_exchange();
   connection->park(options_.keep_alive,

@@ -194,8 +194,16 @@ void lent_memory::offered(std::string_view field) {
   }
   path_ = path;
   expected_ = id;
-  refused_ = refused_writes_ = false;
+  refused_ = false;
+  takes_again_ = {};
   if (id_ != id) unmap();
+}
+
+bool lent_memory::takes() const { return client_ && clock::of(client_->get_executor()).now() >= takes_again_; }
+
+void lent_memory::refuse_writes(duration how_long) {
+  const auto now = clock::of(client_->get_executor()).now();
+  takes_again_ = how_long < time_point::max() - now ? now + how_long : time_point::max();
 }
 
 error_code lent_memory::map(std::uint64_t id, std::uint64_t bytes, byte_stream::descriptor file) {

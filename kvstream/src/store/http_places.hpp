@@ -31,9 +31,9 @@ class lent_memory : public std::enable_shared_from_this<lent_memory> {
   // Whether to ask at all.
   bool usable() const noexcept { return client_ && !refused_; }
   void refuse() noexcept { refused_ = true; }
-  // The same of writes from our memory.
-  bool takes() const noexcept { return client_ && !refused_writes_; }
-  void refuse_writes() noexcept { refused_writes_ = true; }
+  // The same of writes from our memory: until another memory is offered, or for a while.
+  bool takes() const;
+  void refuse_writes(duration how_long = duration::max());
   // The number by which the server told of its memory; 0: it is spoken to there anyway.
   std::uint64_t expected() const noexcept { return expected_; }
   void close();
@@ -58,7 +58,8 @@ class lent_memory : public std::enable_shared_from_this<lent_memory> {
   std::shared_ptr<http_client> client_;
   std::string path_;
   std::uint64_t expected_ = 0;  // by what was offered; 0: not known
-  bool refused_ = false, refused_writes_ = false;
+  bool refused_ = false;
+  time_point takes_again_{};
   std::uint64_t id_ = 0;
   buffer memory_;
   time_point used_{};

@@ -72,6 +72,14 @@ class http_writer final : public block_writer {
   void do_commit(done_handler handler) override { run_as_operation(get_executor(), commit(body_), std::move(handler)); }
 
  private:
+  // What fails by reference need not fail when it is sent: the next ones are.
+  static error_code note(body& b, error_code ec) {
+    const bool elsewhere_too =
+        ec == asio::error::operation_aborted || ec == errc::store_full || ec == errc::digest_mismatch;
+    if (b.places && !elsewhere_too) b.owner->lent->refuse_writes(std::chrono::minutes(1));
+    return ec;
+  }
+
   static awaitable<error_code> put(body& b, std::span<const std::byte> bytes) {
     const auto chunk = b.places ? in_chunk(bytes) : std::string();
     asio::const_buffer all = b.places ? asio::buffer(chunk) : asio::const_buffer(bytes.data(), bytes.size());
@@ -98,7 +106,7 @@ class http_writer final : public block_writer {
     operation_guard guard(*b);
     for (;;) {
       const auto ec = b->places ? co_await b->places->send(*b->lease, segments) : co_await send(*b, b->next, segments);
-      if (ec) co_return ec;
+      if (ec) co_return note(*b, ec);
       b->written[b->next++] = true;
       auto turn = b->early.find(b->next);
       if (turn == b->early.end()) break;
@@ -144,7 +152,7 @@ class http_writer final : public block_writer {
       if (auto ec = co_await put(*b, {})) co_return ec;
     auto head = co_await b->lease->read_head();
     if (!head) co_return head.error();
-    if (head->status != 200 && head->status != 202) co_return error_of(head->status);
+    if (head->status != 200 && head->status != 202) co_return note(*b, error_of(head->status));
     auto answer = co_await b->lease->read_body(*head, 1 << 12);
     if (!answer) co_return answer.error();
     // A status alone is three bytes on a wire: what counts is the sealed answer.
@@ -157,7 +165,7 @@ class http_writer final : public block_writer {
     b->owner->counters.written_bytes += about.keys.size() * about.layout.bytes();
     guard.done();
     b->owner->look_at(*head);
-    head->keep_alive && b->lease->shown().may_go_on() ? b->lease.keep() : b->lease.drop();
+    head->keep_alive ? b->lease.keep() : b->lease.drop();
     co_return error_code();
   }
 

@@ -23,6 +23,7 @@ struct lender_options {
   http::api_keys keys = {};
   std::uint64_t id = 4711;
   std::uint64_t most = 512;  // leases
+  std::uint64_t most_mapped = std::uint64_t{16} << 40;
   http::limits web_limit = {};
 };
 
@@ -32,7 +33,7 @@ class lender {
   struct parts {
     parts(asio::any_io_executor ex, lender_options o, const std::string& path)
         : memory(ex, {.limit_bytes = o.limit, .readable = true}),
-          lending(std::make_shared<cache::lending>(memory.lent(), o.id, o.room, path, o.most)),
+          lending(std::make_shared<cache::lending>(memory.lent(), o.id, o.room, path, o.most, o.most_mapped)),
           front(ex, memory, {{"memory", &memory}},
                 {.listen = {"127.0.0.1", 0},
                  .socket = path,

@@ -430,6 +430,67 @@ TEST_CASE("cache taking: a connection over which memory was shown that is gone i
       {.seeds = 5});
 }
 
+TEST_CASE("cache taking: a writer that computes between its layers has as long for them as one who sends them") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        constexpr std::uint64_t bytes = 1 << 20;
+        const block_layout layout{std::vector<std::uint64_t>(6, bytes)};
+        lender server(ex, {.limit = 8 * bytes});
+        http_store s(ex, server.local_url());
+        const auto memory = allocate_shared(bytes).value();
+        auto writer = co_await s.async_open_write(cache_ns, layout, contract_keys(0, 1));
+        for (std::uint32_t l = 0; l < layout.layers(); ++l) {
+          co_await writer->async_write(l, {memory});
+          co_await pause(14s);
+        }
+        CHECK((co_await writer->async_commit(as_result)).has_value());
+        CHECK(server.lending().taken_segments() == layout.layers());
+      },
+      {.real = false, .seeds = 3});
+}
+
+TEST_CASE("cache taking: where no more memory is mapped, blocks are sent") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        const shared_blocks blocks(0, 2);
+        lender server(ex, {.most_mapped = 4096});
+        http_store s(ex, server.local_url());
+        CHECK(co_await write_shared(s, blocks, 0, 2) == errc::too_large);
+        CHECK(!co_await write_shared(s, blocks, 0, 2));
+        CHECK(server.lending().taken_segments() == 0);
+        CHECK(co_await read_blocks(s, cache_ns, 0, 2) == 2);
+      },
+      {.seeds = 5});
+}
+
+TEST_CASE("cache taking: descriptors that nobody wants are closed, also under a lease") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        lender server(ex);
+        http_store s(ex, server.local_url());
+        const shared_blocks blocks(0, 1);
+        CHECK(!co_await write_shared(s, blocks, 0, 1));
+        auto c = co_await raw_client::connect(server.socket());
+        // Beside a request that has no use for it; and while the connection stands for what was lent.
+        for (const bool lent : {false, true}) {
+          CAPTURE(lent);
+          if (lent) {
+            co_await c.send(post("/v1/kv/" + cache_ns.hex() + ":read?by=reference", begin_of(0, 1)));
+            CHECK(co_await outcome(c) == 200);
+            co_await until(ex, [&] { return server.lending().blocks() == 1; });
+          }
+          auto file = shared_blocks(1, 1).file();
+          const std::weak_ptr<const int> there = file;
+          c.stream.attach(std::move(file));
+          co_await c.send(lent ? std::string("x") : get("/healthz"));
+          if (!lent) CHECK((co_await c.read()).result_int() == 200);
+          co_await until(ex, [&] { return there.expired(); });
+          CHECK(server.lending().blocks() == (lent ? 1 : 0));
+        }
+      },
+      {.real = false, .seeds = 5});  // there a descriptor is passed as it is
+}
+
 TEST_CASE("cache taking: a writer that is cancelled or destroyed at any step leaves no half block") {
   const auto body = [](asio::any_io_executor ex) -> awaitable<void> {
     lender server(ex);

@@ -15,7 +15,8 @@ namespace {
 using http::exchange;
 using http::status;
 
-constexpr std::size_t turn_bytes = 512 << 10;  // copied, then others have their turn
+constexpr std::size_t turn_bytes = 512 << 10;   // copied, then others have their turn
+constexpr std::size_t cached_bytes = 64 << 10;  // copied, then digested from the processor's cache
 
 // The body, and what of it was read and not used.
 class said {
@@ -44,37 +45,27 @@ class said {
   std::size_t used_ = 0;
 };
 
-// The writer may change its memory at any time: what is digested is what arrived here, not what lies there. It passes
-// through a piece that stays in the processor's nearest cache.
-class copier {
- public:
-  // Without `into` it is only digested.
-  awaitable<std::uint64_t> copy(std::span<std::byte> into, std::span<const std::byte> from) {
-    const auto path = from.size() >= streamed ? best_copy_path() : copy_path::automatic;
-    digest_state digest;
-    for (std::size_t at = 0; at < from.size();) {
-      const auto n = std::min(piece_.size(), from.size() - at);
-      const auto piece = std::span(piece_).first(n);
-      std::memcpy(piece.data(), from.data() + at, n);
-      if (into.empty())
-        digest.update(piece);
-      else
-        digest.copy(into.subspan(at, n), piece, path);
-      at += n;
-      done_ += n;
-      if (done_ < turn_bytes) continue;
-      done_ = 0;
-      co_await asio::post(co_await asio::this_coro::executor, asio::deferred);
-    }
-    co_return digest.value();
+awaitable<void> others() { co_await asio::post(co_await asio::this_coro::executor, asio::deferred); }
+
+// The writer may change its memory at any time: what is digested is what arrived here, where nobody else writes, not what
+// lies there. Of a key that is there already nothing arrives (`into` is empty), and nothing but the writer's mistake is
+// to be found.
+std::span<const std::byte> copy(std::span<std::byte> into, std::span<const std::byte> from) {
+  if (into.empty()) return from;
+  std::memcpy(into.data(), from.data(), from.size());
+  return into.first(from.size());
+}
+
+// The digest of what arrived.
+awaitable<std::uint64_t> copy_in_turns(std::span<std::byte> into, std::span<const std::byte> from) {
+  digest_state digest;
+  for (std::size_t at = 0; at < from.size(); at += cached_bytes) {
+    if (at != 0 && at % turn_bytes == 0) co_await others();
+    const auto n = std::min(cached_bytes, from.size() - at);
+    digest.update(copy(into.empty() ? into : into.subspan(at, n), from.subspan(at, n)));
   }
-
- private:
-  static constexpr std::size_t streamed = 4096;
-
-  std::vector<std::byte> piece_ = std::vector<std::byte>(8 << 10);
-  std::size_t done_ = 0;
-};
+  co_return digest.value();
+}
 
 std::shared_ptr<passed_memory> passed_on(exchange& x, const std::shared_ptr<mapped_memory>& all) {
   if (!x.kept()) x.kept() = std::make_shared<passed_memory>(all);
@@ -139,7 +130,7 @@ awaitable<std::optional<http::problem>> service::store_places(exchange& x, strea
 
   stream_begin one = about;  // as which a layer's places are understood
   one.layout.segments.resize(1);
-  copier copy;
+  std::size_t copied = 0;  // in this turn
   layer_memory aside;
   for (std::uint32_t layer = 0; layer < about.layout.layers(); ++layer) {
     const auto bytes = one.layout.segments[0] = about.layout.segments[layer];
@@ -165,8 +156,13 @@ awaitable<std::optional<http::problem>> service::store_places(exchange& x, strea
       body.use(*size);
       for (const auto& place : where->places) {
         const auto from = std::span<const std::byte>((*memory)->bytes()).subspan(place.offset, bytes);
-        if (co_await copy.copy(into[digests.size()].bytes(), from) != place.digest) co_return damaged();
-        digests.push_back(place.digest);
+        const auto to = into[digests.size()].bytes();
+        const auto digest = bytes <= cached_bytes ? digest_of(copy(to, from)) : co_await copy_in_turns(to, from);
+        if (digest != place.digest) co_return damaged();
+        digests.push_back(digest);
+        if ((copied += bytes) < turn_bytes) continue;
+        copied = 0;
+        co_await others();
       }
       options_.lending->took(where->blocks(), where->blocks() * bytes);
       x.moved(where->blocks() * bytes);

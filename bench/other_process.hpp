@@ -1,6 +1,9 @@
-// The other half of a bench, in a process of its own: it tells a port and serves until this one is done with it.
+// The other half of a bench, in a process of its own: it tells a port and serves until this one is done with it. It has
+// the last core to itself, this process has the others: on a machine of two cores Linux wakes a busy pair on one of them
+// and leaves them there, one after the other, while the other core idles.
 #pragma once
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -22,6 +25,7 @@ class other_process {
     if (::pipe(ends) != 0) throw std::runtime_error("no pipe");
     id_ = ::fork();
     if (id_ < 0) throw std::runtime_error("no other process");
+    keep_apart(id_ == 0);
     if (id_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       ::close(ends[0]);
@@ -46,6 +50,24 @@ class other_process {
   pid_t id() const { return id_; }
 
  private:
+  static void keep_apart(bool other) {
+    static const cpu_set_t all = [] {
+      cpu_set_t mask;
+      if (::sched_getaffinity(0, sizeof mask, &mask) != 0) CPU_ZERO(&mask);
+      return mask;
+    }();
+    if (CPU_COUNT(&all) < 2) return;
+    int last = CPU_SETSIZE - 1;
+    while (!CPU_ISSET(last, &all)) --last;
+    cpu_set_t mine = all;
+    CPU_CLR(last, &mine);
+    if (other) {
+      CPU_ZERO(&mine);
+      CPU_SET(last, &mine);
+    }
+    ::sched_setaffinity(0, sizeof mine, &mine);
+  }
+
   pid_t id_ = -1;
   std::uint16_t port_ = 0;
 };

@@ -36,12 +36,13 @@ class store_rounds {
   asio::io_context context_{1};
 };
 
+// What is written stays as it is.
 inline awaitable<void> set(store& to, const block_pool& from, int round, std::size_t at_once = task_blocks,
                            bool deferred = false) {
   const auto& model = from.model();
   for (std::size_t first = 0; first < all_blocks; first += at_once) {
     auto writer = co_await to.async_open_write(bench_space, model.layout(), keys_of_round(round, first, at_once),
-                                               {.deferred = deferred});
+                                               {.deferred = deferred, .stable = true});
     for (std::uint32_t layer = 0; layer < model.layers; ++layer)
       co_await writer->async_write(layer, from.layer_of(layer, first, at_once));
     co_await writer->async_commit();

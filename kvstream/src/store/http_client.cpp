@@ -231,7 +231,17 @@ void http_client::close() {
   for (auto* connection : lent_) connection->close();
 }
 
-awaitable<result<http_lease>> http_client::acquire(bool fresh) {
+std::unique_ptr<http_connection> http_client::take_idle(bool shows) {
+  std::erase_if(idle_, [](const auto& c) { return !c->clean() || !c->shown().may_go_on(); });
+  auto chosen = std::find_if(idle_.rbegin(), idle_.rend(), [shows](const auto& c) { return c->shows() == shows; });
+  if (chosen == idle_.rend() && shows) chosen = idle_.rbegin();
+  if (chosen == idle_.rend()) return nullptr;
+  auto out = std::move(*chosen);
+  idle_.erase(std::next(chosen).base());
+  return out;
+}
+
+awaitable<result<http_lease>> http_client::acquire(bool fresh, bool shows) {
   const auto self = shared_from_this();
   auto slot = slots_.try_acquire();
   if (!slot) {
@@ -247,12 +257,7 @@ awaitable<result<http_lease>> http_client::acquire(bool fresh) {
   }
   if (closed_) co_return errc::closed;
   if (fresh) idle_.clear();  // what ended the peer of one of them ended the others'
-  while (!idle_.empty()) {
-    auto connection = std::move(idle_.back());
-    idle_.pop_back();
-    if (connection->clean() && connection->shown().may_go_on())
-      co_return http_lease(self, std::move(*slot), std::move(connection));
-  }
+  if (auto connection = take_idle(shows)) co_return http_lease(self, std::move(*slot), std::move(connection));
   auto& time = clock::of(ex_);
   if (time.now() < down_until_) co_return errc::unavailable;
   auto stream = co_await with_deadline(network::of(ex_).async_connect({at_.host, at_.port}), options_.connect);
@@ -281,7 +286,7 @@ void http_client::take_back(std::unique_ptr<http_connection> connection, bool re
 }
 
 awaitable<result<http_exchange>> http_client::attempt(const http_request& request, bool fresh, bool& stale) {
-  auto lease = co_await acquire(fresh);
+  auto lease = co_await acquire(fresh, request.shows);
   if (!lease) co_return lease.error();
   auto& connection = **lease;
   connection.begin_exchange();

@@ -105,6 +105,7 @@ class http_connection {
   byte_stream::descriptor take_attached() { return stream().take_attached(); }
   void attach(byte_stream::descriptor d) { stream().attach(std::move(d)); }  // to the next write
   shown_memory& shown() noexcept { return shown_; }
+  bool shows() const noexcept { return !shown_.files.empty(); }
   // Closes it for us, and leaves it to who has the descriptor.
   byte_stream::descriptor detach();
   void park(duration limit, std::function<void()> on_expiry);  // unused: close after `limit`
@@ -169,6 +170,8 @@ struct http_request {
   // Instead of `body`: so many bytes, once the interim 100 answer came.
   std::optional<std::uint64_t> follows = {};
   static constexpr std::uint64_t in_chunks = ~std::uint64_t{0};  // it is told on the way how many
+  // Will show memory to the peer: on a connection that has it mapped already, if one is free. Others keep off those.
+  bool shows = false;
 };
 
 class http_client : public std::enable_shared_from_this<http_client> {
@@ -195,7 +198,8 @@ class http_client : public std::enable_shared_from_this<http_client> {
  private:
   friend class http_lease;
 
-  awaitable<result<http_lease>> acquire(bool fresh);
+  awaitable<result<http_lease>> acquire(bool fresh, bool shows);
+  std::unique_ptr<http_connection> take_idle(bool shows);
   awaitable<result<http_exchange>> attempt(const http_request& request, bool fresh, bool& stale);
   void take_back(std::unique_ptr<http_connection> connection, bool reusable);
 

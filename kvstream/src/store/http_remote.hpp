@@ -29,7 +29,7 @@ struct http_remote {
 result<std::uint64_t> number_in(std::string_view text, std::string_view name);
 
 awaitable<result<std::unique_ptr<block_writer>>> open_http_writer(std::shared_ptr<http_remote> remote,
-                                                                  stream_begin about, bool force);
+                                                                  stream_begin about, write_options how);
 awaitable<result<std::unique_ptr<block_reader>>> open_http_reader(std::shared_ptr<http_remote> remote,
                                                                   stream_begin about);
 

@@ -141,7 +141,7 @@ void http_store::do_open_write(namespace_id ns, block_layout layout, std::vector
       get_executor(),
       detail::open_http_writer(
           state_, {ns, next_generation(), options.deferred, std::move(layout), std::move(keys), state_->digest},
-          options.force),
+          options),
       std::move(handler));
 }
 

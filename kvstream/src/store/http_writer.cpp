@@ -41,7 +41,7 @@ class http_writer final : public block_writer {
   ~http_writer() override { body_->busy ? body_->lease.close() : body_->fail(); }
 
   static awaitable<result<std::unique_ptr<block_writer>>> open(std::shared_ptr<http_remote> owner, stream_begin about,
-                                                               bool force, bool by_reference) {
+                                                               const write_options& how, bool by_reference) {
     co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
     if (auto ec = refused(about, owner->max_blocks)) co_return ec;
     if (auto ec = check_distinct(about.keys)) co_return ec;
@@ -52,14 +52,15 @@ class http_writer final : public block_writer {
       fields += "Cokv-Memory: " + std::to_string(owner->lent->expected()) + "\r\n";
     auto exchange = co_await client->start(
         {.method = "POST",
-         .target = kv_target(about.ns, write_target(about.deferred, force, by_reference)),
+         .target = kv_target(about.ns, write_target(about.deferred, how.force, by_reference)),
          .fields = std::move(fields),
-         .follows = by_reference ? http_request::in_chunks : stream_bytes(about.layout, about.keys.size())});
+         .follows = by_reference ? http_request::in_chunks : stream_bytes(about.layout, about.keys.size()),
+         .shows = by_reference});
     if (!exchange) co_return exchange.error();
     if (exchange->head.status != 100) co_return error_of(exchange->head.status);
     auto b = std::make_shared<body>(std::move(owner), std::move(about));
     b->lease = std::move(exchange->lease);
-    if (by_reference) b->places.emplace(b->out.about());
+    if (by_reference) b->places.emplace(b->out.about(), how.stable);
     const auto begin = b->out.begin();
     if (auto ec = co_await put(*b, begin)) co_return ec;
     co_return std::make_unique<http_writer>(ex, std::move(b));
@@ -146,10 +147,8 @@ class http_writer final : public block_writer {
     if (!b->lease) co_return errc::closed;
     if (b->busy || b->next != about.layout.layers()) co_return errc::invalid_argument;
     operation_guard guard(*b);
-    const auto end = b->places ? b->places->end() : b->out.end();
-    if (auto ec = co_await put(*b, end)) co_return ec;
-    if (b->places)
-      if (auto ec = co_await put(*b, {})) co_return ec;
+    if (auto ec = b->places ? co_await b->places->finish(*b->lease) : co_await put(*b, b->out.end()))
+      co_return note(*b, ec);
     auto head = co_await b->lease->read_head();
     if (!head) co_return head.error();
     if (head->status != 200 && head->status != 202) co_return note(*b, error_of(head->status));
@@ -177,19 +176,19 @@ class http_writer final : public block_writer {
 }  // namespace
 
 awaitable<result<std::unique_ptr<block_writer>>> open_http_writer(std::shared_ptr<http_remote> remote,
-                                                                  stream_begin about, bool force) {
+                                                                  stream_begin about, write_options how) {
   co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
   const auto lent = remote->lent;
   if (lent && lent->takes() && places_sender::fits(about) && !refused(about, remote->max_blocks) &&
       !check_distinct(about.keys)) {
-    auto writer = co_await http_writer::open(remote, about, force, true);
+    auto writer = co_await http_writer::open(remote, about, how, true);
     if (writer || writer.error() == asio::error::operation_aborted) co_return writer;
     // Not for us, or no such thing there: it isn't asked again.
     const auto ec = writer.error();
     if (ec == errc::permission_denied || ec == errc::not_found || ec == errc::invalid_argument || ec == errc::protocol)
       lent->refuse_writes();
   }
-  co_return co_await http_writer::open(std::move(remote), std::move(about), force, false);
+  co_return co_await http_writer::open(std::move(remote), std::move(about), how, false);
 }
 
 }  // namespace cokv::detail

@@ -39,16 +39,15 @@ std::string in_chunk(std::span<const std::byte> bytes) {
   return out += "\r\n";
 }
 
-places_sender::places_sender(const stream_begin& about)
-    : about_(about), half_(std::max<std::uint64_t>(piece_bytes, std::ranges::max(about.layout.segments))) {}
+places_sender::places_sender(const stream_begin& about, bool stable)
+    : about_(about),
+      stable_(stable),
+      part_(std::max<std::uint64_t>(piece_bytes, std::ranges::max(about.layout.segments))),
+      parts_(part_ == piece_bytes ? 4 : 2) {}
 
 bool places_sender::fits(const stream_begin& about) {
   const auto& all = about.layout.segments;
   return about.digest == digest_algorithm::xxh3_64 && !all.empty() && std::ranges::max(all) <= most_copied;
-}
-
-std::vector<std::byte> places_sender::end() const {
-  return block_places{.memory = 0, .generation = about_.generation, .layers = 0, .lives = {}, .places = {}}.encode();
 }
 
 result<places_sender::piece> places_sender::lying(shown_memory& shown, const std::vector<buffer>& segments,
@@ -72,8 +71,8 @@ result<places_sender::piece> places_sender::lying(shown_memory& shown, const std
 
 result<places_sender::piece> places_sender::copied(shown_memory& shown, const std::vector<buffer>& segments,
                                                    std::size_t first) {
-  if (shown.own.size() < 2 * half_) {
-    auto made = allocate_shared(2 * half_);
+  if (shown.own.size() < parts_ * part_) {
+    auto made = allocate_shared(parts_ * part_);
     if (!made) return made.error();
     shown.own = std::move(*made);
   }
@@ -82,10 +81,10 @@ result<places_sender::piece> places_sender::copied(shown_memory& shown, const st
   const auto number = number_of(shown, at->file, true);
   if (!number) return errc::too_large;
   piece out{{.memory = number->number, .generation = about_.generation, .layers = 1, .lives = {}, .places = {}},
-            number->fresh ? at->file : nullptr};
-  second_ = !second_;
-  auto offset = second_ ? half_ : 0;
-  const auto end = offset + half_;
+            number->fresh ? at->file : nullptr,
+            false};
+  auto offset = next_++ % parts_ * part_;  // what lay there was copied: no more are under way than there are parts
+  const auto end = offset + part_;
   for (std::size_t i = first; i < segments.size() && segments[i].size() <= end - offset; ++i) {
     if (i != first && export_shared(segments[i])) break;
     const auto into = shown.own.slice(offset, segments[i].size());
@@ -100,26 +99,45 @@ awaitable<error_code> places_sender::heard(http_connection& from) {
   const auto head = co_await from.read_head();
   if (!head) co_return head.error();
   if (head->status != 102) co_return head->status >= 400 ? error_of(head->status) : errc::protocol;
-  --under_way_;
+  under_way_.pop_front();
   co_return error_code();
 }
 
 awaitable<error_code> places_sender::send(http_connection& to, const std::vector<buffer>& segments) {
   for (std::size_t first = 0; first < segments.size();) {
-    if (under_way_ == 2)
+    if (under_way_.size() == parts_)
       if (auto ec = co_await heard(to)) co_return ec;
     auto next = lying(to.shown(), segments, first);
     if (!next) next = copied(to.shown(), segments, first);
     if (!next) co_return next.error();
     if (next->file) to.attach(std::move(next->file));
-    const auto said = in_chunk(next->where.encode());
-    asio::const_buffer bytes = asio::buffer(said);
-    if (auto ec = co_await to.write({&bytes, 1})) co_return ec;
-    ++under_way_;
+    if (auto ec = co_await say(to, in_chunk(next->where.encode()))) co_return ec;
+    under_way_.push_back(next->callers);
     first += next->where.blocks();
   }
-  while (under_way_ != 0)
+  while (!stable_ && std::ranges::find(under_way_, true) != under_way_.end())
     if (auto ec = co_await heard(to)) co_return ec;
+  co_return error_code();
+}
+
+awaitable<error_code> places_sender::finish(http_connection& to) {
+  const block_places nothing{.memory = 0, .generation = about_.generation, .layers = 0, .lives = {}, .places = {}};
+  if (auto ec = co_await say(to, in_chunk(nothing.encode()) + in_chunk({}))) co_return ec;
+  co_return co_await all_heard(to);
+}
+
+// A server that refuses what came before closes, too: its answer says more than the failed write.
+awaitable<error_code> places_sender::say(http_connection& to, std::string what) {
+  asio::const_buffer bytes = asio::buffer(what);
+  const auto ec = co_await to.write({&bytes, 1});
+  if (!ec || ec == asio::error::operation_aborted) co_return ec;
+  const auto answer = co_await all_heard(to);
+  co_return answer ? answer : ec;
+}
+
+awaitable<error_code> places_sender::all_heard(http_connection& from) {
+  while (!under_way_.empty())
+    if (auto ec = co_await heard(from)) co_return ec;
   co_return error_code();
 }
 

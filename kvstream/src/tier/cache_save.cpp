@@ -77,9 +77,10 @@ awaitable<void> tiered_cache_state::run_save(std::shared_ptr<tiered_cache_state>
 // errc::closed: the step came to nothing, which says nothing of the tier.
 awaitable<std::tuple<error_code, std::vector<bool>>> tiered_cache_state::send(tier_state& t, save& s) {
   const auto none = [&s](error_code ec) { return std::tuple(ec, std::vector<bool>(s.keys.size())); };
-  auto writer = co_await with_deadline(
-      t.tier.blocks->async_open_write(ns, layout, s.keys, {.deferred = t.tier.deferred}, asio::deferred),
-      t.tier.save_budget);
+  auto writer =
+      co_await with_deadline(t.tier.blocks->async_open_write(
+                                 ns, layout, s.keys, {.deferred = t.tier.deferred, .stable = true}, asio::deferred),
+                             t.tier.save_budget);
   if (!writer) co_return none(writer.error());
   for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
     auto computed = co_await s.layers.async_receive(as_result);

@@ -14,7 +14,7 @@
 // | async_match      | nothing happened       | none                 | known              |                   |
 // | async_open_write | no writer              | none                 | it may be written  | [1] [2] [3]       |
 // | async_open_read  | no reader              | none                 | it may be read     | [1]               |
-// | async_write      | the writer is failed   | held until complete  | they are reusable  | [4] store_full    |
+// | async_write      | the writer is failed   | held until complete  | they are reusable* | [4] store_full    |
 // | async_placed     | the writer is failed   | none                 | they are taken     | [4] store_full    |
 // | async_commit     | unknown: ask again     | none                 | blocks are visible | [5] store_full    |
 // | async_read       | the reader is failed   | held until complete  | they are verified  | [4]               |
@@ -26,7 +26,7 @@
 // invalid_argument (number or size of buffers, layer out of turn, no place), wrong_device (not the host's);
 // [5] invalid_argument when layers are missing, closed when it was committed before; errc::partial where some blocks
 // became visible (kept()). All: the system's, errc::unavailable. Every type of cancellation is taken;
-// memory is not touched any more when the operation completes.
+// memory is not touched any more when the operation completes. * write_options::stable: they are taken later.
 //
 // A block that is missing, damaged or evicted is no error of async_read: it ends the prefix, so `good` is smaller.
 // Blocks never change: a commit of a key that is there already keeps what is there, unless write_options::force says
@@ -109,6 +109,11 @@ struct write_options {
   // On whose account the blocks are kept; empty: nobody's. http_store does not send it: a cache server knows its tenants
   // by their API keys.
   std::string tenant = {};
+  // What is written stays there, unchanged, until the commit has completed or the writer is gone: a store that copies it
+  // from where it lies need not have done so when async_write completes, and what fails there is told later, at the
+  // latest by async_commit. Bytes that do change are errc::digest_mismatch then, or stored as they were at any moment
+  // that their digest fits.
+  bool stable = false;
 };
 
 struct match_options {

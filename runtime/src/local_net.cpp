@@ -1,6 +1,7 @@
 #include "local_net.hpp"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -11,6 +12,8 @@
 #include <cstring>
 #include <deque>
 
+#include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/detail/passed_descriptors.hpp"
 #include "cokv/runtime/memory_handle.hpp"
 #include "cokv/runtime/result.hpp"
 
@@ -20,7 +23,10 @@ namespace {
 using local = asio::local::stream_protocol;
 
 constexpr std::size_t most_at_once = 16;   // descriptors with one call
+constexpr std::size_t most_of_peer = 253;  // with one call of Linux: for what has no place here the system closes here
 constexpr std::size_t most_untaken = 512;  // that came and nobody took
+
+constexpr duration look_again = std::chrono::milliseconds(100);  // whether there is a place for descriptors
 
 error_code last_error() { return {errno, boost::system::system_category()}; }
 // A child that had it would hold the connection open when its parent is dead.
@@ -36,6 +42,9 @@ class local_socket {
     socket.native_non_blocking(true, ignored);
     keep_from_children(socket.native_handle());
   }
+
+  // What is there to be read may bring descriptors for which there is no place in this process.
+  bool crowded() const;
 
   // One system call, or would_block.
   std::size_t receive(error_code& ec);
@@ -58,13 +67,19 @@ class local_socket {
   std::array<iovec, byte_stream::mutable_buffers::limit> parts_;
 };
 
+bool local_socket::crowded() const {
+  int unread = 0;
+  return too_many_passed() && ::ioctl(const_cast<local::socket&>(socket).native_handle(), FIONREAD, &unread) == 0 &&
+         unread != 0;
+}
+
 bool local_socket::take(msghdr& message) {
   for (auto* c = CMSG_FIRSTHDR(&message); c; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
     for (std::size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(c) + at, sizeof fd);
-      arrived.push_back(memory_handle::of_descriptor(fd, 0, 0).file);
+      arrived.push_back(passed_descriptor(fd));
     }
   }
   return (message.msg_flags & MSG_CTRUNC) == 0 && arrived.size() <= most_untaken;
@@ -73,7 +88,7 @@ bool local_socket::take(msghdr& message) {
 std::size_t local_socket::receive(error_code& ec) {
   if (!socket.is_open()) return ec = asio::error::operation_aborted, 0;
   if (into.bytes() == 0) return 0;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * 64)> control;
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * most_of_peer)> control;
   msghdr message{};
   message.msg_iov = parts_.data();
   message.msg_iovlen = list(into);
@@ -132,6 +147,11 @@ struct transfer {
   void operator()(Self& self, error_code ec = {}) {
     if (at == done) return self.complete(result, n);
     if (at == begins) self.reset_cancellation_state(asio::enable_total_cancellation());
+    if (!ec && what == local::socket::wait_read && self.cancelled() == asio::cancellation_type::none &&
+        on->socket.is_open() && on->crowded()) {
+      at = waits;
+      return clock::of(on->socket.get_executor()).async_wait_for(look_again, std::move(self));
+    }
     if (!ec) n = what == local::socket::wait_read ? on->receive(ec) : on->send(ec);
     if (would_block(ec)) {
       if (self.cancelled() != asio::cancellation_type::none) return self.complete(asio::error::operation_aborted, 0);
@@ -167,8 +187,15 @@ class local_stream final : public byte_stream::impl {
     socket_->socket.shutdown(local::socket::shutdown_send, ignored);
   }
   void close() override {
+    auto& socket = socket_->socket;
     error_code ignored;
-    socket_->socket.close(ignored);
+    if (!socket.is_open()) return;
+    socket.shutdown(local::socket::shutdown_both, ignored);
+    // With bytes that nobody read there may be descriptors, which the system closes with the socket.
+    int unread = 0;
+    if (::ioctl(socket.native_handle(), FIONREAD, &unread) == 0 && unread == 0) return (void)socket.close(ignored);
+    const int fd = socket.release(ignored);
+    if (!ignored) passed_descriptor(fd);
   }
   bool is_open() const override { return socket_->socket.is_open(); }
   std::string peer() const override { return peer_; }

@@ -8,12 +8,14 @@
 #include <filesystem>
 
 #include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/detail/passed_descriptors.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/memory_handle.hpp"
 #include "cokv/runtime/net.hpp"
 #include "cokv/runtime/sim_net.hpp"
 #include "cokv/runtime/sim_node.hpp"
 #include "support/co_test.hpp"
+#include "support/lingering.hpp"
 
 using namespace cokv;
 using namespace std::chrono_literals;
@@ -156,6 +158,36 @@ TEST_CASE("local streams: what is not sealed shared memory is not mapped") {
   });
   CHECK(import_shared(h).error() == errc::invalid_argument);  // it could shrink under us
   CHECK(export_shared(buffer::host(4096)).error() == errc::unsupported);
+}
+
+TEST_CASE(
+    "local streams: what a peer passed is counted, and closed without waiting for it, whether it was read or not") {
+  test::run_real([](asio::any_io_executor ex) -> awaitable<void> {
+    const auto before = detail::passed_descriptors();
+    for (const bool read : {true, false}) {
+      CAPTURE(read);
+      auto [client, server] = co_await connected(ex);
+      test::lingering slow;
+      client.attach(std::move(slow.end));
+      co_await asio::async_write(client, asio::buffer("m", 1), asio::deferred);
+      char byte;
+      if (read) {
+        co_await asio::async_read(server, asio::buffer(&byte, 1), asio::deferred);
+        auto came = server.take_attached();
+        REQUIRE(came);
+        CHECK(detail::passed_descriptors() == before + 1);
+        came.reset();
+      } else {
+        server.close();
+        CHECK(!server.is_open());
+        auto [end, n] = co_await client.async_read_some(asio::buffer(&byte, 1), asio::as_tuple(asio::deferred));
+        CHECK(end);
+      }
+      CHECK(detail::passed_descriptors() == before + 1);  // it is not closed yet, and nobody waits for it
+      slow.release();
+      while (detail::passed_descriptors() != before) co_await clock::of(ex).async_wait_for(1ms);
+    }
+  });
 }
 
 TEST_CASE("local streams: reads, writes and connects are cancelled with every type, and destroyed while they wait") {

@@ -89,7 +89,7 @@ void service::add_routes(http::server& server) {
   on(verb::post, "/v1/kv/{namespace}:read", right::read, &service::read,
      {.body_bytes = begins, .body_types = frames, .query = {"by"}});
   on(verb::post, "/v1/kv/{namespace}:write", right::write, &service::write,
-     {.body_bytes = options_.max_body, .body_types = frames, .query = of_stream});
+     {.body_bytes = options_.max_body, .body_types = frames, .descriptors = true, .query = of_stream});
   on(verb::put, "/v1/kv/{namespace}/{key}", right::write, &service::put,
      {.body_bytes = options_.max_body, .body_types = frames, .query = of_write});
   on(verb::get, "/v1/kv/{namespace}/{key}", right::read, &service::get);

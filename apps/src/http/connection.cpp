@@ -227,6 +227,11 @@ awaitable<connection::next> connection::serve_one() {
     if (x.content_length() && *x.content_length() > limit) refused = problem_of_body(errc::too_large, limit);
   }
 
+  // Beside requests that are read ahead they may be of one of those.
+  const bool wanted = !refused && (*found.target)->options.descriptors;
+  if (!wanted && (!x.body_done() || wire_.ahead.size() == 0)) wire_.drop_descriptors();
+  wire_.keep_descriptors(wanted || x.body_done());
+
   if (refused) {
     co_await x.refuse(*refused);
   } else {
@@ -235,6 +240,7 @@ awaitable<connection::next> connection::serve_one() {
   }
   if (!peer_gone_) co_await x.skip_body();
   if (wire_.ahead.size() == 0) wire_.drop_descriptors();  // else they may be the next request's
+  wire_.keep_descriptors(true);
 
   const served record{head.method, found.target ? std::string_view((*found.target)->pattern) : std::string_view(),
                       x.code(),    x.received(),
@@ -316,9 +322,7 @@ awaitable<error_code> connection::watch_peer(exchange& x) {
       x.has_left();
       co_return make_error_code(errc::closed);  // fails the scope, which cancels the handler
     }
-    if (!x.stays()) continue;
-    wire_.ahead.consume(wire_.ahead.size());
-    wire_.drop_descriptors();
+    if (x.stays()) wire_.ahead.consume(wire_.ahead.size());
   }
   co_return error_code();
 }
@@ -330,6 +334,8 @@ awaitable<void> connection::linger() {
   const auto& limit = server_->options.limit;
   const auto until = time.now() + limit.linger;
   lingering_ = true;
+  wire_.keep_descriptors(false);
+  wire_.drop_descriptors();
   wire_.stream.shutdown_send();
   std::vector<char> sink(64 << 10);
   for (std::uint64_t seen = 0; seen < limit.linger_bytes;) {

@@ -176,6 +176,7 @@ bool exchange::stay() {
   left_ = std::make_shared<bool>(false);
   wire_.kept.reset();
   wire_.drop_descriptors();
+  wire_.keep_descriptors(false);
   return wire_.ahead.size() == 0;
 }
 
@@ -187,6 +188,7 @@ awaitable<void> exchange::until_left() {
 
 void exchange::end_body() {
   body_done_ = true;
+  wire_.keep_descriptors(!left_);  // they are the next request's
   if (on_body_done_) std::exchange(on_body_done_, nullptr)();
 }
 

@@ -50,8 +50,8 @@ class exchange {
 
   // ---- for handlers whose answer stands for something that its client uses until it closes the connection
   bool carries_descriptors() const { return wire_.stream.carries_descriptors(); }
-  void attach(byte_stream::descriptor d) { wire_.stream.attach(std::move(d)); }     // to the answer
-  byte_stream::descriptor take_attached() { return wire_.stream.take_attached(); }  // that came; none: null
+  void attach(byte_stream::descriptor d) { wire_.stream.attach(std::move(d)); }  // to the answer
+  byte_stream::descriptor take_attached() { return wire_.take_attached(); }      // that came; none: null
   // Goes with the connection, and is there for its later requests.
   std::shared_ptr<void>& kept() { return wire_.kept; }
   // Nothing follows this request: what its client still sends is dropped. False: something came already.

@@ -4,6 +4,7 @@
 
 #include <optional>
 
+#include "cokv/runtime/detail/passed_descriptors.hpp"
 #include "http/connection.hpp"
 
 namespace cokv::http {
@@ -56,8 +57,18 @@ awaitable<void> place_for_a_handshake(state_ptr s) {
   }
 }
 
+// Who comes over TCP finds descriptors left, whatever clients of this machine pass.
+awaitable<void> place_for_descriptors(state_ptr s) {
+  const auto at = s->accepting.local_endpoint();
+  if (!at.is_local() || !cokv::detail::too_many_passed()) co_return;
+  spdlog::warn("{}: its clients passed too many descriptors, new clients wait", at.to_string());
+  while (cokv::detail::too_many_passed() && !s->draining)
+    co_await changed_or(*s, clock::of(s->ex).now() + std::chrono::milliseconds(100));
+}
+
 awaitable<void> accept(state_ptr s, task_group& group) {
   while (!s->draining) {
+    co_await place_for_descriptors(s);
     auto [ec, stream] = co_await s->accepting.async_accept(asio::as_tuple(asio::deferred));
     if (s->draining || ec == asio::error::operation_aborted) co_return;
     if (ec) {  // most often too many open files: what is open goes on, new ones wait

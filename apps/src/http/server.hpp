@@ -34,6 +34,7 @@ struct route_options {
   std::uint8_t any_of = 0;                       // rights of which the key has one, else 403; 0: any key will do
   // What a body may be, of requests that say what theirs is; else 415. Empty: anything.
   std::vector<std::string> body_types = {};
+  bool descriptors = false;  // those that come with its requests are there for the handler; elsewhere they are closed
   std::vector<std::string> query = {};  // the parameters that mean something here; any other, or one twice: 400
 };
 

@@ -14,7 +14,23 @@ awaitable<result<std::size_t>> wire::read_ahead(duration limit) {
 }
 
 awaitable<result<std::size_t>> wire::read_some(std::span<const asio::mutable_buffer> into, duration limit) {
-  co_return co_await within(clock::of(stream.get_executor()), limit, stream.async_read_some(into));
+  auto n = co_await within(clock::of(stream.get_executor()), limit, stream.async_read_some(into));
+  if (!stream.carries_descriptors() || collect()) co_return n;
+  stream.close();
+  co_return make_error_code(asio::error::connection_aborted);
+}
+
+byte_stream::descriptor wire::take_attached() {
+  if (attached_.empty()) return {};
+  auto d = std::move(attached_.front());
+  attached_.pop_front();
+  return d;
+}
+
+bool wire::collect() {
+  while (auto d = stream.take_attached())
+    if (keeps_) attached_.push_back(std::move(d));
+  return attached_.size() <= most_attached;
 }
 
 awaitable<result<std::size_t>> wire::write_some(std::span<const asio::const_buffer> from, duration limit) {

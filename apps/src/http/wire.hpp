@@ -3,6 +3,7 @@
 
 #include <array>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <deque>
 #include <memory>
 #include <span>
 
@@ -37,15 +38,23 @@ class wire {
   // As much as the stream takes at once.
   awaitable<result<std::size_t>> write_some(std::span<const asio::const_buffer> from, duration limit);
 
-  // Closes those that came and that nobody wants. One of them may be the other end of this very stream, which then has none.
-  void drop_descriptors() {
-    while (stream.take_attached()) {
-    }
-  }
+  // Descriptors that come with bytes wait here to be taken, few of them: a client that passes more than any request has is
+  // gone. Where they are not kept they are closed as they come. One of them may be the other end of this very stream,
+  // which then has none.
+  static constexpr std::size_t most_attached = 8;
+  void keep_descriptors(bool yes) { keeps_ = yes; }
+  byte_stream::descriptor take_attached();
+  void drop_descriptors() { attached_.clear(); }
 
   byte_stream stream;
   boost::beast::flat_buffer ahead;
   std::shared_ptr<void> kept;  // what handlers keep for the connection's later requests
+
+ private:
+  bool collect();
+
+  std::deque<byte_stream::descriptor> attached_;
+  bool keeps_ = true;
 };
 
 }  // namespace cokv::http

@@ -4,7 +4,10 @@
 #include <unistd.h>
 
 #include "cokv/kvstream/block_places.hpp"
+#include "cokv/kvstream/digest.hpp"
+#include "cokv/runtime/memory_handle.hpp"
 #include "shared_blocks.hpp"
+#include "support/lingering.hpp"
 
 using namespace cokv;
 using namespace cokv::test;
@@ -254,6 +257,16 @@ TEST_CASE("cache taking: memory that may go away under its reader is not mapped"
         CHECK(co_await server.memory().async_match(cache_ns, contract_keys(0, 2)) == 0);
       },
       {.seeds = 5});
+}
+
+TEST_CASE("cache taking: what is no memory does not keep the server when it is closed") {
+  run_real([](asio::any_io_executor ex) -> awaitable<void> {
+    lender server(ex);
+    const shared_blocks blocks(0, 2);
+    lingering slow;
+    CHECK(co_await say(server.socket(), std::move(slow.end), post(write_path(), body_of(blocks, 0, 2))) == 400);
+    CHECK(co_await say(server.socket(), nullptr, get("/healthz")) == 200);
+  });
 }
 
 TEST_CASE("cache taking: a connection shows so much memory, and no more descriptors than anybody can want") {

@@ -35,9 +35,16 @@ TEST_CASE("--kv-remote: URLs by comma and by line") {
 }
 
 TEST_CASE("--kv-remote: which servers are on this machine") {
-  for (const char* url : {"unix:///run/x", "http://127.0.0.1:1", "https://localhost:1", "http://[::1]:1"})
+  for (const char* url : {"unix:///run/x", "http://127.0.0.1:1", "https://localhost:1", "http://[::1]:1",
+                          "http://localhost", "http://127.1.2.3"})
     CHECK(serve::any_on_this_machine({"http://a:1", url}));
   CHECK(!serve::any_on_this_machine({"http://a:1", "http://10.0.0.127:1", "redis://127.0.0.1:1"}));
+  for (const char* url :
+       {"http://localhost.example:1", "http://localhosts", "http://127.example:1", "http://127.0.0.1.example",
+        "https://127.0.0.1@a:1", "http://[::1:2]:1", "http://[::ffff:127.0.0.1]:1", "unix://run/x"}) {
+    CAPTURE(url);
+    CHECK(!serve::any_on_this_machine({url}));
+  }
   CHECK(!serve::any_on_this_machine({}));
   asio::io_context context(1);
   serve::options o;

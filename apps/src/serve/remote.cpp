@@ -54,12 +54,7 @@ std::vector<std::string> node_urls(std::string_view text) {
 }
 
 bool any_on_this_machine(const std::vector<std::string>& urls) {
-  return std::ranges::any_of(urls, [](std::string_view url) {
-    for (const std::string_view here : {"unix://", "http://127.", "https://127.", "http://[::1]", "https://[::1]",
-                                        "http://localhost", "https://localhost"})
-      if (url.starts_with(here)) return true;
-    return false;
-  });
+  return std::ranges::any_of(urls, &http_store::on_this_machine);
 }
 
 bool remote::on_this_machine() const {

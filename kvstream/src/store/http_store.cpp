@@ -34,15 +34,6 @@ std::uint64_t next_generation() {
   return ++last;
 }
 
-// A server names a socket on its own machine, to which we would send the API key: one that is reached over a network is
-// not believed.
-bool on_this_machine(const detail::http_url& at) {
-  if (at.host == "localhost" || at.is_local()) return true;
-  error_code ec;
-  const auto address = asio::ip::make_address(at.host, ec);  // a name may look like one
-  return !ec && address.is_loopback();
-}
-
 }  // namespace
 
 namespace detail {
@@ -96,7 +87,9 @@ http_store::http_store(asio::any_io_executor ex, std::string_view url, http_stor
                                         .keep_alive = options.keep_alive,
                                         .back_off_min = options.back_off_min,
                                         .back_off_max = options.back_off_max};
-  const bool here = on_this_machine(*at), local = at->is_local();
+  // A server names a socket on its own machine, to which we would send the API key: one that is reached over a network is
+  // not believed.
+  const bool here = at->on_this_machine(), local = at->is_local();
   state_->client = std::make_shared<http_client>(ex, std::move(*at), options.api_key, how, std::move(tls));
   if (options.shared_memory && local) state_->lent = std::make_shared<detail::lent_memory>(state_->client);
   if (options.shared_memory && here && !local)
@@ -104,6 +97,11 @@ http_store::http_store(asio::any_io_executor ex, std::string_view url, http_stor
       return std::make_shared<http_client>(ex, detail::http_url::local(path), key, how);
     });
   state_->counters.kind = "http";
+}
+
+bool http_store::on_this_machine(std::string_view url) {
+  const auto at = detail::parse_http_url(url);
+  return at && at->on_this_machine();
 }
 
 http_store::~http_store() {

@@ -15,6 +15,13 @@ std::string http_url::authority() const {
   return out;
 }
 
+bool http_url::on_this_machine() const {
+  if (host == "localhost" || is_local()) return true;
+  error_code ec;
+  const auto address = asio::ip::make_address(host, ec);  // a name may look like one
+  return !ec && address.is_loopback();
+}
+
 result<http_url> parse_http_url(std::string_view text) {
   if (text.find("://") == text.npos) return errc::invalid_argument;  // "cache:9009" is a URL of scheme "cache"
   if (constexpr std::string_view socket = "unix://"; text.starts_with(socket)) {

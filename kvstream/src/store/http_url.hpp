@@ -21,6 +21,10 @@ struct http_url {
   static http_url local(std::string_view path) { return {"unix:" + std::string(path), 0, false}; }
   bool is_local() const { return host.starts_with("unix:"); }
 
+  // localhost, an address of loopback that is written out, or a socket. No name is looked up: what begins like one of these
+  // may be anybody's.
+  bool on_this_machine() const;
+
   std::string authority() const;  // as a Host field wants it: brackets around IPv6, the port unless it is the scheme's
 };
 

@@ -56,6 +56,10 @@ class http_store final : public store {
   // Closes the connections: operations under way complete with an error, writers and readers fail.
   ~http_store() override;
 
+  // Whether the URL is of a server on this machine for certain, by what it says alone: unix://, localhost, or an address of
+  // loopback.
+  static bool on_this_machine(std::string_view url);
+
   // What this object has seen: limit_bytes, used_bytes and blocks are the server's business and 0 here.
   store_info info() const override;
 

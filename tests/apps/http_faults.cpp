@@ -128,3 +128,46 @@ TEST_CASE("http faults: the same seed gives the same run") {
   };
   CHECK(hash(7) == hash(7));
 }
+
+TEST_CASE("http server: nothing follows a part of an interim answer, and a whole answer follows whole ones") {
+  const std::string interim = "HTTP/1.1 102 Processing\r\n\r\n";
+  for (const std::size_t room : {std::size_t(40), 2 * interim.size()}) {
+    CAPTURE(room);
+    sim_context context(1);
+    sim::net::of(context).faults.socket_buffer = room;
+    bool ended = false;
+    asio::co_spawn(context.get_executor(),
+                   with_site(
+                       {},
+                       [](http::server& s) {
+                         s.route(verb::get, "/slow", [](exchange& x) -> awaitable<void> {
+                           while (!co_await x.still_at_it()) co_await pause(1ms);
+                         });
+                       },
+                       [&](site& s) -> awaitable<void> {
+                         auto c = co_await s.connect();
+                         co_await c.send(get("/slow"));
+                         co_await pause(1s);
+                         s.server.drain(0s);
+                         co_await pause(1ms);  // nothing is read before the handler is at its end
+                         std::string all, some(1000, '\0');
+                         for (;;) {
+                           auto [ec, n] =
+                               co_await c.stream.async_read_some(asio::buffer(some), asio::as_tuple(asio::deferred));
+                           if (ec) break;
+                           all.append(some, 0, n);
+                         }
+                         std::size_t whole = 0;
+                         while (all.starts_with(interim)) all.erase(0, interim.size()), ++whole;
+                         CHECK(whole == room / interim.size());
+                         if (room % interim.size() != 0)
+                           CHECK((!all.empty() && interim.starts_with(all)));
+                         else
+                           CHECK(all.starts_with("HTTP/1.1 503 "));
+                         ended = true;
+                       }),
+                   asio::detached);
+    context.run();
+    CHECK(ended);
+  }
+}

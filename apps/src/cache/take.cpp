@@ -77,6 +77,8 @@ http::problem problem_of_memory(error_code ec) {
     return {status::conflict, "no such memory came over this connection", "memory", "stale_reference"};
   if (ec == errc::too_large)
     return {status::payload_too_large, "more memory than is mapped here", "memory", "too_large"};
+  if (ec != errc::invalid_argument)
+    return {status::service_unavailable, "the memory can't be mapped now: " + ec.message(), {}, "unavailable"};
   return {status::bad_request, "memory is a memfd that is sealed against shrinking and growing", "memory",
           "invalid_argument"};
 }

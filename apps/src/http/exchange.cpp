@@ -101,6 +101,7 @@ awaitable<error_code> exchange::continue_if_expected() {
 }
 
 awaitable<error_code> exchange::still_at_it() {
+  if (head_.version < 11) co_return error_code();
   const std::array buffers{as_buffer("HTTP/1.1 102 Processing\r\n\r\n")};
   co_return co_await put(buffers);
 }
@@ -239,14 +240,24 @@ awaitable<error_code> exchange::put(std::span<const asio::const_buffer> from) {
     const auto rest = std::span(left).subspan(first);
     auto n = co_await patiently(out_, [this, rest](duration d) { return wire_.write_some(rest, d); });
     if (!n) co_return n.error();
+    torn_ = true;
     for (std::size_t done = *n; done != 0; first += left[first].size() == 0) {
       const auto part = std::min(done, left[first].size());
       left[first] += part;
       done -= part;
     }
   }
-  writing_ = false;
+  writing_ = torn_ = false;
   co_return error_code();
+}
+
+// After half of an interim answer another would be read as its other half.
+bool exchange::can_answer() {
+  if (!torn_) return true;
+  response_ = phase::body;
+  keep_alive_ = false;
+  write_error_ = errc::closed;
+  return false;
 }
 
 void exchange::set(field name, std::string value) {
@@ -278,6 +289,7 @@ std::string exchange::head_text(status code, std::string_view type, std::optiona
 
 awaitable<error_code> exchange::respond(status code, std::string_view type, std::string_view body) {
   if (started()) throw std::logic_error("a request is answered once");
+  if (!can_answer()) co_return write_error_;
   // A small rest of the body is skipped; for a large one it is cheaper to connect again.
   if (!body_done_ && (!length_ || *length_ - received_ > skippable || body_error_)) keep_alive_ = false;
   response_ = phase::body;
@@ -302,6 +314,7 @@ awaitable<error_code> exchange::refuse(problem p) {
 
 void exchange::start(status code, std::string_view type, std::optional<std::uint64_t> length) {
   if (started()) throw std::logic_error("a request is answered once");
+  if (!can_answer()) return;
   if (!body_done_ && (!length_ || *length_ - received_ > skippable || body_error_)) keep_alive_ = false;
   response_ = phase::body;
   code_ = code;

@@ -71,7 +71,8 @@ class exchange {
   void moved(std::uint64_t bytes);
 
   // ---- the response
-  // An interim 102: so far all is well. Before start() or respond(); to a client that expects it.
+  // An interim 102: so far all is well. Before start() or respond(); to a client that expects it. Nothing over HTTP/1.0,
+  // which has no such answers.
   awaitable<error_code> still_at_it();
   void set(field name, std::string value);  // before start() or respond()
   void set(std::string_view name, std::string value);
@@ -125,6 +126,7 @@ class exchange {
   awaitable<result<std::size_t>> read_chunked(asio::mutable_buffer into);
   awaitable<error_code> put(std::span<const asio::const_buffer> from);
   awaitable<error_code> continue_if_expected();
+  bool can_answer();
   void end_body();
   std::string head_text(status code, std::string_view type, std::optional<std::uint64_t> length);
   wire& wire_;
@@ -155,6 +157,7 @@ class exchange {
   std::uint64_t sent_ = 0;
   error_code write_error_;
   bool writing_ = false;  // stays so when a write was cut short: nothing can follow it
+  bool torn_ = false;     // a part of what was to be written went out: not even another answer can
   std::string last_words_;
   std::string fields_;
   std::string head_out_;  // until it is sent

@@ -269,6 +269,33 @@ TEST_CASE("cache taking: what is no memory does not keep the server when it is c
   });
 }
 
+TEST_CASE("cache taking: memory that can't be mapped now is the server's trouble, and sent for a while") {
+  run_real([](asio::any_io_executor ex) -> awaitable<void> {
+    lender server(ex, {.most_mapped = ~std::uint64_t{0}});
+    const shared_blocks blocks(0, 2);
+    const auto huge = memory_handle::of_descriptor(::memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING), 0, 0).file;
+    REQUIRE(::ftruncate(*huge, off_t{1} << 47) == 0);  // more than a process has addresses
+    REQUIRE(::fcntl(*huge, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    CHECK(co_await say(server.socket(), huge, post(write_path(), body_of(blocks, 0, 2))) == 503);
+    CHECK(server.lending().mapped()->bytes() == 0);
+    CHECK(co_await say(server.socket(), blocks.file(), post(write_path(), body_of(blocks, 0, 2))) == 200);
+  });
+}
+
+TEST_CASE("cache taking: a client of HTTP/1.0 is told of the end alone") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        lender server(ex);
+        const shared_blocks blocks(0, 2);
+        auto request = post(write_path(), body_of(blocks, 0, 2));
+        request.replace(request.find("HTTP/1.1"), 8, "HTTP/1.0");
+        auto c = co_await raw_client::connect(server.socket());
+        c.stream.attach(blocks.file());
+        CHECK((co_await c.ask(std::move(request))).result_int() == 200);
+      },
+      {.seeds = 5});
+}
+
 TEST_CASE("cache taking: a connection shows so much memory, and no more descriptors than anybody can want") {
   co_test(
       [](asio::any_io_executor ex) -> awaitable<void> {

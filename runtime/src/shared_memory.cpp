@@ -86,7 +86,10 @@ result<std::shared_ptr<shared_mapping>> shared_mapping::map(const memory_handle&
   if (::fstat(fd, &status) != 0) return last_error();
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size == 0 || handle.offset > size || handle.bytes > size - handle.offset) return errc::out_of_range;
-  auto mapping = map_whole(handle.file, size);
+  // It stays for as long as it is mapped: the one that a peer passed is counted until it is closed.
+  const int own = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (own < 0) return last_error();
+  auto mapping = map_whole(own_descriptor(own), size);
   // A peer that is gone writes nothing any more: not even a child it left behind.
   if (mapping && ::madvise((*mapping)->data(), size, MADV_DONTFORK) != 0) return last_error();
   return mapping;

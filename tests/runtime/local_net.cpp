@@ -187,6 +187,19 @@ TEST_CASE(
       slow.release();
       while (detail::passed_descriptors() != before) co_await clock::of(ex).async_wait_for(1ms);
     }
+    // What was mapped does not count, however long it is.
+    auto [client, server] = co_await connected(ex);
+    client.attach(export_shared(allocate_shared(4096).value())->file);
+    co_await asio::async_write(client, asio::buffer("m", 1), asio::deferred);
+    char byte;
+    co_await asio::async_read(server, asio::buffer(&byte, 1), asio::deferred);
+    memory_handle passed;
+    passed.file = server.take_attached();
+    const auto mapped = import_shared(passed);
+    CHECK(mapped.has_value());
+    passed = {};
+    while (detail::passed_descriptors() != before) co_await clock::of(ex).async_wait_for(1ms);
+    CHECK(export_shared(*mapped).has_value());
   });
 }
 

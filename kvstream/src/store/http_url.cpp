@@ -1,6 +1,7 @@
 #include "store/http_url.hpp"
 
 #include <algorithm>
+#include <boost/asio/ip/address.hpp>
 #include <boost/url/parse.hpp>
 #include <boost/url/url_view.hpp>
 

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include "cokv/kvstream/block_places.hpp"
-#include "cokv/kvstream/digest.hpp"
 #include "cokv/runtime/memory_handle.hpp"
 #include "shared_blocks.hpp"
 #include "support/lingering.hpp"

@@ -25,7 +25,7 @@ std::vector<std::byte> mended(const input& in, std::uint64_t at) {
     auto* head = out.data() + pos;
     if ((in.mend & fields) != 0) {
       std::memcpy(head, "cklg", 4);
-      put(head + 4, std::uint16_t{4});
+      put(head + 4, static_cast<std::uint16_t>(4 - (get<std::uint16_t>(head + 4) & 1)));  // the one before is read too
       put(head + 6, static_cast<std::uint16_t>(1 + get<std::uint16_t>(head + 6) % 5));
       put(head + 8, serial);
       put(head + 16, at + pos);
@@ -52,6 +52,7 @@ void check_record(std::span<const std::byte> body) {
   const auto r = decode_log_record(body);
   if (!r) return reach("disk: no record");
   reach("disk: record");
+  if (!r->tenant.empty()) reach("disk: tenant");
   require(!r->blocks.empty() && r->blocks.size() <= r->extent.places, "a record has blocks, each with its place");
   require(r->digests.size() == r->blocks.size() * r->extent.layout->layers(), "a digest for each segment");
   require(r->extent.bytes() >= r->extent.places, "no extent is empty");
@@ -63,8 +64,8 @@ void check_record(std::span<const std::byte> body) {
   const auto again = encode_log_body(*r);
   require(again.size() == body.size(), "a record is written as long as it was read");
   const auto back = decode_log_record(again);
-  require(back && back->blocks == r->blocks && back->digests == r->digests && back->ns == r->ns && back->tenant == r->tenant &&
-              *back->extent.layout == *r->extent.layout && back->extent.at == r->extent.at,
+  require(back && back->blocks == r->blocks && back->digests == r->digests && back->ns == r->ns &&
+              back->tenant == r->tenant && *back->extent.layout == *r->extent.layout && back->extent.at == r->extent.at,
           "a record that is written again is the same");
 }
 
@@ -86,6 +87,7 @@ void disk(bytes in) {
     end = e.body.data() + e.body.size();
     require(end <= chunk.data() + chunk.size() - log_entry_head, "an entry ends in its chunk");
     require(e.head.bytes == e.body.size() + log_entry_head, "an entry is as long as it says");
+    if (get<std::uint16_t>(e.body.data() - log_entry_head + 4) == 3) reach("disk: of no tenant's time");
     if (e.head.kind == log_kind::record) {
       check_record(e.body);
     } else {

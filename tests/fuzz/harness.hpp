@@ -18,6 +18,7 @@ void stream(bytes in);  // stream_parser, and stream_writer with what it read
 void link(bytes in);    // the links' parser and hello
 void disk(bytes in);    // the index of the disk tier's files
 void http(bytes in);    // the HTTP server's parsers
+void places(bytes in);  // block_places, of reads and of writes
 void text(bytes in);    // topologies, names, element types, endpoints, URLs
 
 struct broken : std::logic_error {

@@ -1,4 +1,4 @@
-// An input of the frame, stream and link targets: four bytes that say how the rest is read, then bytes as on a wire.
+// An input of the frame, stream, link, disk and places targets: four bytes that say how the rest is read, then bytes as on a wire.
 #pragma once
 
 #include <algorithm>

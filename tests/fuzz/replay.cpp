@@ -63,7 +63,13 @@ TEST_CASE("fuzz: requests of the corpus are answered the same however they are c
 TEST_CASE("fuzz: chunks of the corpus are read as far as they are sound, and written again") {
   replay("disk", fuzz::disk,
          {"disk: first", "disk: record", "disk: no record", "disk: removal", "disk: damaged", "disk: sealed",
-          "disk: link"});
+          "disk: link", "disk: tenant", "disk: of no tenant's time"});
+}
+
+TEST_CASE("fuzz: places of the corpus lie in their memory, and are written as they were read") {
+  replay("places", fuzz::places,
+         {"places: answer", "places: empty answer", "places: no answer", "places: damaged answer",
+          "places: some of a write", "places: written", "places: refused write", "places: damaged write"});
 }
 
 TEST_CASE("fuzz: texts of the corpus are written as they were read") {

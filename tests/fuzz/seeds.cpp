@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cokv/kvstream/block_places.hpp"
 #include "cokv/kvstream/frame_stream.hpp"
 #include "cokv/runtime/error.hpp"
 #include "detail/bytes.hpp"
@@ -27,13 +28,15 @@ void save(const std::string& target, const std::string& name, std::string_view d
 }
 
 // With nothing mended, with digests mended, and with all.
-void save_wire(const std::string& target, const std::string& name, const bytes& wire) {
+void save_wire(const std::string& target, const std::string& name, const bytes& wire, char how) {
   const std::string_view rest(reinterpret_cast<const char*>(wire.data()), wire.size());
-  char how = target == "link" ? 0x15 : target == "disk" ? 0 : 0x7f;
   for (char mend : {0, fuzz::digests | fuzz::trailers, 31}) {
     std::string data{mend, how, 0, static_cast<char>(name.size())};
     save(target, name + "-" + std::to_string(mend), data.append(rest));
   }
+}
+void save_wire(const std::string& target, const std::string& name, const bytes& wire) {
+  save_wire(target, name, wire, target == "link" ? 0x15 : target == "disk" ? 0 : 0x7f);
 }
 
 stream_begin about() {
@@ -203,6 +206,47 @@ void disks() {
       wire[70] ^= std::byte{1};
       save_wire("disk", "damaged-" + std::to_string(sealed) + (body == sound ? "" : "-unsound"), wire);
     }
+  // Of a tenant, and one that was written before there were any.
+  r.tenant = "team a";
+  log_index index(7, false, 4096);
+  auto chunk = index.take_writes()[0].bytes;
+  index.add(log_kind::record, 3, 1, encode_log_body(r));
+  index.add(log_kind::record, 4, 1, sound);
+  index.take_writes();
+  bytes wire(chunk.bytes().begin(), chunk.bytes().begin() + 64 + 2 * 256);
+  const auto last = chunk.bytes().last(64);
+  wire.insert(wire.end(), last.begin(), last.end());
+  wire[64 + 256 + 4] = std::byte{3};
+  save_wire("disk", "tenants", wire);
+}
+
+// Three blocks of two layers: an answer, and a write that tells of them in four pieces.
+void places() {
+  block_places all{.memory = 0, .generation = 42, .layers = 2, .lives = {5, 6, 7}, .places = {}};
+  for (std::uint64_t i = 0; i < 6; ++i) all.places.push_back({i * 8, i + 100});
+  const char how = 1 | 2 << 2;
+  const auto save_both = [](const char* name, const bytes& wire, char how) {
+    save_wire("places", name, wire, how);
+    auto damaged = wire;
+    damaged[40] ^= std::byte{1};
+    save_wire("places", std::string(name) + "-damaged", damaged, how);
+  };
+  save_both("answer", all.encode(), how);
+  save_wire("places", "empty",
+            block_places{.memory = 3, .generation = 42, .layers = 2, .lives = {}, .places = {}}.encode(), how);
+  bytes out;
+  for (std::size_t layer = 0; layer < 2; ++layer)
+    for (std::size_t first : {0, 2}) {
+      block_places some{.memory = 0, .generation = 42, .layers = 1, .lives = {}, .places = {}};
+      for (auto i = first; i < (first == 0 ? 2u : 3u); ++i) {
+        some.lives.push_back(0);
+        some.places.push_back(all.at(static_cast<std::uint32_t>(layer), i));
+      }
+      detail::append(out, some.encode());
+    }
+  detail::append(out, block_places{.memory = 0, .generation = 42, .layers = 0, .lives = {}, .places = {}}.encode());
+  save_both("whole-write", out, static_cast<char>(0x80 | how));
+  save_wire("places", "lies-beyond-end", out, static_cast<char>(0x80 | how));  // 15 letters: of 23 bytes of memory
 }
 
 void texts() {
@@ -257,6 +301,7 @@ int main(int argc, char** argv) {
   streams("stream");
   links();
   disks();
+  places();
   requests();
   texts();
 }

@@ -52,10 +52,10 @@ class Watch:
 def a_thousand_clients_leave_nothing_behind(binary, folder):
     memory, room = 256 * MiB, 128 * MiB
     with Server(binary, "cache", "--memory", f"{memory >> 20}MiB", "--room", f"{room >> 20}MiB",
-                "--dir", os.path.join(folder, "kv"), "--disk", "1GiB") as server:
+                "--dir", os.path.join(folder, "kv"), "--disk", "1GiB", "--socket", os.path.join(folder, "lent")) as server:
         before = metric(server.port, "cokv_cache_room_bytes")
         watch = Watch(server.process.pid)
-        load = subprocess.run([CLIENTS, "mix", server.url, "--clients", "1000", "--slow", "50",
+        load = subprocess.run([CLIENTS, "mix", server.url, "--clients", "1000", "--slow", "50", "--local", "100",
                                "--seconds", str(asked.seconds), "--seed", str(random.randrange(1 << 30))],
                               stdout=subprocess.PIPE, text=True, timeout=asked.seconds + 300)
         most = watch.end()
@@ -65,10 +65,14 @@ def a_thousand_clients_leave_nothing_behind(binary, folder):
         same("wrong segments", told["wrong_segments"], 0)
         same("exit code of the clients", load.returncode, 0)
         at_least("reads that gave blocks", told["blocks_read"], 10 * asked.seconds)
+        at_least("reads where blocks lie", told["lent_reads"], asked.seconds)
+        at_least("bytes copied from their writers", metric(server.port, "cokv_cache_taken_bytes_total"), asked.seconds << 20)
         at_least("memory left of the limits", memory + room + 160 * MiB - most, 0)
         until("all room given back", lambda: metric(server.port, "cokv_cache_room_bytes") == before)
         for what in ("blocks", "bytes"):
             until(f"no leased {what}", lambda: metric(server.port, f"cokv_cache_leased_{what}", tier="memory") == 0)
+        for what in ("lent_blocks", "passed_bytes"):
+            until(f"no {what}", lambda: metric(server.port, f"cokv_cache_{what}") == 0)
         for tier, limit in (("memory", memory), ("disk", 1024 * MiB)):
             at_least(f"{tier} within its limit", limit - metric(server.port, "cokv_cache_bytes", tier=tier), 0)
         same("damage", metric(server.port, "cokv_cache_digest_failures_total"), 0)

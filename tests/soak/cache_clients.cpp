@@ -2,7 +2,7 @@
 // and read slowly on purpose. A block's content is a function of its key, so every byte that is read is compared, and one
 // wrong byte ends the run.
 //
-//     cokv_cache_clients mix    URL [--clients 1000] [--slow 50] [--seconds 600] [--seed 1] [--chains 2000]
+//     cokv_cache_clients mix    URL [--clients 1000] [--slow 50] [--local 100] [--seconds 600] [--seed 1] [--chains 2000]
 //     cokv_cache_clients fill   URL [--clients 16] [--seed 1]      until the server is gone; prints "CHAIN BLOCKS" a write
 //     cokv_cache_clients verify URL < lines of fill                every block of every line has to be there, and right
 //
@@ -25,6 +25,7 @@
 #include "cokv/kvstream/http_store.hpp"
 #include "cokv/runtime/clock.hpp"
 #include "cokv/runtime/error.hpp"
+#include "cokv/runtime/memory_handle.hpp"
 #include "cokv/runtime/net.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
@@ -36,7 +37,7 @@ using namespace std::chrono_literals;
 
 struct settings {
   std::string url;
-  std::size_t clients = 1000, slow = 50;
+  std::size_t clients = 1000, slow = 50, local = 0;
   std::uint64_t seconds = 600, seed = 1, chains = 2000;
 };
 
@@ -100,7 +101,7 @@ class content {
 
 struct counts {
   std::uint64_t writes = 0, deferred = 0, reads = 0, matches = 0, removes = 0, broken_off = 0, slow_reads = 0;
-  std::uint64_t blocks_read = 0, bytes_read = 0, bytes_written = 0, missing = 0, wrong = 0;
+  std::uint64_t blocks_read = 0, bytes_read = 0, bytes_written = 0, missing = 0, wrong = 0, lent_reads = 0;
   std::map<std::string, std::uint64_t> errors;
   std::map<std::string, std::vector<float>> ms;  // by kind of operation
 
@@ -109,9 +110,9 @@ struct counts {
 
 using random_source = std::mt19937_64;
 
-std::vector<buffer> segments_of(const shape& s, std::uint32_t layer, std::size_t blocks) {
+std::vector<buffer> segments_of(const shape& s, std::uint32_t layer, std::size_t blocks, bool shared = false) {
   const auto bytes = s.layout.segments[layer];
-  const auto memory = buffer::host(bytes * blocks);
+  const auto memory = shared ? allocate_shared(bytes * blocks).value() : buffer::host(bytes * blocks);
   std::vector<buffer> out;
   for (std::size_t i = 0; i < blocks; ++i) out.push_back(memory.slice(i * bytes, bytes));
   return out;
@@ -120,14 +121,15 @@ std::vector<buffer> segments_of(const shape& s, std::uint32_t layer, std::size_t
 enum class until { end, middle };  // where an operation is broken off by whoever began it
 
 awaitable<error_code> write_chain(store& to, std::uint64_t chain, std::uint32_t blocks, bool deferred, until stop,
-                                  counts& n) {
+                                  counts& n, bool shared = false) {
   const auto s = shape_of(chain);
   const auto keys = keys_of(chain, blocks);
-  auto writer = co_await to.async_open_write(namespace_of(s), s.layout, keys, {.deferred = deferred}, as_result);
+  auto writer = co_await to.async_open_write(namespace_of(s), s.layout, keys, {.deferred = deferred, .stable = shared},
+                                             as_result);
   if (!writer) co_return writer.error();
   for (std::uint32_t layer = 0; layer < s.layout.layers(); ++layer) {
     if (stop == until::middle && layer == s.layout.layers() / 2) co_return error_code();
-    auto segments = segments_of(s, layer, blocks);
+    auto segments = segments_of(s, layer, blocks, shared);
     for (std::size_t i = 0; i < blocks; ++i) content(keys[i], layer).fill(segments[i].bytes());
     if (auto w = co_await (*writer)->async_write(layer, std::move(segments), as_result); !w) co_return w.error();
     n.bytes_written += blocks * s.layout.segments[layer];
@@ -165,11 +167,12 @@ std::uint64_t some_chain(random_source& random, const settings& s) {
   return random() % 2 ? all : all % std::max<std::uint64_t>(1, s.chains / 50);
 }
 
-awaitable<void> mixed_client(const settings& s, std::uint64_t seed, time_point end, counts& n) {
+// On the server's machine: by reference, where the server offers it.
+awaitable<void> mixed_client(const settings& s, std::uint64_t seed, time_point end, bool local, counts& n) {
   const auto ex = co_await asio::this_coro::executor;
   auto& time = clock::of(ex);
   random_source random(seed);
-  http_store remote(ex, s.url, {.max_connections = 1});
+  http_store remote(ex, s.url, {.max_connections = 1, .shared_memory = local});
   co_await time.async_wait_for(std::chrono::milliseconds(random() % 2000));  // not all at once
   while (time.now() < end) {
     const auto chain = some_chain(random, s);
@@ -183,7 +186,7 @@ awaitable<void> mixed_client(const settings& s, std::uint64_t seed, time_point e
     if (dice < 35) {
       kind = "write";
       const bool deferred = dice < 15;
-      ec = co_await write_chain(remote, chain, blocks, deferred, stop, n);
+      ec = co_await write_chain(remote, chain, blocks, deferred, stop, n, local && random() % 2);
       ++(stop == until::middle ? n.broken_off : deferred ? n.deferred : n.writes);
     } else if (dice < 85) {
       kind = "read";
@@ -207,6 +210,7 @@ awaitable<void> mixed_client(const settings& s, std::uint64_t seed, time_point e
       n.ms[kind].push_back(std::chrono::duration<float, std::milli>(time.now() - start).count());
     }
   }
+  n.lent_reads += remote.info().lent_reads;
 }
 
 // Takes what comes of an answer in drops, and looks at all of it.
@@ -285,6 +289,7 @@ void print(counts& n) {
                                                           {"blocks_read", n.blocks_read},
                                                           {"bytes_read", n.bytes_read},
                                                           {"bytes_written", n.bytes_written},
+                                                          {"lent_reads", n.lent_reads},
                                                           {"missing_blocks", n.missing},
                                                           {"wrong_segments", n.wrong},
                                                           {"latency", std::move(latency)},
@@ -297,7 +302,7 @@ awaitable<void> mix(const settings& s, endpoint at, counts& n) {
   auto done = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     for (std::size_t i = 0; i < s.clients; ++i)
       group.spawn(i < s.slow ? slow_client(s, at, s.seed * 1000003 + i, end, n)
-                             : mixed_client(s, s.seed * 1000003 + i, end, n));
+                             : mixed_client(s, s.seed * 1000003 + i, end, i < s.slow + s.local, n));
     co_return;
   });
   if (!done) throw boost::system::system_error(done.error());
@@ -350,6 +355,7 @@ int main(int argc, char** argv) {
   };
   auto* mixed = add("mix", "Everything at once, for a time");
   mixed->add_option("--slow", s.slow, "Of the clients, those that read slowly");
+  mixed->add_option("--local", s.local, "Of the clients, those that read and write by reference, if they may");
   mixed->add_option("--seconds", s.seconds);
   mixed->add_option("--chains", s.chains);
   auto* filling = add("fill", "Writes until the server is gone, and prints what was acknowledged");

@@ -75,5 +75,5 @@ TEST_CASE("fuzz: places of the corpus lie in their memory, and are written as th
 TEST_CASE("fuzz: texts of the corpus are written as they were read") {
   replay("text", fuzz::text,
          {"text: topology", "text: topology with starts", "text: no topology", "text: element type", "text: id",
-          "text: endpoint", "text: no endpoint", "text: link URL", "text: HTTP URL"});
+          "text: endpoint", "text: no endpoint", "text: link URL", "text: HTTP URL", "text: socket URL"});
 }

@@ -250,21 +250,10 @@ void places() {
 }
 
 void texts() {
-  const char* all[] = {"pp4xtp2",
-                       "pp4xtp2xmb8",
-                       "pp3@0,10,21xtp2",
-                       "pp03xtp2",
-                       "bf16",
-                       "fp8_e4m3",
-                       "127.0.0.1:9009",
-                       "[::1]:80",
-                       ":7000",
-                       "tcp://host:1",
-                       "tcp://[fe80::1]:65535",
-                       "http://127.0.0.1:9009",
-                       "http://[::1]",
-                       "https://host",
-                       "host:65536"};
+  const char* all[] = {"pp4xtp2",      "pp4xtp2xmb8",  "pp3@0,10,21xtp2",       "pp03xtp2",
+                       "bf16",         "fp8_e4m3",     "127.0.0.1:9009",        "[::1]:80",
+                       ":7000",        "tcp://host:1", "tcp://[fe80::1]:65535", "http://127.0.0.1:9009",
+                       "http://[::1]", "https://host", "unix:///run/x",         "host:65536"};
   int i = 0;
   for (const auto* text : all) save("text", "text-" + std::to_string(i++), text);
   save("text", "id", "00112233445566778899aabbccddeeffFFEEDDCCBBAA99887766554433221100");

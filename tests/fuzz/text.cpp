@@ -60,7 +60,10 @@ void check_urls(std::string_view text) {
     require(detail::parse_link_url(url->to_string()).value() == *url, "a URL is read as it was written");
     reach("text: link URL");
   }
-  if (const auto url = detail::parse_http_url(text)) {
+  if (const auto url = detail::parse_http_url(text); url && url->is_local()) {
+    require("unix://" + url->host.substr(5) == text && url->on_this_machine(), "a socket has one spelling");
+    reach("text: socket URL");
+  } else if (url) {
     const auto again = detail::parse_http_url("http://" + url->authority());
     require(again && again->host == url->host && again->port == url->port, "a URL is read as it was written");
     reach("text: HTTP URL");

@@ -11,9 +11,9 @@
 namespace cokv::detail {
 namespace {
 
-constexpr std::size_t piece_bytes = 512 << 10;   // told at once, unless one segment is more
-constexpr std::uint64_t most_copied = 32 << 20;  // a segment
-constexpr std::size_t most_files = 8;            // shown over one connection
+constexpr std::size_t piece_bytes = 512 << 10;  // told at once, unless one segment is more
+constexpr std::uint64_t most_copied = 8 << 20;  // a segment; taking two from the system holds the loop up for 4 ms
+constexpr std::size_t most_files = 8;           // shown over one connection
 
 // The number by which the server knows it. One is left for memory of the connection's own.
 struct numbered {

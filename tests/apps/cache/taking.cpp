@@ -437,6 +437,22 @@ TEST_CASE("cache taking: a writer that computes between its layers has as long f
       {.real = false, .seeds = 3});
 }
 
+TEST_CASE("cache taking: segments that would take much memory to copy them to are sent") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        lender server(ex, {.limit = 64 << 20});
+        http_store s(ex, server.local_url());
+        for (const std::uint64_t more : {1, 0}) {
+          const block_layout layout{{(8 << 20) + more}};
+          auto writer = co_await s.async_open_write(cache_ns, layout, contract_keys(0, 1), {.force = true});
+          co_await writer->async_write(0, {buffer::host(layout.bytes())});
+          co_await writer->async_commit();
+          CHECK(server.lending().taken_segments() == 1 - more);
+        }
+      },
+      {.seeds = 1});
+}
+
 TEST_CASE("cache taking: where no more memory is mapped, blocks are sent") {
   co_test(
       [](asio::any_io_executor ex) -> awaitable<void> {

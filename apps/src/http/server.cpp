@@ -57,18 +57,24 @@ awaitable<void> place_for_a_handshake(state_ptr s) {
   }
 }
 
-// Who comes over TCP finds descriptors left, whatever clients of this machine pass.
-awaitable<void> place_for_descriptors(state_ptr s) {
+// Who comes over TCP finds descriptors left, whatever clients of this machine pass. Said once a minute: those that are
+// closed make room for others.
+awaitable<void> place_for_descriptors(state_ptr s, time_point& say_again) {
   const auto at = s->accepting.local_endpoint();
-  if (!at.is_local() || !cokv::detail::too_many_passed()) co_return;
-  spdlog::warn("{}: its clients passed too many descriptors, new clients wait", at.to_string());
-  while (cokv::detail::too_many_passed() && !s->draining)
-    co_await changed_or(*s, clock::of(s->ex).now() + std::chrono::milliseconds(100));
+  while (at.is_local() && cokv::detail::too_many_passed() && !s->draining) {
+    const auto now = clock::of(s->ex).now();
+    if (now >= say_again) {
+      spdlog::warn("{}: its clients passed too many descriptors, new clients wait", at.to_string());
+      say_again = now + std::chrono::minutes(1);
+    }
+    co_await changed_or(*s, now + std::chrono::milliseconds(100));
+  }
 }
 
 awaitable<void> accept(state_ptr s, task_group& group) {
+  time_point say_again{};
   while (!s->draining) {
-    co_await place_for_descriptors(s);
+    co_await place_for_descriptors(s, say_again);
     auto [ec, stream] = co_await s->accepting.async_accept(asio::as_tuple(asio::deferred));
     if (s->draining || ec == asio::error::operation_aborted) co_return;
     if (ec) {  // most often too many open files: what is open goes on, new ones wait

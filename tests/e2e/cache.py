@@ -103,6 +103,9 @@ def a_bad_flag_is_one_line_and_exit_code_2(binary, folder):
                         ("--api-key-file", os.path.join(folder, "none")), ("--room", "-5MiB")):
         same(f"{flag} named", flag in refused(flag, value), True)
     same("--disk without --dir", "--dir" in refused("--disk", "1GiB"), True)
+    with open(os.path.join(folder, "of-a-disk"), "w") as keys:
+        keys.write("one name=team disk=1MiB\n")
+    same("disk= without --dir", "--dir" in refused("--api-key-file", keys.name), True)
     with open(os.path.join(folder, "file"), "w") as plain:
         plain.write("not a folder")
     same("--dir named", "--dir" in refused("--listen", "127.0.0.1:0", "--dir", plain.name), True)
@@ -155,6 +158,40 @@ def new_keys_are_read_on_sighup(binary, folder):
         write("two rights=everything\n")
         server.process.send_signal(signal.SIGHUP)  # says so in the log, and goes on
         same("still", ask(server, "GET", f"{BASE}/{KEY}", **two), (200, BLOCK))
+        same("exit code", server.stop(), 0)
+
+
+def quotas_of_the_disk_hold(binary, folder):
+    path = os.path.join(folder, "disk-keys")
+
+    def write(text):
+        with open(path, "w") as file:
+            file.write(text)
+
+    options = ("cache", "--memory", "64MiB", "--dir", os.path.join(folder, "quotas"), "--api-key-file", path)
+    one = {"Authorization": "Bearer one"}
+
+    def disk_tenants(server):
+        return json.loads(ask(server, "GET", "/v1/info", **one)[1])["tiers"]["disk"]["tenants"]
+
+    write("one name=team memory=1MiB disk=11\n")  # the block has 12 bytes
+    with Server(binary, *options) as server:
+        status, answer = ask(server, "PUT", f"{BASE}/{KEY}", BLOCK, **one)
+        same("too much", (status, json.loads(answer)["error"]["code"]), (507, "quota_exceeded"))
+        same("says of what", "11 bytes of disk" in json.loads(answer)["error"]["message"], True)
+        same("nor in memory", ask(server, "GET", f"{BASE}/{KEY}", **one)[0], 404)
+        same("quota", disk_tenants(server), {"team": {"used_bytes": 0, "quota_bytes": 11}})
+        write("one name=team memory=1MiB disk=1MiB\n")
+        server.process.send_signal(signal.SIGHUP)
+        while ask(server, "PUT", f"{BASE}/{KEY}", BLOCK, **one)[0] != 204:  # a signal arrives when it does
+            same("reloaded", server.process.poll(), None)
+        same("it has", disk_tenants(server), {"team": {"used_bytes": 12, "quota_bytes": 1 << 20}})
+        same("metric", 'cokv_cache_tenant_quota_bytes{tenant="team",tier="disk"} 1048576' in
+             ask(server, "GET", "/metrics", **one)[1].decode(), True)
+        same("exit code", server.stop(), 0)
+    with Server(binary, *options) as server:
+        same("still its", disk_tenants(server), {"team": {"used_bytes": 12, "quota_bytes": 1 << 20}})
+        same("get", ask(server, "GET", f"{BASE}/{KEY}", **one), (200, BLOCK))
         same("exit code", server.stop(), 0)
 
 
@@ -227,5 +264,5 @@ def signals_drain_and_exit_0(binary, folder):
 
 
 run(a_block_goes_in_and_comes_out, bad_input_is_refused_and_nothing_is_stored, a_bad_flag_is_one_line_and_exit_code_2,
-    keys_are_asked_for, new_keys_are_read_on_sighup, what_was_acknowledged_outlives_kill_9, nothing_torn_is_served_after_kill_9,
-    a_cut_upload_leaves_nothing, signals_drain_and_exit_0)
+    keys_are_asked_for, new_keys_are_read_on_sighup, quotas_of_the_disk_hold,
+    what_was_acknowledged_outlives_kill_9, nothing_torn_is_served_after_kill_9, a_cut_upload_leaves_nothing, signals_drain_and_exit_0)

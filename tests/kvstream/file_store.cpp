@@ -14,6 +14,7 @@
 #include "cokv/runtime/error.hpp"
 #include "support/remove_folder.hpp"
 #include "support/store_contract.hpp"
+#include "support/store_contract_quotas.hpp"
 
 using namespace cokv;
 using namespace cokv::test;
@@ -122,6 +123,16 @@ TEST_CASE("file store: the contract, past the system's cache, with one operation
         co_return stored{std::move(s), std::move(dir)};
       },
       options);
+}
+
+TEST_CASE("file store: the contract of quotas, on the disk") {
+  on_disk([](asio::any_io_executor ex) -> awaitable<void> {
+    for (const bool small : {false, true}) {
+      folder dir;
+      auto s = co_await file_store::async_open(ex, small ? dir.small_files() : dir.options());
+      co_await quota_contract(*s, [&](const tenant_quotas& q) { s->set_quotas(q); }, contract_layout().bytes());
+    }
+  });
 }
 
 TEST_CASE("file store: blocks outlive the store, and counters tell what is there") {

@@ -6,6 +6,7 @@
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "support/store_contract.hpp"
+#include "support/store_contract_quotas.hpp"
 
 using namespace cokv;
 using namespace cokv::test;
@@ -349,6 +350,13 @@ TEST_CASE("memory store: tenants keep to their quotas, and are told of in info")
     s.set_quotas({{"a", whole}});
     CHECK(!co_await write_blocks(s, ns, 60, 1, {.tenant = "a"}));
     CHECK(s.info().tenants[0].used_bytes == whole);
+  });
+}
+
+TEST_CASE("memory store: the contract of quotas") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    memory_store s(ex, {.limit_bytes = std::uint64_t{1} << 24});
+    co_await quota_contract(s, [&](const tenant_quotas& q) { s.set_quotas(q); }, contract_layout().bytes());
   });
 }
 

@@ -289,17 +289,18 @@ awaitable<std::optional<http::problem>> service::store_stream(exchange& x, strea
   }
 }
 
-// A write that would be beyond its tenant's quota hears so, not that the store is full.
+// A write that would be beyond its tenant's quota hears so, not that the store is full. Of several tiers the last one
+// decides; what another has no room for is not kept there.
 awaitable<http::problem> service::quota_or(http::problem p, std::string tenant, const stream_begin& about) {
   if (p.code != status::insufficient_storage && p.reason != "too_large") co_return p;
   co_await ask();
   const auto bytes = about.layout.bytes() * about.keys.size();
-  for (std::size_t i = 0; i < tiers_.size(); ++i)
-    for (const auto& t : info_of(i).tenants)
+  if (!tiers_.empty())
+    for (const auto& t : info_of(tiers_.size() - 1).tenants)
       if (t.name == tenant && t.quota_bytes != 0 && t.used_bytes + bytes > t.quota_bytes)
         co_return http::problem{status::insufficient_storage,
                                 "the quota of " + tenant + " is " + std::to_string(t.quota_bytes) + " bytes of " +
-                                    tiers_[i].name + ", and what it has can't be given up or is too little",
+                                    tiers_.back().name + ", and what it has can't be given up or is too little",
                                 {},
                                 "quota_exceeded"};
   co_return p;

@@ -32,8 +32,8 @@ struct cache_options {
 http::api_keys load_keys(const cache_options& o) {
   if (o.api_key_file.empty()) return {};
   auto keys = http::api_keys::load(o.api_key_file);
-  if (!keys.disk().empty())
-    throw config_error("--api-key-file " + o.api_key_file + ": the disk tier keeps no quotas (disk=)");
+  if (!keys.disk().empty() && o.directory.empty())
+    throw config_error("--api-key-file " + o.api_key_file + ": quotas of a disk (disk=), and no --dir");
   return keys;
 }
 
@@ -42,23 +42,27 @@ awaitable<void> run_cache(const cache_options& o, streams io) {
   http::server_options web;
   web.keys = load_keys(o);
   web.tls = http::load_tls(o.tls_certificate, o.tls_key);
-  const auto quotas = web.keys.memory();
   std::random_device seed;
   const auto events = std::make_shared<cache::event_log>((std::uint64_t{seed()} << 32) | seed());
   // A layer may be computed for longer than any network is slow.
   web.limit.stall = std::chrono::seconds(60);
 
-  std::unique_ptr<store> blocks = std::make_unique<memory_store>(
-      ex,
-      memory_store_options{
-          .limit_bytes = o.memory, .quotas = quotas, .readable = !o.socket.empty(), .on_change = events->of("memory")});
+  std::unique_ptr<store> blocks =
+      std::make_unique<memory_store>(ex, memory_store_options{.limit_bytes = o.memory,
+                                                              .quotas = web.keys.memory(),
+                                                              .readable = !o.socket.empty(),
+                                                              .on_change = events->of("memory")});
   auto& memory = static_cast<memory_store&>(*blocks);
+  file_store* kept = nullptr;
   std::vector<cache::service::tier> tiers{{"memory", blocks.get()}};
   if (!o.directory.empty()) {
     auto disk = co_await file_store::async_open(
-        ex, {.directory = o.directory, .limit_bytes = o.disk, .on_change = events->of("disk")}, as_result);
+        ex,
+        {.directory = o.directory, .limit_bytes = o.disk, .quotas = web.keys.disk(), .on_change = events->of("disk")},
+        as_result);
     if (!disk) throw config_error("--dir " + o.directory + ": " + disk.error().message());
-    tiers.push_back({"disk", disk->get()});
+    kept = disk->get();
+    tiers.push_back({"disk", kept});
     blocks = std::make_unique<tiered_store>(std::move(blocks), std::move(*disk));
   }
   std::shared_ptr<cache::lending> lending;
@@ -78,6 +82,7 @@ awaitable<void> run_cache(const cache_options& o, streams io) {
     auto tls = http::load_tls(o.tls_certificate, o.tls_key);
     server.set_tls(tls);
     memory.set_quotas(keys.memory());
+    if (kept) kept->set_quotas(keys.disk());
     server.set_keys(keys);
   };
   const http::served_by served{server.local_endpoint(), server.secure(),

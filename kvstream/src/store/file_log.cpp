@@ -1,5 +1,4 @@
-// The files of a log: how they are opened, how extents come to be in those that are written, and how entries do, many
-// writers' at once.
+// The files of a log: how they are opened, and how extents come to be in those that are written.
 #include <algorithm>
 
 #include "cokv/runtime/detail/operation.hpp"
@@ -8,15 +7,7 @@
 namespace cokv {
 
 using detail::as_tuple;
-using detail::log_kind;
 using detail::log_tail;
-using detail::queue_owner;
-
-namespace {
-
-constexpr std::size_t batch_bytes = std::size_t{1} << 20;
-
-}  // namespace
 
 std::shared_ptr<const detail::log_group> detail::make_log_group(const log_record& r, std::uint64_t serial,
                                                                 std::uint64_t entry_at, std::size_t body_bytes,
@@ -169,112 +160,6 @@ void file_store::state::close_extent(const extent& e, std::uint64_t unused_bytes
     book.resize(e.in->serial, e.in->index.end());
   finish(e.in);
   clean_later();
-}
-
-void file_store::state::enter(const std::shared_ptr<log_tail>& to, log_tail::entry e) {
-  if (detail::operation_registry::of(ex).closing()) return;  // nobody would take it out again
-  to->queue.push_back(std::move(e));
-  if (to->committing) return;
-  to->committing = true;
-  book.occupy(to->serial);
-  ++background_;
-  asio::co_spawn(ex, run_entries(shared_from_this(), queue_owner(to)), asio::detached);
-}
-
-// While one batch is on its way the next one gathers.
-awaitable<void> file_store::state::run_entries(std::shared_ptr<state> self, queue_owner owner) {
-  const auto to = owner.tail;
-  while (!to->queue.empty()) {
-    std::vector<log_tail::entry> batch;
-    std::vector<std::uint64_t> places;
-    for (std::size_t bytes = 0; !to->queue.empty() && (batch.empty() || bytes < batch_bytes);) {
-      bytes += to->queue.front().body.size();
-      batch.push_back(std::move(to->queue.front()));
-      to->queue.pop_front();
-    }
-    auto ec = to->broken;
-    if (!ec) ec = co_await self->write_batch(*to, batch, places);
-    places.resize(batch.size());
-    for (std::size_t i = 0; i < batch.size(); ++i)
-      if (batch[i].done) batch[i].done(ec, places[i], batch[i].sequence);
-  }
-  owner.tail.reset();
-  to->committing = false;
-  if (to->broken && !to->over) {
-    for (bool row : {false, true})
-      if (self->tails_[row] == to) self->tails_[row] = nullptr;
-    to->over = true;
-  }
-  self->finish(to);
-  self->vacate(to->serial);
-}
-
-awaitable<error_code> file_store::state::write_batch(log_tail& to, std::vector<log_tail::entry>& batch,
-                                                     std::vector<std::uint64_t>& places) {
-  auto synced = [&]() -> awaitable<error_code> {
-    auto [wait_ec, admitted] = co_await admit();
-    if (wait_ec) co_return wait_ec;
-    auto [ec] = co_await to.open->async_sync(as_tuple());
-    co_return ec;
-  };
-  if (std::any_of(batch.begin(), batch.end(), [](const auto& e) { return e.data_first; }))
-    if (auto ec = co_await synced()) {
-      to.broken = ec;
-      book.suspect(to.serial);
-      co_return ec;
-    }
-  const auto first = next_sequence;
-  for (auto& e : batch) {
-    // One below each is kept free, for a removal that belongs to it.
-    if (e.sequence == 0) e.sequence = next_sequence + 1;
-    next_sequence = std::max(next_sequence, e.sequence + 1);
-    places.push_back(to.index.add(e.kind, e.sequence, first, e.body));
-    if (e.kind == log_kind::removal) book.keep_removal(to.serial, {*detail::decode_log_removal(e.body), e.sequence});
-  }
-  book.resize(to.serial, to.index.end());
-  error_code ec;
-  for (auto& w : to.index.take_writes()) {
-    auto [wait_ec, admitted] = co_await admit();
-    if (!ec) ec = wait_ec;
-    if (!ec)
-      std::tie(ec, std::ignore) =
-          co_await to.open->async_write_at(w.at, asio::buffer(w.bytes.data(), w.bytes.size()), as_tuple());
-  }
-  if (!ec) ec = co_await synced();
-  if (ec) {
-    // What is on the disk of this batch nobody knows: nothing may come behind it.
-    to.broken = ec;
-    book.suspect(to.serial);
-  }
-  co_return ec;
-}
-
-awaitable<error_code> file_store::state::enter_removal(const detail::log_removal& r, std::uint64_t sequence) {
-  auto done = std::make_shared<semaphore>(ex, 0);
-  auto outcome = std::make_shared<error_code>(asio::error::operation_aborted);
-  log_tail::entry e{.kind = log_kind::removal, .body = encode_log_body(r), .sequence = sequence};
-  e.done = [done, outcome](error_code ec, std::uint64_t, std::uint64_t) {
-    *outcome = ec;
-    done->release();
-  };
-  std::shared_ptr<log_tail> to;
-  for (const auto& t : tails_)
-    if (!to && t && !t->broken) to = t;
-  if (!to) {
-    detail::reservation room(reserved, chunk_bytes());
-    auto [turn_ec, turn] = co_await tail_turn_[0].async_acquire(1, as_tuple());
-    if (turn_ec) co_return turn_ec;
-    to = tails_[0];
-    if (!to || to->broken) {
-      if (to) retire(false);
-      auto made = co_await make_tail(false, room);
-      if (!made) co_return made.error();
-      to = std::move(*made);
-    }
-  }
-  enter(to, std::move(e));
-  auto [ec, all] = co_await done->async_acquire(1, as_tuple());
-  co_return ec ? ec : *outcome;
 }
 
 awaitable<error_code> file_store::state::sync_names() {

@@ -168,7 +168,7 @@ awaitable<std::tuple<error_code, std::unique_ptr<block_reader>>> open_file_reade
   for (auto& k : keys) {
     const auto* b = s->book.find({ns, k});
     if (!b || *b->group->extent.layout != job->layout) break;
-    job->holds.add(b->group->serial);
+    job->holds.add({ns, k}, b->group->serial);
     if (job->slots.empty() || job->slots.back().group != b->group)
       groups.push_back({job->slots.size(), 1});
     else

@@ -9,6 +9,7 @@ namespace cokv {
 
 using detail::as_tuple;
 using detail::log_kind;
+using detail::stored_id;
 
 struct file_store::state::found {
   struct entry {
@@ -114,16 +115,26 @@ awaitable<error_code> file_store::state::recover() {
 
   // Now as it happened.
   std::ranges::sort(all.entries, {}, [](const auto& e) { return std::pair(e.sequence, e.serial); });
+  const auto keep = [&](const detail::log_book::undone& r, std::uint64_t serial) {
+    book.keep_removal(serial, r);
+    book.removal_is_there(r);
+  };
   for (auto& e : all.entries) {
     next_sequence = std::max(next_sequence, e.sequence + 1);
-    if (e.group)
-      book.insert(e.group);
-    else
+    if (!e.group) {
       book.erase(e.removal.id);
-    if (!e.group) book.keep_removal(e.serial, {e.removal, e.sequence});
+      keep({e.removal, e.sequence}, e.serial);
+      continue;
+    }
+    // What takes the place of something without a removal, as a crash cut one from the other, stands for it until its
+    // own file goes: then there has to be one.
+    for (const auto& m : e.group->blocks)
+      if (const stored_id id{e.group->ns, m.key}; book.find(id))
+        keep({{id, next_serial - 1}, e.sequence - 1}, e.serial);
+    book.insert(e.group);
   }
   while (used() > options.limit_bytes)
-    if (!co_await clean_one()) break;
+    if (!co_await clean_one({})) break;
   clean_later();
   co_return error_code();
 }

@@ -46,7 +46,11 @@ std::uint64_t file_store::state::bytes_for(const block_layout& layout, std::size
   const auto block = detail::log_block_bytes(layout, alignment());
   const auto of = [&](std::size_t n) -> std::uint64_t {
     const auto entry = detail::log_record_bytes(layout.segments.size(), n, tenant.size());
-    return n == 0 ? 0 : detail::log_pages(n * block) + detail::log_index::growth(entry, chunk_bytes()) + chunk_bytes();
+    // What makes room under a quota is about as much, and each is an entry of its own.
+    const auto removals = book.quotas().bounds(tenant) ? detail::log_pages(n * detail::log_removal_bytes) : 0;
+    return n == 0 ? 0
+                  : detail::log_pages(n * block) + detail::log_index::growth(entry, chunk_bytes()) + chunk_bytes() +
+                        removals;
   };
   return blocks / part * of(part) + of(blocks % part);
 }
@@ -65,7 +69,7 @@ awaitable<std::tuple<error_code, reservation>> file_store::state::make_room(std:
 }
 
 bool file_store::state::nothing_to_clean() const {
-  return requests_.empty() && book.unwanted().empty() && !book.suspected();
+  return requests_.empty() && book.unwanted().empty() && !book.suspected() && !book.emptied();
 }
 
 void file_store::state::clean_later() {
@@ -96,8 +100,9 @@ awaitable<void> file_store::state::run_cleaner(std::shared_ptr<state> self) {
         co_await self->remove_file(serial, false);
       }
     self->serve_requests();
-    if (self->requests_.empty() && !book.suspected()) break;
-    if (co_await self->clean_one()) continue;
+    const auto emptied = book.emptied();
+    if (self->requests_.empty() && !book.suspected() && !emptied) break;
+    if (co_await self->clean_one(emptied)) continue;
     if (book.occupied()) {
       auto over = std::make_shared<semaphore>(self->ex, 0);
       self->when_vacated_.push_back(over);
@@ -120,9 +125,9 @@ awaitable<void> file_store::state::run_cleaner(std::shared_ptr<state> self) {
   for (auto& waiting : std::exchange(self->when_clean_, {})) waiting->release();
 }
 
-// False when there is nothing that could go.
-awaitable<bool> file_store::state::clean_one() {
-  const auto serial = book.victim(limit() / 10);
+// This one, or the one whose turn it is. False when there is nothing that could go.
+awaitable<bool> file_store::state::clean_one(std::optional<std::uint64_t> victim) {
+  const auto serial = victim ? victim : book.victim(limit() / 10);
   if (!serial) co_return false;
   retire_file(*serial);
   book.occupy(*serial);
@@ -134,9 +139,7 @@ awaitable<bool> file_store::state::clean_one() {
     reservation room(reserved, free);
     co_await carry(std::move(pass), room);
   }
-  error_code ec;
-  for (const auto& r : book.needed_removals(*serial))
-    if (!ec) ec = co_await enter_removal(r.removal, r.sequence);
+  const auto ec = co_await enter_removals(book.needed_removals(*serial));
   book.vacate(*serial);
   if (book.held(*serial)) co_return true;  // somebody came to read it: there are others
   if (ec) co_return false;

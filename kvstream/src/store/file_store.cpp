@@ -19,7 +19,7 @@ file_store::state::state(asio::any_io_executor e, file_store_options o)
       deferred(ex, std::max<std::size_t>(options.max_deferred, 1)),
       staging(std::max<std::size_t>(options.max_operations, 1)),
       direct(options.direct),
-      book(options.limit_bytes / 8),
+      book(options.limit_bytes / 8, options.quotas),
       tail_turn_{semaphore(ex, 1), semaphore(ex, 1)} {}
 
 std::shared_ptr<const block_layout> file_store::state::share(const namespace_id& ns,
@@ -54,12 +54,16 @@ awaitable<error_code> file_store::state::claim(std::vector<detail::stored_id> id
     auto [ec, done] = co_await over->async_acquire(1, as_tuple());
     if (ec) co_return ec;
   }
-  claimed_.insert(ids.begin(), ids.end());
+  for (const auto& id : ids) claimed_[id] = book.quotas().pin(id);
   co_return error_code();
 }
 
 void file_store::state::unclaim(std::span<const detail::stored_id> ids) {
-  for (const auto& id : ids) claimed_.erase(id);
+  for (const auto& id : ids)
+    if (const auto c = claimed_.find(id); c != claimed_.end()) {
+      book.quotas().unpin(id, c->second);
+      claimed_.erase(c);
+    }
   for (auto& waiting : std::exchange(when_unclaimed_, {})) waiting->release();
 }
 
@@ -75,7 +79,8 @@ awaitable<error_code> file_store::state::remove(stored_id id) {
   auto outcome = std::make_shared<error_code>();
   auto body = [](std::shared_ptr<state> self, std::vector<stored_id> named, std::shared_ptr<semaphore> over,
                  std::shared_ptr<error_code> result) -> awaitable<void> {
-    *result = co_await self->enter_removal({named[0], self->next_serial - 1}, 0);
+    const detail::log_book::undone removal{{named[0], self->next_serial - 1}, 0};
+    *result = co_await self->enter_removals(std::span(&removal, 1));
     if (!*result) self->book.erase(named[0]);
     self->unclaim(named);
     self->clean_later();
@@ -92,6 +97,8 @@ awaitable<error_code> file_store::state::remove(stored_id id) {
 
 file_store::file_store(std::shared_ptr<state> s) : store(s->ex), state_(std::move(s)) {}
 file_store::~file_store() { state_->book.tell({}); }
+
+void file_store::set_quotas(const tenant_quotas& quotas) { state_->set_quotas(quotas); }
 
 void file_store::check(const file_store_options& options) {
   if (options.directory.empty()) throw config_error("file store: no directory");

@@ -5,7 +5,7 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <unordered_set>
+#include <unordered_map>
 
 #include "cokv/kvstream/file_store.hpp"
 #include "cokv/runtime/file.hpp"
@@ -13,80 +13,11 @@
 #include "cokv/runtime/with.hpp"
 #include "store/file_pieces.hpp"
 #include "store/log_book.hpp"
-#include "store/log_index.hpp"
+#include "store/log_tail.hpp"
 
 namespace cokv {
 
 namespace detail {
-
-// Bytes of the limit that are spoken for, and not in any file yet.
-class reservation {
- public:
-  reservation() = default;
-  reservation(std::shared_ptr<std::uint64_t> reserved, std::uint64_t bytes)
-      : reserved_(std::move(reserved)), bytes_(bytes) {
-    *reserved_ += bytes_;
-  }
-  reservation(reservation&& o) noexcept : reserved_(std::move(o.reserved_)), bytes_(std::exchange(o.bytes_, 0)) {}
-  reservation& operator=(reservation&& o) noexcept {
-    if (this != &o) {
-      release();
-      reserved_ = std::move(o.reserved_);
-      bytes_ = std::exchange(o.bytes_, 0);
-    }
-    return *this;
-  }
-  ~reservation() { release(); }
-  void give_back(std::uint64_t bytes) noexcept {
-    bytes = std::min(bytes, bytes_);
-    if (reserved_) *reserved_ -= bytes;
-    bytes_ -= bytes;
-  }
-  std::uint64_t bytes() const noexcept { return bytes_; }
-  void release() noexcept { give_back(bytes_); }
-
- private:
-  std::shared_ptr<std::uint64_t> reserved_;
-  std::uint64_t bytes_ = 0;
-};
-
-// A file that is written. Extents are allocated and written by whoever wants them; entries go through one queue, in
-// batches, and a sync tells all of a batch that they are there.
-struct log_tail {
-  struct entry {
-    log_kind kind = log_kind::record;
-    std::vector<std::byte> body;
-    bool data_first = false;     // nothing in the entry tells whether its data is whole: that is synced before
-    std::uint64_t sequence = 0;  // 0: the next
-    std::function<void(error_code, std::uint64_t at, std::uint64_t sequence)> done;
-  };
-
-  log_tail(std::uint64_t s, bool c, std::uint32_t chunk) : serial(s), carried(c), index(s, c, chunk) {}
-
-  std::uint64_t serial;
-  bool carried;
-  log_index index;
-  std::shared_ptr<file> open;
-  std::deque<entry> queue;
-  bool committing = false;
-  bool over = false;    // takes no more extents
-  bool sealed = false;  // and nobody writes any more
-  error_code broken;    // a write of the index or a sync failed: nothing more is entered
-  std::size_t writers = 0;
-};
-
-// Whoever waits for an entry keeps its file, and with it the queue: when its coroutine is dropped, with a context that
-// ends, the entries have to go too.
-struct queue_owner {
-  explicit queue_owner(std::shared_ptr<log_tail> t) : tail(std::move(t)) {}
-  queue_owner(queue_owner&&) noexcept = default;
-  ~queue_owner() {
-    if (!tail) return;
-    std::deque<log_tail::entry> dropped;
-    dropped.swap(tail->queue);
-  }
-  std::shared_ptr<log_tail> tail;
-};
 
 std::shared_ptr<const log_group> make_log_group(const log_record& r, std::uint64_t serial, std::uint64_t entry_at,
                                                 std::size_t body_bytes, std::uint64_t sequence);
@@ -141,8 +72,8 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   void close_extent(const extent& e, std::uint64_t unused_bytes);
   // `done` is called once, unless the context goes down; never from within.
   void enter(const std::shared_ptr<detail::log_tail>& to, detail::log_tail::entry e);
-  // Writes a removal, into whichever file is written.
-  awaitable<error_code> enter_removal(const detail::log_removal& r, std::uint64_t sequence);
+  // Writes removals, into whichever file is written.
+  awaitable<error_code> enter_removals(std::span<const detail::log_book::undone> removals);
   void retire(bool carried);  // the next extent of the row is in another file
   void retire_file(std::uint64_t serial) {
     for (bool row : {false, true})
@@ -172,6 +103,12 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   // Names that are gone are gone for good.
   awaitable<error_code> sync_names();
 
+  // --- quotas (file_quotas.cpp)
+  // Takes what a tenant is going to write, from its quota if it has one: its own blocks give way. errc::store_full, and
+  // then none does.
+  result<detail::log_quotas::charge> take_quota(const std::string& tenant, std::uint64_t bytes);
+  void set_quotas(const tenant_quotas& quotas);
+
   awaitable<error_code> remove(detail::stored_id id);
   std::shared_ptr<const block_layout> share(const namespace_id& ns, std::shared_ptr<const block_layout> layout);
   void lose(std::uint64_t serial);  // its file is not there any more
@@ -197,6 +134,8 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   std::map<namespace_id, std::shared_ptr<const block_layout>> layouts;  // one shared by most blocks of a namespace
   std::uint64_t next_serial = 1;
   std::uint64_t next_sequence = 1;
+  // Removals of what was given up for a quota, in the order of their sequences: they go with whatever is entered next.
+  std::vector<detail::log_book::undone> given_up;
   store_info counters;
 
  private:
@@ -225,7 +164,7 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
 
   static awaitable<void> run_cleaner(std::shared_ptr<state> self);
   void serve_requests();
-  awaitable<bool> clean_one();
+  awaitable<bool> clean_one(std::optional<std::uint64_t> victim);
   awaitable<void> carry(detail::log_book::pass pass, detail::reservation& room);
   awaitable<error_code> carry_group(std::span<const detail::log_book::chosen> blocks, bool carried,
                                     detail::reservation& room);
@@ -248,7 +187,7 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   semaphore tail_turn_[2];
   std::map<std::uint64_t, handle> handles_;
   std::uint64_t handle_uses_ = 0;
-  std::unordered_set<detail::stored_id, detail::stored_id_hash> claimed_;
+  std::unordered_map<detail::stored_id, std::uint64_t, detail::stored_id_hash> claimed_;  // and their pins
   std::vector<std::shared_ptr<semaphore>> when_unclaimed_;
   std::deque<std::shared_ptr<request>> requests_;
   bool cleaning_ = false;
@@ -259,17 +198,19 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
 
 namespace detail {
 
-// Files that may not go while this is there.
+// Blocks that are not given up for a quota while this is there, and files that may not go.
 class file_holds {
  public:
   explicit file_holds(std::shared_ptr<file_store::state> s) : state_(std::move(s)) {}
   file_holds(const file_holds&) = delete;
   file_holds& operator=(const file_holds&) = delete;
   ~file_holds() {
+    for (const auto& [id, pin] : pins_) state_->book.quotas().unpin(id, pin);
     for (auto serial : held_) state_->book.release(serial);
     if (!held_.empty()) state_->clean_later();
   }
-  void add(std::uint64_t serial) {
+  void add(const stored_id& id, std::uint64_t serial) {
+    if (const auto pin = state_->book.quotas().pin(id)) pins_.emplace_back(id, pin);
     if (!held_.empty() && held_.back() == serial) return;
     state_->book.hold(serial);
     held_.push_back(serial);
@@ -278,6 +219,7 @@ class file_holds {
  private:
   std::shared_ptr<file_store::state> state_;
   std::vector<std::uint64_t> held_;
+  std::vector<std::pair<stored_id, std::uint64_t>> pins_;
 };
 
 // No room on the disk is what a store calls full: errc::store_full.

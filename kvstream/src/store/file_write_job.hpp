@@ -39,7 +39,8 @@ struct write_job : std::enable_shared_from_this<write_job> {
   std::vector<part> parts;  // in the order of their keys
   std::vector<bool> written;
   file_holds present;
-  reservation room;  // for entries
+  reservation room;          // for entries
+  log_quotas::charge quota;  // what is being written of its tenant's
   digest_algorithm digest = digest_algorithm::xxh3_64;
   std::string tenant;
   error_code failed;
@@ -82,6 +83,7 @@ struct write_job : std::enable_shared_from_this<write_job> {
   void close() {
     over = true;
     room.release();
+    quota.release();
     for (auto& p : parts) {
       has_been_written(p, p.unwritten);
       *store->writing -= p.extent.bytes();
@@ -175,6 +177,7 @@ struct write_job : std::enable_shared_from_this<write_job> {
       for (const auto& m : record.blocks)
         if (force && store->book.find({ns, m.key})) enter_replaced({ns, m.key}, p, sequence - 1);
       const auto body = log_record_bytes(layout->layers(), record.blocks.size(), tenant.size()) - log_entry_head;
+      quota.give_back(record.blocks.size() * log_block_bytes(*layout, p.extent.alignment));
       store->book.insert(make_log_group(record, p.in.in->serial, at, body, sequence));
       store->counters.written_blocks += record.blocks.size();
       store->counters.written_bytes += record.blocks.size() * layout->bytes();

@@ -129,15 +129,23 @@ awaitable<std::tuple<error_code, std::unique_ptr<block_writer>>> open_file_write
     const auto* there = options.force ? nullptr : s->book.find(job->id_of(i));
     if (there && *there->group->extent.layout != *job->layout) co_return fail(errc::namespace_mismatch);
     if (there)
-      job->present.add(there->group->serial);
+      job->present.add(job->id_of(i), there->group->serial);
     else
       fresh.push_back(i);
   }
   if (!fresh.empty()) {
     if (s->bytes_for(*job->layout, fresh.size(), job->tenant) > s->options.limit_bytes - s->options.limit_bytes / 16)
       co_return fail(errc::too_large);
+    const auto bytes = [&](std::size_t n) { return n * log_block_bytes(*job->layout, s->alignment()); };
+    auto& quotas = s->book.quotas();
+    if (!quotas.could_take(job->tenant, bytes(fresh.size()))) co_return fail(errc::too_large);
+    if (!quotas.can_take(job->tenant, bytes(fresh.size()))) co_return fail(errc::store_full);
     auto [ec, fit] = co_await find_room(*job, fresh.size());
     if (ec) co_return fail(ec);
+    // Only now: nothing is given up for what finds no room.
+    auto taken_quota = s->take_quota(job->tenant, bytes(fit));
+    if (!taken_quota) co_return fail(taken_quota.error());
+    job->quota = std::move(*taken_quota);
     if (fit < fresh.size()) {
       job->kept = fresh[fit];
       fresh.resize(fit);

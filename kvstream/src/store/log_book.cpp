@@ -48,15 +48,15 @@ std::size_t log_book::drop_file(std::uint64_t serial, bool cleaned) {
       const stored_id id{g->ns, g->blocks[i].key};
       const auto b = blocks_.find(id);
       if (b == blocks_.end() || b->second.group != g) continue;
-      leave(b->second);
+      leave(id, b->second);
       blocks_.erase(b);
+      quotas_.erase(id);
       if (cleaned && !f.carried) remember(id);
       gone.push_back(id.key);
     }
     n += gone.size();
     tell(store_change::kind::removed, g->ns, std::move(gone));
   }
-  f.groups.clear();
   f.sealed = true;
   return n;
 }
@@ -74,7 +74,19 @@ std::vector<std::uint64_t> log_book::unlinked_serials() const {
 }
 
 void log_book::forget_unlinked(std::span<const std::uint64_t> serials) {
-  for (auto serial : serials) files_.erase(serial);
+  for (auto serial : serials) {
+    const auto f = files_.find(serial);
+    if (f == files_.end()) continue;
+    for (const auto& g : f->second.groups)
+      for (const auto& m : g->blocks) {
+        const auto of = remains_.find({g->ns, m.key});
+        if (of == remains_.end()) continue;
+        auto& in = of->second.in;
+        if (const auto at = std::ranges::find(in, serial); at != in.end()) in.erase(at);
+        if (in.empty()) remains_.erase(of);
+      }
+    files_.erase(f);
+  }
 }
 
 const log_book::block* log_book::find(const stored_id& id) const {
@@ -82,7 +94,10 @@ const log_book::block* log_book::find(const stored_id& id) const {
   return b == blocks_.end() ? nullptr : &b->second;
 }
 
-void log_book::leave(const block& b) { change_live(files_.at(b.group->serial), *b.group, 0 - bytes_of(*b.group)); }
+void log_book::leave(const stored_id& id, const block& b) {
+  change_live(files_.at(b.group->serial), *b.group, 0 - bytes_of(*b.group));
+  remains_[id].in.push_back(b.group->serial);
+}
 
 void log_book::change_live(file& f, const log_group& g, std::uint64_t by) {
   f.live += by;
@@ -92,10 +107,22 @@ void log_book::change_live(file& f, const log_group& g, std::uint64_t by) {
   if ((who->second += by) == 0) tenants_.erase(who);
 }
 
-std::vector<tenant_info> log_book::tenants() const {
-  std::vector<tenant_info> out;
-  for (const auto& [name, bytes] : tenants_) out.push_back({name, bytes});
-  return out;
+std::vector<tenant_info> log_book::tenants() const { return quotas_.tenants(tenants_); }
+
+// Blocks of those who have one from now on are taken to have come in the order of their files.
+void log_book::set_quotas(const tenant_quotas& quotas) {
+  const auto fresh = quotas_.set_quotas(quotas);
+  for (const auto& [serial, f] : files_)
+    for (const auto& g : f.groups) {
+      if (std::ranges::find(fresh, g->tenant) == fresh.end()) continue;
+      for (auto m = g->blocks.rbegin(); m != g->blocks.rend(); ++m) {
+        const stored_id id{g->ns, m->key};
+        const auto* b = find(id);
+        if (!b || b->group != g) continue;
+        quotas_.insert(g->tenant, id, bytes_of(*g));
+        for (int i = 0; i < b->uses; ++i) quotas_.touch(id);
+      }
+    }
 }
 
 void log_book::insert(const std::shared_ptr<const log_group>& group, std::span<const std::uint8_t> uses) {
@@ -103,16 +130,21 @@ void log_book::insert(const std::shared_ptr<const log_group>& group, std::span<c
   f.groups.push_back(group);
   const auto each = bytes_of(*group);
   std::vector<block_key> replaced, stored;
+  std::vector<stored_id> counted;
   for (std::uint32_t i = 0; i < group->blocks.size(); ++i) {
     const auto& key = group->blocks[i].key;
     auto [at, fresh] = blocks_.try_emplace({group->ns, key});
-    if (!fresh) leave(at->second);
+    if (!fresh) leave(at->first, at->second);
     if (!fresh && uses.empty()) replaced.push_back(key);
     if (fresh || uses.empty()) stored.push_back(key);
+    // What is carried over keeps its place, unless it is laid out in another way.
+    if (fresh || uses.empty() || bytes_of(*at->second.group) != each) counted.push_back(at->first);
     at->second = {group, i, uses.empty() ? std::uint8_t{0} : uses[i]};
     change_live(f, *group, each);
     f.put += each;
   }
+  // From the last: a prefix loses its end first.
+  for (auto id = counted.rbegin(); id != counted.rend(); ++id) quotas_.insert(group->tenant, *id, each);
   tell(store_change::kind::removed, group->ns, std::move(replaced));
   tell(store_change::kind::stored, group->ns, std::move(stored));
 }
@@ -123,13 +155,15 @@ void log_book::tell(store_change::kind what, const namespace_id& ns, std::vector
 
 void log_book::touch(const stored_id& id) {
   if (auto b = blocks_.find(id); b != blocks_.end() && b->second.uses < 3) ++b->second.uses;
+  quotas_.touch(id);
 }
 
 bool log_book::erase(const stored_id& id) {
   const auto b = blocks_.find(id);
   if (b == blocks_.end()) return false;
-  leave(b->second);
+  leave(id, b->second);
   blocks_.erase(b);
+  quotas_.erase(id);
   tell(store_change::kind::removed, id.ns, {id.key});
   return true;
 }
@@ -151,19 +185,38 @@ void log_book::remember(const stored_id& id) {
   }
 }
 
+void log_book::removal_is_there(const undone& r) {
+  if (const auto of = remains_.find(r.removal.id); of != remains_.end())
+    of->second.undone = std::max(of->second.undone, r.sequence);
+}
+
+// What a file holds behind an entry that failed nobody knows.
+std::uint64_t log_book::first_suspect_but(std::uint64_t serial) const {
+  const auto f = std::ranges::find_if(files_, [&](const auto& x) { return x.second.suspect && x.first != serial; });
+  return f == files_.end() ? ~std::uint64_t{0} : f->first;
+}
+
+bool log_book::needed(std::uint64_t serial, const undone& r, std::uint64_t suspect) const {
+  if (suspect <= r.removal.horizon) return true;
+  const auto counts = [&](std::uint64_t other) { return other != serial && other <= r.removal.horizon; };
+  // A removal is entered before its block goes.
+  if (const auto* b = find(r.removal.id); b && b->group->sequence < r.sequence && counts(b->group->serial)) return true;
+  const auto of = remains_.find(r.removal.id);
+  return of != remains_.end() && r.sequence >= of->second.undone && std::ranges::any_of(of->second.in, counts);
+}
+
 std::vector<log_book::undone> log_book::needed_removals(std::uint64_t serial) const {
   std::vector<undone> out;
-  // The oldest of the others decides: a removal reaches back to the beginning.
-  auto oldest = files_.begin();
-  if (oldest != files_.end() && oldest->first == serial) ++oldest;
-  if (oldest == files_.end()) return out;
+  const auto suspect = first_suspect_but(serial);
   for (const auto& r : files_.at(serial).removals)
-    if (oldest->first <= r.removal.horizon) out.push_back(r);
+    if (needed(serial, r, suspect)) out.push_back(r);
   return out;
 }
 
 bool log_book::needless(std::uint64_t serial, const file& f) const {
-  return free(f) && f.live == 0 && needed_removals(serial).empty();
+  if (!free(f) || f.live != 0) return false;
+  const auto suspect = first_suspect_but(serial);
+  return std::ranges::none_of(f.removals, [&](const auto& r) { return needed(serial, r, suspect); });
 }
 
 std::optional<std::uint64_t> log_book::victim(std::uint64_t fresh_bytes) const {
@@ -235,6 +288,12 @@ std::vector<std::uint64_t> log_book::unwanted() const {
   for (const auto& [serial, f] : files_)
     if (needless(serial, f)) out.push_back(serial);
   return out;
+}
+
+std::optional<std::uint64_t> log_book::emptied() const {
+  for (const auto& [serial, f] : files_)
+    if (f.sealed && free(f) && f.live == 0 && f.put != 0 && mostly_dead(f)) return serial;
+  return std::nullopt;
 }
 
 bool log_book::suspected() const {

@@ -19,6 +19,7 @@
 
 #include "cokv/kvstream/store.hpp"
 #include "store/log_entry.hpp"
+#include "store/log_quotas.hpp"
 
 namespace cokv::detail {
 
@@ -53,7 +54,8 @@ class log_book {
   };
 
   // `saved`: how many bytes beyond half of a file may be carried at once, at most.
-  explicit log_book(std::uint64_t saved = 0) : saved_(saved), most_saved_(saved) {}
+  explicit log_book(std::uint64_t saved = 0, const tenant_quotas& quotas = {})
+      : quotas_(quotas), saved_(saved), most_saved_(saved) {}
 
   void add_file(std::uint64_t serial, bool carried, std::uint64_t bytes);
   void resize(std::uint64_t serial, std::uint64_t bytes);
@@ -88,13 +90,19 @@ class log_book {
   // It was given up not long ago for not being asked for.
   bool returns(const stored_id& id);
 
+  // Who may have how much. What comes and goes here is told there.
+  log_quotas& quotas() noexcept { return quotas_; }
+  void set_quotas(const tenant_quotas& quotas);
+
   // A removal that was entered into a file, and its place among all entries.
   struct undone {
     log_removal removal;
     std::uint64_t sequence;
   };
   void keep_removal(std::uint64_t serial, const undone& r) { files_.at(serial).removals.push_back(r); }
-  // Those of a file that have to be kept when it goes: another file may hold what they undo.
+  // It is on the disk: earlier ones of its name are needed no more.
+  void removal_is_there(const undone& r);
+  // Those of a file that have to be kept when it goes: another file holds what they undo, or may.
   std::vector<undone> needed_removals(std::uint64_t serial) const;
 
   // The file to clean next; one that is not sealed when no other will do, so that the caller seals it. Nothing when all
@@ -107,12 +115,14 @@ class log_book {
 
   std::uint64_t used() const noexcept { return bytes_; }  // by all files
   std::uint64_t live() const noexcept { return live_; }   // by blocks that are there
-  std::vector<tenant_info> tenants() const;               // who has blocks, and how much they take
+  std::vector<tenant_info> tenants() const;               // who has blocks, or a quota, and how much they take
   std::uint64_t evictable() const;
   std::size_t blocks() const noexcept { return blocks_.size(); }
   std::size_t files() const noexcept { return files_.size(); }
   std::uint64_t live(std::uint64_t serial) const { return files_.at(serial).live; }
   std::vector<std::uint64_t> unwanted() const;  // files that nobody needs: no block, no holder, no removal
+  // A file that only needed removals keep, and in which there is something to gain.
+  std::optional<std::uint64_t> emptied() const;
   bool suspected() const;                       // a file that came to be suspect can be cleaned
 
  private:
@@ -126,19 +136,28 @@ class log_book {
 
   static std::uint64_t bytes_of(const log_group& g) { return log_block_bytes(*g.extent.layout, g.extent.alignment); }
   static bool free(const file& f) { return !f.gone && f.holds == 0 && f.busy == 0; }
+  std::uint64_t first_suspect_but(std::uint64_t serial) const;
+  bool needed(std::uint64_t serial, const undone& r, std::uint64_t suspect) const;
   bool needless(std::uint64_t serial, const file& f) const;
   // And there is something to gain: indices of small blocks may be larger than they are.
   static bool mostly_dead(const file& f) { return f.live <= f.put / 4 && f.put - f.live >= f.bytes / 2; }
-  void leave(const block& b);
+  void leave(const stored_id& id, const block& b);
   void change_live(file& f, const log_group& g, std::uint64_t by);
   void remember(const stored_id& id);
   void tell(store_change::kind what, const namespace_id& ns, std::vector<block_key> keys) const;
 
   std::map<std::uint64_t, file> files_;
   std::unordered_map<stored_id, block, stored_id_hash> blocks_;
+  // Of names: the files that hold entries which count no more, each as often, and the last removal.
+  struct remains {
+    std::vector<std::uint64_t> in;
+    std::uint64_t undone = 0;
+  };
+  std::unordered_map<stored_id, remains, stored_id_hash> remains_;
   std::list<stored_id> ghosts_;
   std::unordered_map<stored_id, std::list<stored_id>::iterator, stored_id_hash> ghost_of_;
   std::map<std::string, std::uint64_t> tenants_;  // what is live of each that has some
+  log_quotas quotas_;
   std::uint64_t bytes_ = 0, live_ = 0;
   std::uint64_t saved_, most_saved_;
   std::uint64_t fresh_ = 0;  // of them in the first row

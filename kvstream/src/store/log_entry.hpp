@@ -18,7 +18,7 @@
 // second: a layer of many blocks is one piece.
 //
 // A removal: 64 namespace   96 key   128 u64 the largest serial of any file then. It undoes what was entered under that
-// name before it, in whatever file, and is kept for as long as one of those files is there.
+// name before it, in whatever file, and is kept for as long as one of those files holds such an entry.
 //
 // Version 3 knew no tenants: its records have 0 at 124, so they are read as they are. Later versions keep bytes 0 to 5 and
 // 48 to 63 as they are.

@@ -1,4 +1,6 @@
 // Who may ask the cache server for what, and on whose account blocks are kept.
+#include "cokv/kvstream/file_store.hpp"
+#include "cokv/kvstream/tiered_store.hpp"
 #include "raw_requests.hpp"
 
 using namespace cokv;
@@ -124,4 +126,73 @@ TEST_CASE("cache server: the tenant of a write is its key's name, and what is be
         CHECK(r.body().find("cokv_cache_tenant_bytes{tenant=\"team-a\",tier=\"memory\"}") != std::string::npos);
       },
       {.seeds = 2});
+}
+
+namespace {
+
+// A server of memory over a disk.
+struct both_tiers {
+  both_tiers(asio::any_io_executor ex, std::unique_ptr<memory_store> m, std::unique_ptr<file_store> d,
+             http::api_keys keys)
+      : memory(*m),
+        disk(*d),
+        blocks(std::move(m), std::move(d)),
+        service(blocks, {{"memory", &memory}, {"disk", &disk}}, {}),
+        server(ex, {.keys = std::move(keys)}) {
+    service.add_routes(server);
+    server.listen({"127.0.0.1", 0});
+  }
+  static awaitable<void> run(std::shared_ptr<both_tiers> self) { co_await self->server.run(); }
+
+  memory_store& memory;
+  file_store& disk;
+  tiered_store blocks;
+  cache::service service;
+  http::server server;
+};
+
+}  // namespace
+
+TEST_CASE("cache server: of two tiers the disk's quota decides, and the memory's keeps a copy away alone") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        const auto whole = contract_layout().bytes();
+        http::api_keys keys;
+        keys.add("a", {.name = "team-a"});
+        auto disk = co_await file_store::async_open(
+            ex, {.directory = "cache", .limit_bytes = 1 << 26, .quotas = {{"team-a", 3 * whole}}});
+        auto tiers = std::make_shared<both_tiers>(
+            ex,
+            std::make_unique<memory_store>(
+                ex, memory_store_options{.limit_bytes = 64 * whole, .quotas = {{"team-a", 2 * whole}}}),
+            std::move(disk), std::move(keys));
+        asio::co_spawn(ex, both_tiers::run(tiers), asio::detached);
+        const auto at = tiers->server.local_endpoint();
+        http_store a(ex, "http://" + at.to_string(), {.api_key = "a"});
+        CHECK(!co_await write_blocks(a, cache_ns, 0, 3));  // more than memory takes
+        CHECK(tiers->memory.info().blocks == 0);
+        CHECK(tiers->disk.info().blocks == 3);
+        CHECK(!co_await write_blocks(a, cache_ns, 10, 2));
+        CHECK(tiers->memory.info().blocks == 2);
+        CHECK(tiers->disk.info().blocks == 3);
+        CHECK(co_await a.async_match(cache_ns, contract_keys(10, 2)) == 2);
+        for (const bool deferred : {false, true}) {
+          const stream_begin about{.ns = cache_ns, .layout = contract_layout(), .keys = contract_keys(20, 4)};
+          auto c = co_await raw_client::connect(at);
+          auto r = co_await c.ask(post(base + (deferred ? ":write?deferred=1" : ":write"), stream_of(about),
+                                       "Authorization: Bearer a\r\n"));
+          CHECK(r.result_int() == 507);
+          CHECK(r.body().find("\"code\":\"quota_exceeded\"") != std::string::npos);
+          CHECK(r.body().find("bytes of disk") != std::string::npos);
+        }
+        CHECK(co_await a.async_match(cache_ns, contract_keys(20, 4)) == 0);
+        auto c = co_await raw_client::connect(at);
+        const auto r = co_await c.ask(get("/metrics", "Authorization: Bearer a\r\n"));
+        CHECK(r.body().find("cokv_cache_tenant_quota_bytes{tenant=\"team-a\",tier=\"disk\"} " +
+                            std::to_string(3 * whole)) != std::string::npos);
+        CHECK(r.body().find("cokv_cache_tenant_bytes{tenant=\"team-a\",tier=\"disk\"} " + std::to_string(3 * whole)) !=
+              std::string::npos);
+        tiers->server.drain(duration(0));
+      },
+      {.real = false, .seeds = 5});
 }

@@ -137,15 +137,24 @@ TEST_CASE(
   CHECK(book.unwanted().empty());
 }
 
-TEST_CASE("log book: a removal is kept while a file is there that was there then") {
+TEST_CASE("log book: a removal is kept while another file holds what it undoes") {
   log_book book;
-  add(book, 1, false, {0});
+  add(book, 1, false, {0, 7});
   add(book, 2, false, {1});
-  book.keep_removal(2, {{id_of(7), 2}, 40});
+  const log_book::undone removal{{id_of(7), 2}, 40};
+  book.keep_removal(2, removal);
+  book.removal_is_there(removal);
+  CHECK(book.needed_removals(2).size() == 1);  // it comes first
+  book.erase(id_of(7));
   REQUIRE(book.needed_removals(2).size() == 1);
   CHECK(book.needed_removals(2)[0].sequence == 40);
+  CHECK(!book.emptied());
   book.erase(id_of(1));
   CHECK(book.unwanted().empty());  // somebody needs what it undoes
+  CHECK(book.emptied() == 2);
+  book.resize(2, 3000);  // what it holds besides is more
+  CHECK(!book.emptied());
+  book.resize(2, 1000);
   book.drop_file(1, false);
   book.unlinked(1);
   CHECK(book.needed_removals(2).size() == 1);  // its name may come back
@@ -154,8 +163,34 @@ TEST_CASE("log book: a removal is kept while a file is there that was there then
   book.forget_unlinked(gone);
   CHECK(book.needed_removals(2).empty());
   CHECK(book.unwanted() == std::vector<std::uint64_t>{2});
-  add(book, 3, false, {2});
+  add(book, 3, false, {7});
+  book.erase(id_of(7));
   CHECK(book.needed_removals(2).empty());  // came later
+}
+
+TEST_CASE("log book: of the removals of a name the last is enough, and one that nothing is left for is not kept") {
+  log_book book;
+  add(book, 1, false, {0, 1, 2});
+  add(book, 2, false, {3});
+  add(book, 3, false, {4});
+  const auto remove = [&](std::uint64_t in, std::uint32_t key, std::uint64_t sequence, bool there) {
+    book.erase(id_of(key));
+    const log_book::undone r{{id_of(key), 3}, sequence};
+    book.keep_removal(in, r);
+    if (there) book.removal_is_there(r);
+  };
+  remove(2, 0, 40, true);
+  remove(3, 0, 50, false);
+  CHECK(book.needed_removals(2).size() == 1);  // nobody knows of the second one yet
+  CHECK(book.needed_removals(3).size() == 1);
+  book.removal_is_there({{id_of(0), 3}, 50});
+  CHECK(book.needed_removals(2).empty());
+  CHECK(book.needed_removals(3).size() == 1);
+  remove(2, 3, 60, true);  // both in one file
+  remove(2, 9, 70, true);  // of nothing
+  CHECK(book.needed_removals(2).empty());
+  book.suspect(3);  // nobody knows what that holds
+  CHECK(book.needed_removals(2).size() == 3);
 }
 
 TEST_CASE("log book: a file that is wanted whole is carried whole, as far as others lost what it takes") {
@@ -238,4 +273,92 @@ TEST_CASE("log book: what a file holds adds up, whatever happens") {
       REQUIRE(said == has);
     }
   }
+}
+
+TEST_CASE("log book: what quotas say that a tenant has is what it has, whatever happens") {
+  std::uint64_t given_up = 0;
+  for (unsigned seed = 1; seed <= 200; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 random(seed);
+    tenant_quotas quotas{{"a", 8000}};
+    log_book book(0, quotas);
+    std::uint64_t serial = 0;
+    const auto has = [&](const std::string& who) {
+      std::uint64_t out = 0;
+      for (std::uint32_t k = 0; k < 60; ++k)
+        if (const auto* b = book.find(id_of(k)); b && b->group->tenant == who) out += 1000;
+      return out;
+    };
+    for (int step = 0; step < 150; ++step) {
+      const std::string who = random() % 2 ? "a" : "b";
+      switch (random() % 6) {
+        case 0:
+          if (const auto v = book.victim(random() % 20'000)) {
+            auto p = book.plan(*v, random() % 5000);
+            std::map<std::string, list> of;  // carried tenant by tenant
+            std::map<std::string, std::vector<std::uint8_t>> uses;
+            for (const auto& c : p.carry) {
+              of[c.group->tenant].push_back(names({.carry = {c}})[0]);
+              uses[c.group->tenant].push_back(book.uses_after(c));
+            }
+            for (const auto& [tenant, keys] : of) {
+              book.add_file(++serial, true, 1000 * keys.size());
+              book.insert(group(serial, keys, tenant), uses[tenant]);
+              book.seal(serial);
+            }
+            book.drop_file(*v, true);
+            book.unlinked(*v);
+            book.forget_unlinked(std::vector{*v});
+          }
+          break;
+        case 1:
+          book.erase(id_of(random() % 60));
+          break;
+        case 2:
+          book.touch(id_of(random() % 60));
+          break;
+        case 3:
+          if (random() % 10 == 0) {
+            quotas = {{"a", 3000 + random() % 8000}};
+            if (random() % 2) quotas["b"] = 5000 + random() % 5000;
+            if (random() % 5 == 0) quotas.erase("a");
+            book.set_quotas(quotas);
+          }
+          break;
+        default: {
+          list keys;
+          for (std::uint32_t k = random() % 50, n = 1 + random() % 4; n > 0; --n, k += 1 + random() % 3)
+            keys.push_back(k);
+          const auto bytes = 1000 * keys.size();
+          const auto others = has(who == "a" ? "b" : "a");
+          const bool can = book.quotas().can_take(who, bytes);
+          if (!can) REQUIRE(bytes > quotas.at(who));  // nothing is open
+          while (const auto id = book.quotas().give_up(who, bytes)) {
+            REQUIRE(book.find(*id)->group->tenant == who);
+            book.erase(*id);
+            ++given_up;
+          }
+          REQUIRE(has(who == "a" ? "b" : "a") == others);
+          if (!can) break;
+          add(book, ++serial, false, keys, who);
+          if (quotas.contains(who)) REQUIRE(has(who) <= quotas[who]);
+        }
+      }
+      std::map<std::string, std::uint64_t> said;
+      for (const auto& t : book.tenants()) {
+        said[t.name] = t.used_bytes;
+        REQUIRE(t.quota_bytes == (quotas.contains(t.name) ? quotas[t.name] : 0));
+      }
+      for (const std::string tenant : {"a", "b"}) {
+        const auto now = has(tenant);
+        REQUIRE(said[tenant] == now);
+        if (quotas.contains(tenant)) {  // and so say the orders
+          const auto q = quotas[tenant];
+          REQUIRE(book.quotas().can_take(tenant, q));
+          REQUIRE(!book.quotas().can_take(tenant, q + 1));
+        }
+      }
+    }
+  }
+  CHECK(given_up > 1000);
 }

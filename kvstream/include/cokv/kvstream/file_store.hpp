@@ -25,10 +25,12 @@ struct recovery_progress {
 struct file_store_options {
   std::string directory;                                // made if need be; one store at a time
   std::uint64_t limit_bytes = std::uint64_t{10} << 30;  // of files, what is not wanted any more included
-  std::size_t max_operations = 16;                      // file operations at a time
-  std::size_t max_open_files = 256;                     // kept open between operations; those that are written besides
-  std::size_t max_deferred = 8;                         // deferred commits under way; one more waits
-  bool direct = false;                                  // past the system's cache: see below
+  // A tenant (write_options::tenant) never has more than its quota: see below.
+  tenant_quotas quotas = {};
+  std::size_t max_operations = 16;   // file operations at a time
+  std::size_t max_open_files = 256;  // kept open between operations; those that are written besides
+  std::size_t max_deferred = 8;      // deferred commits under way; one more waits
+  bool direct = false;               // past the system's cache: see below
   // None: what says where blocks are is verified all the same, blocks are not, and a commit takes two syncs. For disks
   // that do it themselves.
   digest_algorithm digest = digest_algorithm::xxh3_64;
@@ -59,7 +61,15 @@ struct file_store_options {
 // completes when all bytes were handed to the system; the entry and its sync follow.
 //
 // Whose a block is (write_options::tenant, of at most 255 bytes, else errc::invalid_argument) is kept with it, through
-// cleaning and restarts; info().tenants says what the blocks of each take. There are no quotas here: who writes most has most.
+// cleaning and restarts; info().tenants says what the blocks of each take, and what it is writing.
+//
+// A tenant with a quota never has more than that, blocks as they are laid out in files and what it is writing: what it
+// writes beyond takes the place of its own blocks, when the writer is opened. Blocks that somebody has open stay, those
+// that a writer found stored already too. async_open_write gives errc::too_large for what the quota could never hold,
+// and errc::store_full, with nothing given up, where too much of it is being read or written. What was given up stays
+// so when the writer fails or is abandoned; a crash, or the end of the process, may bring it back as long as nobody has
+// committed anything since, with the content that it had, and never once it was written anew. A quota claims nothing:
+// blocks that go for want of room are whoever's they are.
 //
 // async_remove, and a commit with force, complete when what was there can't come back, whatever crashes. What was given
 // up for want of room may, if the crash came just then.
@@ -82,6 +92,10 @@ class file_store final : public store {
   ~file_store() override;
 
   store_info info() const override;
+
+  // From now on. Blocks stay; who has more than its new quota gives it up with its next write. What is open then may go
+  // too where its tenant had no quota before: who has it open keeps it.
+  void set_quotas(const tenant_quotas& quotas);
 
   struct state;
 

@@ -78,13 +78,7 @@ void log_book::forget_unlinked(std::span<const std::uint64_t> serials) {
     const auto f = files_.find(serial);
     if (f == files_.end()) continue;
     for (const auto& g : f->second.groups)
-      for (const auto& m : g->blocks) {
-        const auto of = remains_.find({g->ns, m.key});
-        if (of == remains_.end()) continue;
-        auto& in = of->second.in;
-        if (const auto at = std::ranges::find(in, serial); at != in.end()) in.erase(at);
-        if (in.empty()) remains_.erase(of);
-      }
+      for (const auto& m : g->blocks) remains_.drop({g->ns, m.key}, serial);
     files_.erase(f);
   }
 }
@@ -96,7 +90,7 @@ const log_book::block* log_book::find(const stored_id& id) const {
 
 void log_book::leave(const stored_id& id, const block& b) {
   change_live(files_.at(b.group->serial), *b.group, 0 - bytes_of(*b.group));
-  remains_[id].in.push_back(b.group->serial);
+  remains_.add(id, b.group->serial);
 }
 
 void log_book::change_live(file& f, const log_group& g, std::uint64_t by) {
@@ -185,11 +179,6 @@ void log_book::remember(const stored_id& id) {
   }
 }
 
-void log_book::removal_is_there(const undone& r) {
-  if (const auto of = remains_.find(r.removal.id); of != remains_.end())
-    of->second.undone = std::max(of->second.undone, r.sequence);
-}
-
 // What a file holds behind an entry that failed nobody knows.
 std::uint64_t log_book::first_suspect_but(std::uint64_t serial) const {
   const auto f = std::ranges::find_if(files_, [&](const auto& x) { return x.second.suspect && x.first != serial; });
@@ -201,8 +190,7 @@ bool log_book::needed(std::uint64_t serial, const undone& r, std::uint64_t suspe
   const auto counts = [&](std::uint64_t other) { return other != serial && other <= r.removal.horizon; };
   // A removal is entered before its block goes.
   if (const auto* b = find(r.removal.id); b && b->group->sequence < r.sequence && counts(b->group->serial)) return true;
-  const auto of = remains_.find(r.removal.id);
-  return of != remains_.end() && r.sequence >= of->second.undone && std::ranges::any_of(of->second.in, counts);
+  return remains_.need(r.removal.id, r.sequence, counts);
 }
 
 std::vector<log_book::undone> log_book::needed_removals(std::uint64_t serial) const {

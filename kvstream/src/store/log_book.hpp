@@ -20,6 +20,7 @@
 #include "cokv/kvstream/store.hpp"
 #include "store/log_entry.hpp"
 #include "store/log_quotas.hpp"
+#include "store/log_remains.hpp"
 
 namespace cokv::detail {
 
@@ -101,7 +102,7 @@ class log_book {
   };
   void keep_removal(std::uint64_t serial, const undone& r) { files_.at(serial).removals.push_back(r); }
   // It is on the disk: earlier ones of its name are needed no more.
-  void removal_is_there(const undone& r);
+  void removal_is_there(const undone& r) { remains_.undone(r.removal.id, r.sequence); }
   // Those of a file that have to be kept when it goes: another file holds what they undo, or may.
   std::vector<undone> needed_removals(std::uint64_t serial) const;
 
@@ -123,7 +124,7 @@ class log_book {
   std::vector<std::uint64_t> unwanted() const;  // files that nobody needs: no block, no holder, no removal
   // A file that only needed removals keep, and in which there is something to gain.
   std::optional<std::uint64_t> emptied() const;
-  bool suspected() const;                       // a file that came to be suspect can be cleaned
+  bool suspected() const;  // a file that came to be suspect can be cleaned
 
  private:
   struct file {
@@ -148,12 +149,7 @@ class log_book {
 
   std::map<std::uint64_t, file> files_;
   std::unordered_map<stored_id, block, stored_id_hash> blocks_;
-  // Of names: the files that hold entries which count no more, each as often, and the last removal.
-  struct remains {
-    std::vector<std::uint64_t> in;
-    std::uint64_t undone = 0;
-  };
-  std::unordered_map<stored_id, remains, stored_id_hash> remains_;
+  log_remains remains_;
   std::list<stored_id> ghosts_;
   std::unordered_map<stored_id, std::list<stored_id>::iterator, stored_id_hash> ghost_of_;
   std::map<std::string, std::uint64_t> tenants_;  // what is live of each that has some

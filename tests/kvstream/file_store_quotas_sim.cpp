@@ -377,3 +377,67 @@ TEST_CASE("file store: a quota that became much less takes many blocks at once, 
       },
       {.real = false, .seeds = 3});
 }
+
+TEST_CASE("file store: a crash between a block and the removal of the one before it brings neither back later") {
+  for (auto seed : seeds(50)) {
+    INFO(replay_command(seed));
+    sim_context context(seed);
+    sim::node host(context, "host");
+    const auto how = options({}, 20 * 36'864);
+    const auto spawn = [&](auto& work) {
+      asio::co_spawn(host.get_executor(), work(), [](std::exception_ptr e) { CHECK(!e); });
+    };
+    const auto restart = [&] {
+      host.kill();
+      host.start();
+    };
+    auto before = [&]() -> awaitable<void> {
+      auto s = co_await file_store::async_open(host.get_executor(), how);
+      CHECK(!co_await write_version(*s, 0, 1, {}));
+      CHECK(!co_await write_blocks(*s, ns, 10, 1));  // in the same file
+      co_await s->async_settle();
+    };
+    spawn(before);
+    context.run();
+    restart();
+
+    bool entered = false;
+    auto cut = [&]() -> awaitable<void> {
+      auto s = co_await file_store::async_open(host.get_executor(), how);
+      auto watch = [&]() -> awaitable<void> {
+        while (s->info().written_blocks == 0)
+          co_await clock::of(host.get_executor()).async_wait_for(std::chrono::microseconds(1));
+        entered = true;
+        co_await clock::of(host.get_executor()).async_wait_for(std::chrono::hours(1));
+      };
+      asio::co_spawn(host.get_executor(), watch(), asio::detached);
+      (void)co_await write_version(*s, 0, 2, {.force = true});
+      CHECK_MESSAGE(entered, "there was nothing between the two");
+    };
+    spawn(cut);
+    while (!entered && context.step()) {
+    }
+    restart();
+
+    auto after = [&]() -> awaitable<void> {
+      auto s = co_await file_store::async_open(host.get_executor(), how);
+      CHECK(co_await there(*s, 0));  // nobody asked for it: its file goes, the other one stays
+      auto reader = co_await s->async_open_read(ns, contract_layout(), contract_keys(10, 1));
+      CHECK(reader->found() == 1);
+      for (std::uint32_t i = 100; i < 200 && co_await there(*s, 0); ++i) CHECK(!co_await write_blocks(*s, ns, i, 1));
+      CHECK(!co_await there(*s, 0));
+      co_await s->async_settle();
+    };
+    spawn(after);
+    context.run();
+    restart();
+
+    auto at_last = [&]() -> awaitable<void> {
+      auto s = co_await file_store::async_open(host.get_executor(), how);
+      CHECK(co_await there(*s, 10));
+      CHECK(!co_await there(*s, 0));
+    };
+    spawn(at_last);
+    context.run();
+  }
+}

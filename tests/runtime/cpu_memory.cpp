@@ -1,5 +1,8 @@
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/device.hpp"
@@ -16,12 +19,18 @@ TEST_CASE("cpu device: memory is there before it is first written, of whatever k
   constexpr std::size_t bytes = 8 << 20, page = 4096;
   asio::io_context context(1);
   auto cpu = open_device(context.get_executor(), "cpu", {.threads = 1}).value();
+  const int zeros = ::open("/dev/zero", O_RDONLY | O_CLOEXEC);
+  REQUIRE(zeros >= 0);
   for (auto kind : {memory_kind::device, memory_kind::pinned, memory_kind::shared}) {
     CAPTURE(static_cast<int>(kind));
     const auto memory = cpu.allocate(bytes, kind).value();
     const auto before = faults();
-    for (std::size_t at = 0; at < bytes; at += page)
-      *reinterpret_cast<volatile std::byte*>(memory.data() + at) = std::byte{1};
-    CHECK(faults() - before < static_cast<long>(bytes / page / 4));  // a sanitizer has memory of its own beside it
+    // By the system: what a sanitizer has of its own beside the memory is not touched.
+    std::size_t written = 0;
+    for (long n = 1; n > 0 && written < bytes; written += n)
+      n = ::syscall(SYS_read, zeros, memory.data() + written, bytes - written);
+    CHECK(written == bytes);
+    CHECK(faults() - before < static_cast<long>(bytes / page / 4));
   }
+  ::close(zeros);
 }

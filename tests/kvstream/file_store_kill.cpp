@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <random>
 
+#include "block_versions.hpp"
 #include "cokv/kvstream/file_store.hpp"
 #include "cokv/runtime/error.hpp"
 #include "support/remove_folder.hpp"
@@ -41,15 +42,6 @@ void say(int to, word w) {
   if (::write(to, &w, sizeof w) != sizeof w) ::_exit(1);
 }
 
-awaitable<error_code> write_version(store& s, std::uint32_t key, std::uint32_t version) {
-  const auto layout = contract_layout();
-  auto [ec, writer] = co_await s.async_open_write(ns, layout, contract_keys(key, 1), {.force = true}, as_tuple());
-  for (std::uint32_t layer = 0; !ec && layer < layout.layers(); ++layer)
-    std::tie(ec) = co_await writer->async_write(layer, contract_segments(version, 1, layer), as_tuple());
-  if (!ec) std::tie(ec) = co_await writer->async_commit(as_tuple());
-  co_return ec;
-}
-
 awaitable<void> work(store& s, std::uint32_t first, std::vector<known> all, unsigned seed, int to) {
   std::mt19937 random(seed);
   for (;;) {
@@ -57,7 +49,7 @@ awaitable<void> work(store& s, std::uint32_t first, std::vector<known> all, unsi
     if (random() % 4 != 0) {
       const auto version = ++all[key].tried;
       say(to, {'t', key, version});
-      if (auto ec = co_await write_version(s, key, version)) ::_exit(2);
+      if (auto ec = co_await write_version(s, ns, key, version)) ::_exit(2);
       say(to, {'a', key, version});
     } else {
       say(to, {'d', key, 0});
@@ -79,25 +71,6 @@ awaitable<void> work(store& s, std::uint32_t first, std::vector<known> all, unsi
   });
   ctx.run();
   ::_exit(5);
-}
-
-awaitable<std::optional<std::uint32_t>> version_of(store& s, std::uint32_t key, std::uint32_t from, std::uint32_t to) {
-  const auto layout = contract_layout();
-  auto reader = co_await s.async_open_read(ns, layout, contract_keys(key, 1));
-  std::vector<std::vector<std::byte>> got;
-  for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
-    const auto into = buffer::host(layout.segments[layer]);
-    if (co_await reader->async_read(layer, {into}) == 0) co_return std::nullopt;
-    got.emplace_back(into.bytes().begin(), into.bytes().end());
-  }
-  for (auto v = from; v <= to; ++v) {
-    bool same = true;
-    for (std::uint32_t layer = 0; layer < layout.layers(); ++layer)
-      for (std::size_t at = 0; same && at < got[layer].size(); ++at)
-        same = got[layer][at] == contract_byte(v, layer, at);
-    if (same) co_return v;
-  }
-  co_return std::uint32_t{0};  // none that it may be
 }
 
 }  // namespace
@@ -142,7 +115,7 @@ TEST_CASE("file store: killed at any moment, what was acknowledged is there and 
           CHECK(s->info().digest_failures == 0);
           for (std::uint32_t key = 0; key < all.size(); ++key) {
             auto& k = all[key];
-            const auto v = co_await version_of(*s, key, std::max(k.acknowledged, 1u), k.tried);
+            const auto v = co_await version_of(*s, ns, key, std::max(k.acknowledged, 1u), k.tried);
             CAPTURE(key);
             CHECK(v != 0u);
             if (k.acknowledged != 0 && !k.removing) CHECK(v.has_value());

@@ -2,11 +2,10 @@
 #include <doctest/doctest.h>
 
 #include <map>
-#include <numeric>
-#include <optional>
 #include <random>
 #include <set>
 
+#include "block_versions.hpp"
 #include "cokv/kvstream/file_store.hpp"
 #include "cokv/runtime/clock.hpp"
 #include "cokv/runtime/error.hpp"
@@ -37,40 +36,6 @@ tenant_info told_of(const cokv::store& s, const std::string& who) {
   for (const auto& t : s.info().tenants)
     if (t.name == who) return t;
   return {};
-}
-
-// A write of a key that is not there, with what says which write it is: the content of another key.
-awaitable<error_code> write_version(cokv::store& s, std::uint32_t key, std::uint32_t version, write_options how) {
-  const auto layout = contract_layout();
-  auto [ec, writer] = co_await s.async_open_write(ns, layout, contract_keys(key, 1), std::move(how), as_tuple());
-  if (ec) co_return ec;
-  for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
-    auto [write_ec] = co_await writer->async_write(layer, contract_segments(version, 1, layer), as_tuple());
-    if (write_ec) co_return write_ec;
-  }
-  auto [commit_ec] = co_await writer->async_commit(as_tuple());
-  co_return commit_ec;
-}
-
-// Nothing when it is not there.
-awaitable<std::optional<std::uint32_t>> version_there(cokv::store& s, std::uint32_t key, std::uint32_t versions) {
-  const auto layout = contract_layout();
-  auto [ec, reader] = co_await s.async_open_read(ns, layout, contract_keys(key, 1), as_tuple());
-  CHECK(!ec);
-  std::vector<std::uint32_t> all(versions);
-  std::iota(all.begin(), all.end(), 0u);
-  for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
-    const auto into = buffer::host(layout.segments[layer]);
-    auto [read_ec, good] = co_await reader->async_read(layer, {into}, as_tuple());
-    if (read_ec || good == 0) co_return std::nullopt;
-    std::erase_if(all, [&](auto v) {
-      for (std::size_t at = 0; at < into.size(); ++at)
-        if (into.data()[at] != contract_byte(v, layer, at)) return true;
-      return false;
-    });
-  }
-  CHECK(all.size() == 1);
-  co_return all.empty() ? 0 : all[0];
 }
 
 }  // namespace
@@ -136,7 +101,7 @@ TEST_CASE("file store: what went for a quota is not there after a restart, and n
       [](asio::any_io_executor ex) -> awaitable<void> {
         const auto o = options({{"a", 2 * whole}});
         auto s = co_await file_store::async_open(ex, o);
-        CHECK(!co_await write_version(*s, 0, 100, {.tenant = "a"}));
+        CHECK(!co_await write_version(*s, ns, 0, 100, {.tenant = "a"}));
         CHECK(!co_await write_blocks(*s, ns, 10, 1));  // in one file with it, which stays for its sake
         for (std::uint32_t i = 1; i < 4; ++i) CHECK(!co_await write_blocks(*s, ns, i, 1, {.tenant = "a"}));
         for (int life = 0; life < 3; ++life) {
@@ -273,7 +238,7 @@ TEST_CASE("file store: under quotas, a limit and crashes no key goes back to wha
     auto how = options({{"a", (2 + seed % 4) * whole}}, limit);
     std::vector<std::uint32_t> newest(keys, 0), tried(keys, 0);  // versions; 0: none
     auto look_at = [&](cokv::store& s, std::uint32_t key) -> awaitable<void> {
-      const auto v = co_await version_there(s, key, 200);
+      const auto v = co_await version_of(s, ns, key, 0, 200 - 1);
       if (!v) co_return;
       ++seen;
       CHECK(*v >= std::max(newest[key], 1u));
@@ -292,7 +257,7 @@ TEST_CASE("file store: under quotas, a limit and crashes no key goes back to wha
             if (co_await there(*s, key)) continue;
             again += tried[key] != 0;
             const auto before = s->info().evicted_blocks;
-            const auto ec = co_await write_version(*s, key, ++tried[key], {.tenant = "a"});
+            const auto ec = co_await write_version(*s, ns, key, ++tried[key], {.tenant = "a"});
             CHECK((!ec || ec == errc::store_full));
             if (!ec) newest[key] = tried[key];
             pressed += s->info().evicted_blocks - before;
@@ -393,7 +358,7 @@ TEST_CASE("file store: a crash between a block and the removal of the one before
     };
     auto before = [&]() -> awaitable<void> {
       auto s = co_await file_store::async_open(host.get_executor(), how);
-      CHECK(!co_await write_version(*s, 0, 1, {}));
+      CHECK(!co_await write_version(*s, ns, 0, 1, {}));
       CHECK(!co_await write_blocks(*s, ns, 10, 1));  // in the same file
       co_await s->async_settle();
     };
@@ -411,7 +376,7 @@ TEST_CASE("file store: a crash between a block and the removal of the one before
         co_await clock::of(host.get_executor()).async_wait_for(std::chrono::hours(1));
       };
       asio::co_spawn(host.get_executor(), watch(), asio::detached);
-      (void)co_await write_version(*s, 0, 2, {.force = true});
+      (void)co_await write_version(*s, ns, 0, 2, {.force = true});
       CHECK_MESSAGE(entered, "there was nothing between the two");
     };
     spawn(cut);

@@ -2,10 +2,9 @@
 #include <doctest/doctest.h>
 
 #include <filesystem>
-#include <numeric>
-#include <optional>
 #include <set>
 
+#include "block_versions.hpp"
 #include "cokv/kvstream/file_store.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/sim_disk.hpp"
@@ -135,40 +134,6 @@ TEST_CASE("file store: after a crash what was committed is there, what was remov
   CHECK((lost > 1000 || one_seed()));
 }
 
-// The content says which write it is of: that of another key.
-awaitable<error_code> write_version(store& s, std::uint32_t key, std::uint32_t version) {
-  const auto layout = contract_layout();
-  auto [ec, writer] = co_await s.async_open_write(ns, layout, contract_keys(key, 1), {.force = true}, as_tuple());
-  if (ec) co_return ec;
-  for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
-    auto [write_ec] = co_await writer->async_write(layer, contract_segments(version, 1, layer), as_tuple());
-    if (write_ec) co_return write_ec;
-  }
-  auto [commit_ec] = co_await writer->async_commit(as_tuple());
-  co_return commit_ec;
-}
-
-// Nothing when it is not there.
-awaitable<std::optional<std::uint32_t>> version_of(store& s, std::uint32_t key, std::uint32_t versions) {
-  const auto layout = contract_layout();
-  auto [ec, reader] = co_await s.async_open_read(ns, layout, contract_keys(key, 1), as_tuple());
-  CHECK(!ec);
-  std::vector<std::uint32_t> all(versions);
-  std::iota(all.begin(), all.end(), 0u);
-  for (std::uint32_t layer = 0; layer < layout.layers(); ++layer) {
-    const auto into = buffer::host(layout.segments[layer]);
-    auto [read_ec, good] = co_await reader->async_read(layer, {into}, as_tuple());
-    if (read_ec || good == 0) co_return std::nullopt;
-    std::erase_if(all, [&](auto v) {
-      for (std::size_t at = 0; at < into.size(); ++at)
-        if (into.data()[at] != contract_byte(v, layer, at)) return true;
-      return false;
-    });
-  }
-  CHECK(all.size() == 1);
-  co_return all.empty() ? 0 : all[0];
-}
-
 TEST_CASE("file store: under a limit and crashes, what was replaced or removed stays away, and the limit holds") {
   constexpr std::uint32_t keys = 12;
   constexpr std::uint64_t limit = 40 * 36'864;
@@ -183,7 +148,7 @@ TEST_CASE("file store: under a limit and crashes, what was replaced or removed s
     std::vector<bool> removed(keys, false);
     auto check = [&](store& s) -> awaitable<void> {
       for (std::uint32_t key = 0; key < keys; ++key) {
-        const auto v = co_await version_of(s, key, 200);
+        const auto v = co_await version_of(s, ns, key, 0, 199);
         seen += v.has_value();
         away += removed[key];
         if (v) CHECK(*v >= std::max(acknowledged[key], 1u));
@@ -210,11 +175,11 @@ TEST_CASE("file store: under a limit and crashes, what was replaced or removed s
             acknowledged[key] = before;
           } else if (context.chance(0.5)) {
             removed[key] = false;
-            auto ec = co_await write_version(*s, key, ++tried[key]);
+            auto ec = co_await write_version(*s, ns, key, ++tried[key]);
             CHECK((!ec || ec == errc::store_full));
             if (!ec) acknowledged[key] = tried[key];
           } else if (context.chance(0.5)) {
-            co_await version_of(*s, key, 200);
+            co_await version_of(*s, ns, key, 0, 199);
           } else {
             co_await write_blocks(*s, ns, other, 4);  // pushes others out
             other += 4;

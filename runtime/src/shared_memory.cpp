@@ -11,6 +11,7 @@
 
 #include "cokv/runtime/error.hpp"
 #include "physical_memory.hpp"
+#include "unwaited.hpp"
 
 namespace cokv {
 
@@ -92,6 +93,7 @@ result<std::shared_ptr<shared_mapping>> shared_mapping::map(const memory_handle&
   auto mapping = map_whole(own_descriptor(own), size);
   // A peer that is gone writes nothing any more: not even a child it left behind.
   if (mapping && ::madvise((*mapping)->data(), size, MADV_DONTFORK) != 0) return last_error();
+  if (mapping) (*mapping)->of_peer_ = true;
   return mapping;
 }
 
@@ -102,7 +104,10 @@ shared_mapping::~shared_mapping() {
     all.mappings.erase(static_cast<std::byte*>(data_));
   }
   if (before_unmap_) before_unmap_(data_);
-  ::munmap(data_, mapped_);
+  if (of_peer_)
+    unmap_unwaited(data_, mapped_, std::move(file_));  // with the descriptor goes the memory
+  else
+    ::munmap(data_, mapped_);
 }
 
 result<buffer> shared_buffer(std::shared_ptr<shared_mapping> mapping, std::size_t offset, std::size_t bytes) {

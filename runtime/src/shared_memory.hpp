@@ -35,6 +35,7 @@ class shared_mapping {
   std::size_t mapped_;
   std::shared_ptr<const int> file_;
   std::function<void(void*)> before_unmap_;
+  bool of_peer_ = false;  // which may be dead by the time that it is unmapped
 };
 
 // [offset, offset + bytes) of it; the range is checked.

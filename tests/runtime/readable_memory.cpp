@@ -5,11 +5,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <future>
+#include <thread>
+
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/memory_handle.hpp"
 #include "cokv/runtime/net.hpp"
 #include "cokv/runtime/result.hpp"
+#include "shared_memory.hpp"
 #include "support/co_test.hpp"
+#include "unwaited.hpp"
 
 using namespace cokv;
 using namespace cokv::test;
@@ -21,6 +26,11 @@ std::shared_ptr<const int> memfd(unsigned seals, std::size_t bytes) {
   CHECK(::ftruncate(fd, static_cast<off_t>(bytes)) == 0);
   CHECK(::fcntl(fd, F_ADD_SEALS, seals) == 0);
   return memory_handle::of_descriptor(fd, 0, bytes).file;
+}
+
+bool mapped_at(const void* page) {
+  unsigned char there = 0;
+  return ::mincore(const_cast<void*>(page), 1, &there) == 0;
 }
 
 }  // namespace
@@ -46,6 +56,59 @@ TEST_CASE("readable memory: what its maker writes others read, and cannot write"
   // It lies there as long as anybody has it.
   mine = make_error_code(errc::closed);
   CHECK(seen->data()[99'999] == std::byte{42});
+}
+
+TEST_CASE("readable memory: much is unmapped on a thread that nobody waits for, little at once") {
+  for (const std::size_t bytes : {std::size_t{1} << 20, std::size_t{64} << 20}) {
+    CAPTURE(bytes);
+    auto theirs = readable_memory::make(bytes).value();
+    for (std::size_t i = 0; i < bytes; i += 4096) theirs.memory.data()[i] = std::byte{1};
+    std::promise<std::thread::id> unmapped;
+    auto seen = readable_memory::map(theirs.file, {new int, [&](const int* p) {
+                                                     delete p;
+                                                     unmapped.set_value(std::this_thread::get_id());
+                                                   }});
+    REQUIRE(seen.has_value());
+    const auto* at = seen->data();
+    CHECK(at[bytes - 1] == std::byte{0});
+    CHECK(at[bytes - 4096] == std::byte{1});
+    seen = make_error_code(errc::closed);
+    auto who = unmapped.get_future();
+    CHECK((who.get() == std::this_thread::get_id()) == (bytes <= 4 << 20));
+    CHECK(!mapped_at(at));  // it is gone by then
+  }
+}
+
+TEST_CASE("readable memory: what a peer shares for writing goes the same way, with its descriptor") {
+  auto theirs = allocate_shared(64 << 20).value();
+  auto handle = export_shared(theirs).value();
+  auto mapped = detail::shared_mapping::map(handle).value();
+  const auto* at = mapped->data();
+  bool freed_here = false;
+  mapped->before_unmap([&](void*) { freed_here = true; });  // a device's, where it always was
+  mapped.reset();
+  CHECK(freed_here);
+  std::promise<void> behind;  // in order: what was asked for before is done then
+  detail::unwaited::unmapping().run([&] { behind.set_value(); });
+  behind.get_future().wait();
+  CHECK(!mapped_at(at));
+}
+
+TEST_CASE("unwaited: what stands still keeps nobody waiting, and memory is unmapped beside it") {
+  std::promise<void> goes_on, over;
+  detail::unwaited::closing().run([held = goes_on.get_future().share()] { held.wait(); });
+  auto theirs = readable_memory::make(64 << 20).value();
+  auto seen = readable_memory::map(theirs.file, {new int, [&](const int* p) {
+                                                   delete p;
+                                                   over.set_value();
+                                                 }});
+  REQUIRE(seen.has_value());
+  seen = make_error_code(errc::closed);
+  over.get_future().wait();
+  std::promise<void> last;
+  detail::unwaited::closing().run([&] { last.set_value(); });
+  goes_on.set_value();
+  last.get_future().wait();
 }
 
 TEST_CASE("readable memory: what may shrink under its reader is not mapped") {

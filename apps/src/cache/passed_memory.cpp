@@ -16,15 +16,17 @@ result<mapped_memory::handle> mapped_memory::map(byte_stream::descriptor file) {
   std::erase_if(by_file_, [](const auto& entry) { return entry.second.expired(); });
   const std::pair which{about.st_dev, about.st_ino};  // no other file's, as long as it is mapped
   if (const auto known = by_file_.find(which); known != by_file_.end()) return known->second.lock();
-  auto memory = readable_memory::map(std::move(file));
+  // It counts until it is unmapped. How much is known when it is mapped: what grew to be so is sealed.
+  const std::shared_ptr<std::uint64_t> counted(new std::uint64_t(0), [count = bytes_](const std::uint64_t* size) {
+    *count -= *size;
+    delete size;
+  });
+  auto memory = readable_memory::map(std::move(file), counted);
   if (!memory) return memory.error();
   const auto size = memory->size();
   if (size > most_ || *bytes_ > most_ - size) return errc::too_large;
-  *bytes_ += size;
-  handle mapped(new buffer(std::move(*memory)), [count = bytes_, size](const buffer* b) {
-    delete b;
-    *count -= size;
-  });
+  *bytes_ += *counted = size;
+  const auto mapped = std::make_shared<const buffer>(std::move(*memory));
   by_file_[which] = mapped;
   return mapped;
 }

@@ -24,7 +24,8 @@ struct readable_memory {
 
   // All that the descriptor holds. errc::invalid_argument for what may shrink under its reader, which would kill the
   // process, and for what is no memfd. Writing to it is a segmentation fault. A child process does not get the mapping.
-  static result<buffer> map(std::shared_ptr<const int> file);
+  // Unmapping much takes long, and is done on a thread that nobody waits for; `after` is dropped when it is done.
+  static result<buffer> map(std::shared_ptr<const int> file, std::shared_ptr<const void> after = {});
 };
 
 }  // namespace cokv

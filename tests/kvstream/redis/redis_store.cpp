@@ -171,6 +171,33 @@ TEST_CASE("redis store: two writers of a key don't mix, and the loser's pieces g
   });
 }
 
+TEST_CASE("redis store: who replaces what others replace all the time gives up, and leaves nothing behind") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    for (const int others : {20, 1'000'000}) {  // commits under which another one came
+      CAPTURE(others);
+      fake_redis_nodes all(ex);
+      auto& node = *all.nodes[0];
+      redis_store s(ex, all.url());
+      CHECK(!co_await write_blocks(s, ns, 0, 1));
+      const auto kept = node.kept.size();
+      int commits = 0;
+      node.instead = [&](const auto& command) -> std::optional<std::string> {
+        if (command[0] != "EVAL" || command[1].find("PERSIST") == std::string::npos || ++commits > others)
+          return std::nullopt;
+        const auto other = "another, the " + std::to_string(commits) + "th";
+        return "$" + std::to_string(other.size()) + "\r\n" + other + "\r\n";
+      };
+      const auto ec = co_await write_blocks(s, ns, 0, 1, {.force = true});
+      CHECK(ec == (others == 20 ? error_code() : make_error_code(errc::in_use)));
+      CHECK(commits == (others == 20 ? 22 : 64));
+      for (int i = 0; i < 1000 && others != 20 && node.kept.size() != kept; ++i)
+        co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(1), asio::deferred);
+      if (others != 20) CHECK(node.kept.size() == kept);  // its pieces went, and the block stays
+      CHECK(co_await read_blocks(s, ns, 0, 1) == 1);
+    }
+  });
+}
+
 TEST_CASE("redis store: what is replaced goes by itself, though its writer dies, or two replace it at once") {
   co_test([](asio::any_io_executor ex) -> awaitable<void> {
     fake_redis_nodes all(ex);

@@ -86,7 +86,7 @@ awaitable<result<told>> commit_block(std::shared_ptr<redis_state> s, redis_head 
   const auto own = names.size();
   std::vector<std::string> arguments{head.encode(),           ttl_ms(*s), force ? "1" : "0",
                                      std::to_string(own - 1), "",         grace_ms};
-  for (;;) {  // again while others replace what is there
+  for (int tries = 0; tries < commit_tries; ++tries) {  // others may replace what is there
     auto reply = co_await run_script(s, commit_script, names, arguments, one_of(kind::integer, kind::string));
     if (!reply) co_return reply.error();
     if (reply->is(kind::integer)) {
@@ -98,6 +98,7 @@ awaitable<result<told>> commit_block(std::shared_ptr<redis_state> s, redis_head 
       for (auto& name : piece_names(*old)) names.push_back(std::move(name));
     arguments[4] = std::move(reply->text);
   }
+  co_return errc::in_use;
 }
 
 awaitable<result<told>> drop_block(std::shared_ptr<redis_state> s, redis_head head) {

@@ -70,8 +70,10 @@ awaitable<error_code> spread(std::size_t n, std::size_t width, Ask ask) {
 awaitable<result<std::optional<redis_head>>> read_head(std::shared_ptr<redis_state> s, namespace_id ns, block_key key);
 enum class told { no, yes };  // result<bool> takes no error_code
 
+constexpr int commit_tries = 64;
 // Makes the block visible, if all its pieces are there: yes; no when another one of that key is, or, with
-// force, in its place. errc::not_found: a piece is missing.
+// force, in its place. errc::not_found: a piece is missing. errc::in_use: each time that it was to take the place of what is
+// there, that was another one by then.
 awaitable<result<told>> commit_block(std::shared_ptr<redis_state> s, redis_head head, bool force);
 // Removes the block if it is still this one.
 awaitable<result<told>> drop_block(std::shared_ptr<redis_state> s, redis_head head);

@@ -158,7 +158,7 @@ class redis_writer final : public block_writer {
     if (!done) {
       block.failed = done.error() == errc::not_found ? make_error_code(errc::deadline) : done.error();
       // Whether it took effect is not known: its pieces may be those of a block that is visible now.
-      if (done.error() != errc::not_found) block.begun = false;
+      if (done.error() != errc::not_found && done.error() != errc::in_use) block.begun = false;
       co_return true;
     }
     block.begun = false;  // or another's stay, and the script has removed ours

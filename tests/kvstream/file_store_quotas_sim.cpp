@@ -124,6 +124,50 @@ TEST_CASE("file store: what went for a quota is not there after a restart, and n
       {.real = false});
 }
 
+TEST_CASE(
+    "file store: what an abandoned writer pressed out stays away, whatever crashes, though nothing is written after "
+    "it") {
+  for (const bool settled : {true, false})
+    for (auto seed : seeds(20)) {
+      CAPTURE(settled);
+      INFO(replay_command(seed));
+      sim_context context(seed);
+      sim::node host(context, "host");
+      const auto o = options({{"a", 2 * whole}});
+      const auto ex = host.get_executor();
+      std::shared_ptr<file_store> kept;  // until the crash
+      auto press = [&]() -> awaitable<void> {
+        kept = co_await file_store::async_open(ex, o);
+        CHECK(!co_await write_version(*kept, ns, 0, 1, {.tenant = "a"}));
+        CHECK(!co_await write_blocks(*kept, ns, 10, 1));  // in one file with it
+        CHECK(!co_await write_blocks(*kept, ns, 1, 1, {.tenant = "a"}));
+        CHECK(!co_await write_blocks(*kept, ns, 11, 1));
+        {
+          auto writer = co_await kept->async_open_write(ns, contract_layout(), contract_keys(2, 1), {.tenant = "a"});
+          CHECK(!co_await there(*kept, 0));
+          CHECK(kept->info().blocks == 3);
+        }
+        if (settled)
+          co_await kept->async_settle();
+        else
+          co_await clock::of(ex).async_wait_for(std::chrono::seconds(1));
+      };
+      asio::co_spawn(ex, press(), [](std::exception_ptr e) { CHECK(!e); });
+      context.run();
+      host.kill();
+      kept.reset();
+      host.start();
+      auto after = [&]() -> awaitable<void> {
+        auto s = co_await file_store::async_open(host.get_executor(), o);
+        CHECK(!co_await there(*s, 0));
+        for (const std::uint32_t key : {1, 10, 11}) CHECK(co_await there(*s, key));
+        CHECK(told_of(*s, "a").used_bytes == whole);
+      };
+      asio::co_spawn(host.get_executor(), after(), [](std::exception_ptr e) { CHECK(!e); });
+      context.run();
+    }
+}
+
 TEST_CASE("file store: a reader keeps the bytes of a block that goes for a quota which came while it was open") {
   co_test(
       [](asio::any_io_executor ex) -> awaitable<void> {

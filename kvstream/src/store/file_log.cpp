@@ -118,6 +118,10 @@ awaitable<void> file_store::state::write_seal(std::shared_ptr<state> self, std::
 
 void file_store::state::vacate(std::uint64_t serial) {
   book.vacate(serial);
+  one_less_behind();
+}
+
+void file_store::state::one_less_behind() {
   --background_;
   for (auto& waiting : std::exchange(when_vacated_, {})) waiting->release();
   clean_later();

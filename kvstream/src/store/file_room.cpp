@@ -162,6 +162,7 @@ awaitable<error_code> file_store::state::settle(std::shared_ptr<state> self) {
   // Whoever has all permits knows that nobody else has one.
   auto [ec, all] =
       co_await self->deferred.async_acquire(std::max<std::size_t>(self->options.max_deferred, 1), as_tuple());
+  if (!ec) ec = co_await self->enter_given_up();
   while (!ec && (self->cleaning_ || self->background_ > 0)) {
     auto over = std::make_shared<semaphore>(self->ex, 0);
     (self->cleaning_ ? self->when_clean_ : self->when_vacated_).push_back(over);

@@ -108,6 +108,9 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   // then none does.
   result<detail::log_quotas::charge> take_quota(const std::string& tenant, std::uint64_t bytes);
   void set_quotas(const tenant_quotas& quotas);
+  // Writes down what went for a quota, where nothing else is entered with which it would go.
+  awaitable<error_code> enter_given_up();
+  void enter_given_up_later();
 
   awaitable<error_code> remove(detail::stored_id id);
   std::shared_ptr<const block_layout> share(const namespace_id& ns, std::shared_ptr<const block_layout> layout);
@@ -134,7 +137,8 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   std::map<namespace_id, std::shared_ptr<const block_layout>> layouts;  // one shared by most blocks of a namespace
   std::uint64_t next_serial = 1;
   std::uint64_t next_sequence = 1;
-  // Removals of what was given up for a quota, in the order of their sequences: they go with whatever is entered next.
+  // Removals of what was given up for a quota, in the order of their sequences: they go with whatever is entered next, or
+  // by themselves.
   std::vector<detail::log_book::undone> given_up;
   store_info counters;
 
@@ -158,8 +162,10 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   awaitable<error_code> write_batch(detail::log_tail& to, std::vector<detail::log_tail::entry>& batch,
                                     std::vector<std::uint64_t>& places);
   void finish(const std::shared_ptr<detail::log_tail>& t);
+  static awaitable<void> run_given_up(std::shared_ptr<state> self);
+  void one_less_behind();  // and who waits for that looks again
   static awaitable<void> write_seal(std::shared_ptr<state> self, std::shared_ptr<detail::log_tail> t);
-  void vacate(std::uint64_t serial);  // and who waits for that looks again
+  void vacate(std::uint64_t serial);
   void forget_handle(std::uint64_t serial) { handles_.erase(serial); }
 
   static awaitable<void> run_cleaner(std::shared_ptr<state> self);
@@ -190,8 +196,8 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   std::unordered_map<detail::stored_id, std::uint64_t, detail::stored_id_hash> claimed_;  // and their pins
   std::vector<std::shared_ptr<semaphore>> when_unclaimed_;
   std::deque<std::shared_ptr<request>> requests_;
-  bool cleaning_ = false;
-  std::size_t background_ = 0;  // entries and seals on their way
+  bool cleaning_ = false, entering_given_up_ = false;
+  std::size_t background_ = 0;  // entries, seals and removals on their way
   std::vector<std::shared_ptr<semaphore>> when_clean_, when_vacated_;
   std::uint64_t disk_limit_ = ~std::uint64_t{0};
 };

@@ -94,6 +94,7 @@ struct write_job : std::enable_shared_from_this<write_job> {
       parts.pop_back();
       store->close_extent(p.in, p.entered ? 0 : p.extent.bytes());
     }
+    store->enter_given_up_later();
   }
 
   void has_been_written(part& p, std::uint64_t bytes) {

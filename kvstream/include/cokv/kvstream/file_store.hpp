@@ -67,8 +67,9 @@ struct file_store_options {
 // writes beyond takes the place of its own blocks, when the writer is opened. Blocks that somebody has open stay, those
 // that a writer found stored already too. async_open_write gives errc::too_large for what the quota could never hold,
 // and errc::store_full, with nothing given up, where too much of it is being read or written. What was given up stays
-// so when the writer fails or is abandoned; a crash, or the end of the process, may bring it back as long as nobody has
-// committed anything since, with the content that it had, and never once it was written anew. A quota claims nothing:
+// so when the writer fails or is abandoned: it is written down with the writer's own entry, or by itself when the writer is
+// gone, and async_settle waits for that. A crash, or the end of the process, before may bring it back with the content that it
+// had, and never once it was written anew. A quota claims nothing:
 // blocks that go for want of room are whoever's they are.
 //
 // async_remove, and a commit with force, complete when what was there can't come back, whatever crashes. What was given

@@ -7,6 +7,7 @@
 #include "cache/key_list.hpp"
 #include "cache/problems.hpp"
 #include "cache/transfer.hpp"
+#include "cokv/kvstream/file_store.hpp"
 #include "cokv/runtime/deadline.hpp"
 
 namespace cokv::cache {
@@ -293,16 +294,18 @@ awaitable<std::optional<http::problem>> service::store_stream(exchange& x, strea
 // decides; what another has no room for is not kept there.
 awaitable<http::problem> service::quota_or(http::problem p, std::string tenant, const stream_begin& about) {
   if (p.code != status::insufficient_storage && p.reason != "too_large") co_return p;
+  if (tiers_.empty()) co_return p;
   co_await ask();
-  const auto bytes = about.layout.bytes() * about.keys.size();
-  if (!tiers_.empty())
-    for (const auto& t : info_of(tiers_.size() - 1).tenants)
-      if (t.name == tenant && t.quota_bytes != 0 && t.used_bytes + bytes > t.quota_bytes)
-        co_return http::problem{status::insufficient_storage,
-                                "the quota of " + tenant + " is " + std::to_string(t.quota_bytes) + " bytes of " +
-                                    tiers_.back().name + ", and what it has can't be given up or is too little",
-                                {},
-                                "quota_exceeded"};
+  const auto last = info_of(tiers_.size() - 1);
+  const auto block = last.kind == "file" ? file_store::bytes_of(about.layout, last.direct) : about.layout.bytes();
+  const auto bytes = block * about.keys.size();
+  for (const auto& t : last.tenants)
+    if (t.name == tenant && t.quota_bytes != 0 && t.used_bytes + bytes > t.quota_bytes)
+      co_return http::problem{status::insufficient_storage,
+                              "the quota of " + tenant + " is " + std::to_string(t.quota_bytes) + " bytes of " +
+                                  tiers_.back().name + ", and what it has can't be given up or is too little",
+                              {},
+                              "quota_exceeded"};
   co_return p;
 }
 

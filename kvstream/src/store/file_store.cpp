@@ -98,6 +98,10 @@ awaitable<error_code> file_store::state::remove(stored_id id) {
 file_store::file_store(std::shared_ptr<state> s) : store(s->ex), state_(std::move(s)) {}
 file_store::~file_store() { state_->book.tell({}); }
 
+std::uint64_t file_store::bytes_of(const block_layout& layout, bool direct) {
+  return detail::log_block_bytes(layout, state::alignment(direct));
+}
+
 void file_store::set_quotas(const tenant_quotas& quotas) { state_->set_quotas(quotas); }
 
 void file_store::check(const file_store_options& options) {

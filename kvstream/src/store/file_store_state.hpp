@@ -58,7 +58,8 @@ struct file_store::state : std::enable_shared_from_this<file_store::state> {
   // For reading; kept open for the next one, as many as may be.
   awaitable<std::tuple<error_code, std::shared_ptr<file>>> open_log(std::uint64_t serial);
   // Of the segments that are written from now on.
-  std::uint32_t alignment() const { return direct ? detail::log_page : 1; }
+  static std::uint32_t alignment(bool past_the_cache) { return past_the_cache ? detail::log_page : 1; }
+  std::uint32_t alignment() const { return alignment(direct); }
   std::uint64_t segment_bytes();
   std::uint32_t chunk_bytes();
 

@@ -196,3 +196,32 @@ TEST_CASE("cache server: of two tiers the disk's quota decides, and the memory's
       },
       {.real = false, .seeds = 5});
 }
+
+TEST_CASE("cache server: a write is beyond a quota of the disk as blocks are laid out there") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        const auto block = file_store::bytes_of(contract_layout(), true);
+        CHECK(block > contract_layout().bytes());
+        http::api_keys keys;
+        keys.add("a", {.name = "team-a"});
+        auto disk = co_await file_store::async_open(
+            ex, {.directory = "cache", .limit_bytes = 1 << 26, .quotas = {{"team-a", 3 * block}}, .direct = true});
+        auto tiers = std::make_shared<both_tiers>(
+            ex, std::make_unique<memory_store>(ex, memory_store_options{.limit_bytes = 64 * block}), std::move(disk),
+            std::move(keys));
+        asio::co_spawn(ex, both_tiers::run(tiers), asio::detached);
+        const auto at = tiers->server.local_endpoint();
+        const std::uint32_t fit = 3 * block / contract_layout().bytes();  // as many as there are bytes for
+        REQUIRE(fit > 3);
+        const stream_begin about{.ns = cache_ns, .layout = contract_layout(), .keys = contract_keys(20, fit)};
+        auto c = co_await raw_client::connect(at);
+        auto r = co_await c.ask(post(base + ":write", stream_of(about), "Authorization: Bearer a\r\n"));
+        CHECK(r.result_int() == 507);
+        CHECK(r.body().find("\"code\":\"quota_exceeded\"") != std::string::npos);
+        http_store a(ex, "http://" + at.to_string(), {.api_key = "a"});
+        CHECK(!co_await write_blocks(a, cache_ns, 0, 3));
+        for (const auto& t : tiers->disk.info().tenants) CHECK(t.used_bytes == 3 * block);
+        tiers->server.drain(duration(0));
+      },
+      {.real = false, .seeds = 5});
+}

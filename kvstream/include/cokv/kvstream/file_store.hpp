@@ -94,6 +94,9 @@ class file_store final : public store {
 
   store_info info() const override;
 
+  // What a block that is written counts for, of its tenant's quota too: `direct` as info() has it. On any thread.
+  static std::uint64_t bytes_of(const block_layout& layout, bool direct);
+
   // From now on. Blocks stay; who has more than its new quota gives it up with its next write. What is open then may go
   // too where its tenant had no quota before: who has it open keeps it.
   void set_quotas(const tenant_quotas& quotas);

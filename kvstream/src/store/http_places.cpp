@@ -189,7 +189,9 @@ void lent_memory::offered(std::string_view field) {
   if (ec != std::errc() || id == 0 || !rest.starts_with(" /") || id == expected_) return;
   const auto path = std::string(rest.substr(1));
   if (make_ && path != path_) {
-    if (client_) client_->close();
+    // What is under way through the other comes to its own end.
+    std::erase_if(others_, [](const auto& c) { return c.expired(); });
+    if (client_) others_.push_back(client_);
     client_ = make_(path);
   }
   path_ = path;
@@ -250,6 +252,8 @@ void lent_memory::wait(time_point until) {
 
 void lent_memory::close() {
   if (client_) client_->close();
+  for (const auto& other : others_)
+    if (const auto client = other.lock()) client->close();
   unmap();
 }
 
@@ -268,6 +272,8 @@ awaitable<result<std::unique_ptr<block_reader>>> open_places_reader(std::shared_
                                                                     stream_begin about) {
   co_await asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation());
   if (auto ec = refused(about, remote->max_blocks)) co_return ec;
+  const auto asked = remote->lent->client();
+  const auto meant = remote->lent->expected();
   auto reader = co_await open(remote, std::move(about));
   auto& counters = remote->counters;
   if (reader) {
@@ -277,6 +283,8 @@ awaitable<result<std::unique_ptr<block_reader>>> open_places_reader(std::shared_
   const auto ec = reader.error();
   if (ec == asio::error::operation_aborted) co_return ec;
   ++counters.sent_reads;
+  // It says nothing of the one that was offered meanwhile.
+  if (remote->lent->client() != asked || remote->lent->expected() != meant) co_return ec;
   // Not for us, or no such thing there: it isn't asked again. Blocks elsewhere than in memory, and a bound that is
   // reached, are other things the next time.
   if (ec == errc::permission_denied || ec == errc::not_found || ec == errc::stale_reference ||

@@ -56,6 +56,7 @@ class lent_memory : public std::enable_shared_from_this<lent_memory> {
 
   connect make_;
   std::shared_ptr<http_client> client_;
+  std::vector<std::weak_ptr<http_client>> others_;  // those before it that something is still under way through
   std::string path_;
   std::uint64_t expected_ = 0;  // by what was offered; 0: not known
   bool refused_ = false;

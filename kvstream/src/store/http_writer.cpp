@@ -181,11 +181,15 @@ awaitable<result<std::unique_ptr<block_writer>>> open_http_writer(std::shared_pt
   const auto lent = remote->lent;
   if (lent && lent->takes() && places_sender::fits(about) && !refused(about, remote->max_blocks) &&
       !check_distinct(about.keys)) {
+    const auto asked = lent->client();
+    const auto meant = lent->expected();
     auto writer = co_await http_writer::open(remote, about, how, true);
     if (writer || writer.error() == asio::error::operation_aborted) co_return writer;
     // Not for us, or no such thing there: it isn't asked again.
     const auto ec = writer.error();
-    if (ec == errc::permission_denied || ec == errc::not_found || ec == errc::invalid_argument || ec == errc::protocol)
+    const bool still = lent->client() == asked && lent->expected() == meant;  // else another was offered meanwhile
+    if (still && (ec == errc::permission_denied || ec == errc::not_found || ec == errc::invalid_argument ||
+                  ec == errc::protocol))
       lent->refuse_writes();
   }
   co_return co_await http_writer::open(std::move(remote), std::move(about), how, false);

@@ -31,6 +31,7 @@ class tcp_stream final : public byte_stream::impl {
   explicit tcp_stream(tcp::socket socket) : socket_(std::move(socket)) {
     error_code ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
+    socket_.non_blocking(true, ignored);  // for write_now
     peer_ = to_endpoint(socket_.remote_endpoint(ignored)).to_string();
   }
 
@@ -42,13 +43,24 @@ class tcp_stream final : public byte_stream::impl {
   // its buffers only while the socket is there.
   void read_some(const byte_stream::mutable_buffers& into, byte_stream::handler done) override {
     into_ = into;
+    at_once_ = 0;  // the read before it took a turn of the loop
     if (into_.size() == 1) return socket_.async_read_some(*into_.begin(), std::move(done));
     socket_.async_read_some(view<asio::mutable_buffer>{into_.begin(), into_.end()}, std::move(done));
   }
   void write_some(const byte_stream::const_buffers& from, byte_stream::handler done) override {
     from_ = from;
+    at_once_ = 0;
     if (from_.size() == 1) return socket_.async_write_some(*from_.begin(), std::move(done));
     socket_.async_write_some(view<asio::const_buffer>{from_.begin(), from_.end()}, std::move(done));
+  }
+
+  result<std::size_t> write_now(const byte_stream::const_buffers& from) override {
+    if (at_once_ >= turn_bytes) return error_code(asio::error::would_block);
+    error_code ec;
+    const auto n = socket_.write_some(view<asio::const_buffer>{from.begin(), from.end()}, ec);
+    if (ec) return ec;
+    at_once_ += n;
+    return n;
   }
 
   void shutdown_send() override {
@@ -63,10 +75,13 @@ class tcp_stream final : public byte_stream::impl {
   std::string peer() const override { return peer_; }
 
  private:
+  static constexpr std::size_t turn_bytes = 1 << 20;
+
   tcp::socket socket_;
   std::string peer_;
   byte_stream::mutable_buffers into_;
   byte_stream::const_buffers from_;
+  std::size_t at_once_ = 0;  // since the last turn of the loop
 };
 
 class tcp_listener final : public listener::impl {

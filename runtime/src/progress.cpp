@@ -59,11 +59,15 @@ std::size_t run(asio::io_context& ctx, run_options options) {
   std::size_t handlers = 0;
   std::optional<time_point> idle_since;
   while (!ctx.stopped()) {
+    if (!sources.awaited()) {  // the context finds everything by itself, and sleeps by one system call
+      idle_since.reset();
+      handlers += ctx.run_one();
+      continue;
+    }
     const std::size_t ran = poll_some(ctx);
     std::size_t found = sources.poll();
     handlers += ran;
     if (ctx.stopped()) break;
-    // While nobody waits for what only a poll can find, another round costs system calls and finds nothing.
     const bool awaited = sources.awaited();
     if (awaited && !found && !ran)
       for (int i = 1; i < source_polls_a_round && !found; ++i) found = sources.poll();

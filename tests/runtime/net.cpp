@@ -1,10 +1,13 @@
 #include "cokv/runtime/net.hpp"
 
+#include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
 #include <numeric>
+#include <thread>
 
 #include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
 #include "support/co_test.hpp"
 #include "support/counting_allocator.hpp"
@@ -237,4 +240,63 @@ TEST_CASE("operations take any completion token and their handler's allocator") 
     auto writing = client.async_write_some(asio::buffer(&byte, 1), asio::deferred);
     CHECK(co_await std::move(writing) == 1);
   });
+}
+
+TEST_CASE(
+    "what is written at once comes in order with what is written otherwise, and is refused when there is no room") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto [client, server] = co_await connected(ex);
+    const auto sent = pattern(32 << 20);
+    std::size_t at = 0, refused = 0, at_once = 0;
+    while (at_once < (24 << 20)) {  // nobody reads
+      const auto n = client.write_now(asio::buffer(sent.data() + at, sent.size() - at));
+      if (n) {
+        CHECK(*n != 0);
+        at += *n;
+        at_once += *n;
+        continue;
+      }
+      CHECK(n.error() == asio::error::would_block);
+      if (++refused % 20 != 0) continue;
+      if (refused > 100) break;
+      auto more =
+          co_await with_deadline(client.async_write_some(asio::buffer(sent.data() + at, sent.size() - at)), 1ms);
+      if (more) at += *more;
+    }
+    CHECK(at_once != 0);
+    CHECK(refused > 100);
+    client.shutdown_send();
+    CHECK(client.write_now(asio::buffer("x", 1)).has_error());
+    std::vector<std::byte> got(at + 1);
+    auto [ec, n] = co_await asio::async_read(server, asio::buffer(got), asio::as_tuple(asio::deferred));
+    CHECK(ec == asio::error::eof);
+    CHECK(n == at);
+    CHECK(std::equal(got.begin(), got.begin() + static_cast<std::ptrdiff_t>(at), sent.begin()));
+    client.close();
+    CHECK(client.write_now(asio::buffer("x", 1)).has_error());
+  });
+}
+
+TEST_CASE("who writes at once lets others have their turn, however fast its peer reads") {
+  asio::io_context others;
+  asio::ip::tcp::acceptor door(others, {asio::ip::address_v4::loopback(), 0});
+  std::size_t read = 0;
+  std::thread reader([&] {
+    auto peer = door.accept();
+    std::vector<std::byte> into(1 << 20);
+    for (error_code ec; !ec;) read += peer.read_some(asio::buffer(into), ec);
+  });
+  std::size_t sent = 0;
+  test::run_real([&](asio::any_io_executor ex) -> awaitable<void> {
+    auto stream = co_await network::of(ex).async_connect({"localhost", door.local_endpoint().port()});
+    const auto piece = pattern(64 << 10);
+    for (int turn = 0; turn < 20; ++turn) {
+      std::size_t at_once = 0;
+      while (const auto n = stream.write_now(asio::buffer(piece))) at_once += *n;
+      CHECK(at_once < (1 << 20) + piece.size());
+      sent += at_once + co_await stream.async_write_some(asio::buffer(piece));
+    }
+  });
+  reader.join();
+  CHECK(read == sent);
 }

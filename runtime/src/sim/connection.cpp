@@ -83,24 +83,41 @@ void sim_connection::pump_write(int side) {
   end& me = ends_[side];
   if (me.writer.empty()) return;
   transfer_operation& op = me.writer.front();
-  if (!me.open) return op.complete(asio::error::bad_descriptor, 0);
-  if (me.failed) return op.complete(me.failed, 0);
+  const auto n = push(side, me.from);
+  if (!n && me.writer.empty()) return;  // a reset completed it
+  if (n || n.error() != asio::error::would_block) op.complete(n ? error_code() : n.error(), n ? *n : 0);
+}
+
+// Whether there is room is for the system to say, also when there is.
+result<std::size_t> sim_connection::write_now(int side, const byte_stream::const_buffers& from) {
+  if (net_.core.chance(0.5)) return error_code(asio::error::would_block);
+  return push(side, from);
+}
+
+result<std::size_t> sim_connection::push(int side, const byte_stream::const_buffers& from) {
+  end& me = ends_[side];
+  if (!me.open) return error_code(asio::error::bad_descriptor);
+  if (me.failed) return me.failed;
   end& peer = ends_[1 - side];
-  if (peer.last_sent) return op.complete(asio::error::broken_pipe, 0);
-  if (me.from.bytes() == 0) return op.complete({}, 0);
+  if (peer.last_sent) return error_code(asio::error::broken_pipe);
+  if (from.bytes() == 0) return std::size_t(0);
   const auto& faults = net_.of.faults;
   std::size_t used = peer.in_flight + peer.arrived.size() - peer.taken;
   // A writer is woken when there is room worth sending into, else transfers shrink to single bytes.
-  if (used + std::min(me.from.bytes(), faults.socket_buffer / 4 + 1) > faults.socket_buffer && used != 0) return;
-  std::size_t n = std::min(faults.socket_buffer - used, me.from.bytes());
+  if (used + std::min(from.bytes(), faults.socket_buffer / 4 + 1) > faults.socket_buffer && used != 0)
+    return error_code(asio::error::would_block);
+  std::size_t n = std::min(faults.socket_buffer - used, from.bytes());
   if (n > 1 && net_.core.chance(faults.short_transfer)) {
     n = 1 + net_.core.below(n - 1);
     ++net_.of.counts.short_transfers;
   }
-  if (!local_ && net_.core.chance(faults.reset)) return reset(side);
+  if (!local_ && net_.core.chance(faults.reset)) {
+    reset(side);
+    return error_code(asio::error::connection_reset);
+  }
   segment s;
   s.bytes.resize(n);
-  asio::buffer_copy(asio::buffer(s.bytes), me.from);
+  asio::buffer_copy(asio::buffer(s.bytes), from);
   s.descriptors = std::exchange(me.attached, {});
   if (!local_ && net_.core.chance(faults.flip)) {
     s.bytes[net_.core.below(n)] ^= std::byte(1 << net_.core.below(8));
@@ -108,7 +125,7 @@ void sim_connection::pump_write(int side) {
   }
   net_.of.counts.bytes += n;
   send(1 - side, std::move(s));
-  op.complete({}, n);
+  return n;
 }
 
 void sim_connection::send(int to, segment s) {

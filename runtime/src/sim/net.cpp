@@ -26,6 +26,9 @@ class sim_stream final : public byte_stream::impl {
   void write_some(const byte_stream::const_buffers& from, byte_stream::handler done) override {
     connection_->write(side_, from, std::move(done));
   }
+  result<std::size_t> write_now(const byte_stream::const_buffers& from) override {
+    return connection_->write_now(side_, from);
+  }
   void shutdown_send() override { connection_->shutdown_send(side_); }
   void close() override {
     if (!detached_) connection_->close(side_);

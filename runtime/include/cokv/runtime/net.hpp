@@ -98,6 +98,7 @@ class byte_stream {
     virtual asio::any_io_executor get_executor() const noexcept = 0;
     virtual void read_some(const mutable_buffers& into, handler done) = 0;
     virtual void write_some(const const_buffers& from, handler done) = 0;
+    virtual result<std::size_t> write_now(const const_buffers&) { return error_code(asio::error::would_block); }
     virtual void shutdown_send() = 0;
     virtual void close() = 0;
     virtual bool is_open() const = 0;
@@ -123,6 +124,13 @@ class byte_stream {
   template <class ConstBufferSequence, class Token = asio::deferred_t>
   auto async_write_some(const ConstBufferSequence& from, Token&& token = Token()) {
     return asio::async_initiate<Token, void(error_code, std::size_t)>(initiate_write{impl_.get()}, token, from);
+  }
+
+  // What fits without waiting, in one system call; would_block: write asynchronously. Not while a write is under way. A
+  // stream takes only so much in this way before it wants an asynchronous operation: others are to have their turn.
+  template <class ConstBufferSequence>
+  result<std::size_t> write_now(const ConstBufferSequence& from) {
+    return impl_->write_now(const_buffers(from));
   }
 
   void shutdown_send() { impl_->shutdown_send(); }  // the peer reads eof after what was written

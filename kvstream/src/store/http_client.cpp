@@ -4,6 +4,7 @@
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/parser.hpp>
 
+#include "cokv/runtime/detail/lazy_deadline.hpp"
 #include "cokv/runtime/error.hpp"
 
 namespace cokv::detail {
@@ -16,45 +17,18 @@ auto as_tuple() { return asio::as_tuple(asio::deferred); }
 
 }  // namespace
 
-// What the deadline's handler shares with the connection. One clock wait serves a connection for all its life: setting
-// a deadline that is later than the one waited for is a store.
+// What the deadline's handler shares with the connection.
 struct http_connection::state : std::enable_shared_from_this<state> {
-  state(byte_stream s) : stream(std::move(s)), time(clock::of(stream.get_executor())) {}
+  state(byte_stream s) : stream(std::move(s)), deadline(stream.get_executor(), [this] { expire(); }) {}
 
   byte_stream stream;
-  clock& time;
-  std::optional<time_point> deadline;
-  std::optional<time_point> waited_for;
-  asio::cancellation_signal stop_waiting;
+  lazy_deadline deadline;
   std::function<void()> on_expiry;
   bool open = true;
   bool expired = false;
 
-  void expect_within(duration limit) {
-    deadline = time.now() + limit;
-    if (waited_for && *waited_for <= *deadline) return;
-    if (waited_for) stop_waiting.emit(asio::cancellation_type::terminal);
-    wait();
-  }
-
-  void relax() { deadline.reset(); }
-
-  void wait() {
-    waited_for = deadline;
-    const auto until = *deadline;
-    time.async_wait_until(
-        until, asio::bind_executor(
-                   stream.get_executor(),
-                   asio::bind_cancellation_slot(stop_waiting.slot(), [weak = weak_from_this(), until](error_code) {
-                     if (auto self = weak.lock()) self->woke(until);
-                   })));
-  }
-
-  void woke(time_point until) {
-    if (waited_for != until) return;  // a nearer deadline took this one's place
-    waited_for.reset();
-    if (!open || !deadline) return;
-    if (*deadline > time.now()) return wait();
+  void expire() {
+    const auto held = shared_from_this();
     expired = true;
     close();
     if (on_expiry) std::exchange(on_expiry, nullptr)();
@@ -63,9 +37,7 @@ struct http_connection::state : std::enable_shared_from_this<state> {
   void close() {
     if (!std::exchange(open, false)) return;
     stream.close();
-    deadline.reset();
-    waited_for.reset();
-    stop_waiting.emit(asio::cancellation_type::terminal);
+    deadline.end();
   }
 };
 
@@ -76,7 +48,7 @@ http_connection::~http_connection() { close(); }
 
 void http_connection::begin_exchange() noexcept {
   state_->on_expiry = nullptr;
-  state_->relax();
+  state_->deadline.relax();
   heard_ = false;
 }
 
@@ -97,7 +69,7 @@ byte_stream::descriptor http_connection::detach() {
 
 void http_connection::park(duration limit, std::function<void()> on_expiry) {
   state_->on_expiry = std::move(on_expiry);
-  state_->expect_within(limit);
+  state_->deadline.expect_within(limit);
 }
 
 error_code http_connection::translate(error_code ec) const {
@@ -112,12 +84,16 @@ awaitable<error_code> http_connection::write(std::span<asio::const_buffer> bytes
   left.consume(0);
   while (!left.done()) {
     if (!held->open) co_return translate(errc::closed);
-    held->expect_within(options_.idle);
+    if (const auto now = held->stream.write_now(left.next())) {
+      left.consume(*now);
+      continue;
+    }
+    held->deadline.expect_within(options_.idle);
     auto [ec, n] = co_await held->stream.async_write_some(left.next(), as_tuple());
     if (ec) co_return translate(ec);
     left.consume(n);
   }
-  held->relax();
+  held->deadline.relax();
   co_return error_code();
 }
 
@@ -129,11 +105,11 @@ awaitable<result<std::size_t>> http_connection::read_some(std::span<const asio::
   }
   const auto held = state_;
   if (!held->open) co_return translate(errc::closed);
-  held->expect_within(options_.idle);
+  held->deadline.expect_within(options_.idle);
   auto [ec, n] = co_await held->stream.async_read_some(into, as_tuple());
   if (ec) co_return translate(ec);
   heard_ = true;
-  held->relax();
+  held->deadline.relax();
   co_return n;
 }
 
@@ -164,14 +140,14 @@ awaitable<result<http_head>> http_connection::read_head() {
     }
     if (!held->open) co_return translate(errc::closed);
     if (in_.size() >= head_limit) co_return errc::protocol;
-    held->expect_within(first ? options_.first_byte : options_.idle);
+    held->deadline.expect_within(first ? options_.first_byte : options_.idle);
     first = false;
     auto [ec, n] = co_await held->stream.async_read_some(in_.prepare(head_limit - in_.size()), as_tuple());
     if (ec) co_return translate(ec);
     in_.commit(n);
     heard_ = true;
   }
-  held->relax();
+  held->deadline.relax();
   http_head head;
   head.status = parser.get().result_int();
   head.keep_alive = parser.keep_alive();

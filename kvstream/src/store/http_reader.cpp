@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <deque>
 
 #include "cokv/kvstream/stream_receiver.hpp"
 #include "cokv/runtime/detail/run_as_operation.hpp"
@@ -25,11 +24,12 @@ class http_reader final : public block_reader {
     stream_receiver in;
     http_lease lease;
     bool keep_alive = false;
-    std::uint64_t left = 0;                                   // bytes of the answer that are to come
-    std::size_t found = 0;                                    // blocks of which segments were to come
-    std::uint32_t next = 0;                                   // layer that may be asked for
-    std::uint32_t received = 0;                               // layers
-    std::deque<std::vector<const std::byte*>> expected = {};  // where those from `next` on go
+    std::uint64_t left = 0;                       // bytes of the answer that are to come
+    std::size_t found = 0;                        // blocks of which segments were to come
+    std::uint32_t next = 0;                       // layer that may be asked for
+    std::uint32_t received = 0;                   // layers
+    std::vector<const std::byte*> expected = {};  // where those from `first_expected` on go, `found` each
+    std::uint32_t first_expected = 0;
     bool busy = false;
     bool failed = false;
 
@@ -53,8 +53,9 @@ class http_reader final : public block_reader {
     if (!b.lease || b.busy || b.failed || layer != b.in.expected() || layer >= b.about.layout.layers() ||
         !b.fits(into, layer))
       return;
-    auto& places = b.expected.emplace_back();
-    for (const auto& segment : into) places.push_back(segment.data());
+    if (b.expected.size() != (layer - b.first_expected) * b.found) b.expected.clear();  // layers between were read
+    if (b.expected.empty()) b.first_expected = layer;
+    for (std::size_t i = 0; i < b.found; ++i) b.expected.push_back(into[i].data());
     b.in.expect(std::move(into));
   }
 
@@ -153,17 +154,17 @@ class http_reader final : public block_reader {
     if (b.failed) return errc::closed;
     if (layer >= b.about.layout.layers()) return errc::out_of_range;
     if (b.busy || layer < b.next || !b.fits(into, layer)) return errc::invalid_argument;
-    if (layer - b.next >= b.expected.size()) return {};
-    const auto& places = b.expected[layer - b.next];
-    const bool same = std::equal(into.begin(), into.end(), places.begin(), places.end(),
-                                 [](const buffer& one, const std::byte* other) { return one.data() == other; });
+    const auto at = (layer - b.first_expected) * b.found;
+    if (layer < b.first_expected || at >= b.expected.size()) return {};
+    const bool same = std::equal(b.expected.begin() + static_cast<std::ptrdiff_t>(at),
+                                 b.expected.begin() + static_cast<std::ptrdiff_t>(at + b.found), into.begin(),
+                                 [](const std::byte* one, const buffer& other) { return one == other.data(); });
     return same ? error_code() : errc::invalid_argument;
   }
 
   // The layer has been received.
   static std::size_t give(body& b, std::uint32_t layer) {
-    for (; b.next <= layer; ++b.next)
-      if (!b.expected.empty()) b.expected.pop_front();
+    b.next = layer + 1;
     const std::size_t good = b.in.good();
     b.owner->counters.read_segments += good;
     b.owner->counters.read_bytes += good * b.about.layout.segments[layer];

@@ -1,6 +1,8 @@
+#include <algorithm>
 #include <map>
 
 #include "cokv/kvstream/digest.hpp"
+#include "cokv/kvstream/frame_batch.hpp"
 #include "cokv/runtime/detail/run_as_operation.hpp"
 #include "store/http_remote.hpp"
 #include "store/places_sender.hpp"
@@ -27,6 +29,7 @@ class http_writer final : public block_writer {
     std::optional<places_sender> places;  // says where the segments lie, instead of sending them
     http_lease lease;
     std::vector<bool> written = std::vector<bool>(out.about().layout.layers());
+    frame_batch batch;
     std::uint32_t next = 0;                              // the layer that the stream wants
     std::map<std::uint32_t, std::vector<buffer>> early;  // copies of layers that came before their turn
     bool busy = false;
@@ -118,25 +121,20 @@ class http_writer final : public block_writer {
     co_return error_code();
   }
 
-  // Heads and trailers lie beside each other, the payloads are sent from where the caller has them. A batch is what one
-  // system call takes, so the first is on its way while the next is digested.
+  // The payloads are sent from where the caller has them, the first while the next are digested, and what was digested
+  // should still be in the second-level cache when it is sent.
   static awaitable<error_code> send(body& b, std::uint32_t layer, const std::vector<buffer>& segments) {
-    std::array<frame_head, batch> heads;
-    std::array<frame_trailer, batch + 1> trailers;
-    std::vector<asio::const_buffer> bytes;
-    bytes.reserve(3 * batch);
-    for (std::size_t first = 0; first < segments.size(); first += batch) {
-      const auto count = std::min(batch, segments.size() - first);
-      bytes.clear();
-      for (std::size_t i = 0; i < count; ++i) {
-        const auto& payload = segments[first + i];
-        heads[i] = b.out.segment(layer, static_cast<std::uint32_t>(first + i));
-        trailers[i] = seal(heads[i], payload.bytes());
-        bytes.push_back(asio::buffer(heads[i]));
-        bytes.push_back(asio::buffer(payload.data(), payload.size()));
-        bytes.push_back(asio::buffer(trailers[i]));
+    const auto size = segments.front().size();
+    const auto most = std::clamp<std::size_t>(digested_at_once / size, 1, frame_batch::limit);
+    const auto batches = (segments.size() + most - 1) / most;
+    for (std::size_t i = 0, at = 0; i < batches; ++i) {
+      for (const auto until = segments.size() * (i + 1) / batches; at < until; ++at) {
+        const auto head = b.out.segment(layer, static_cast<std::uint32_t>(at));
+        b.batch.add(head, segments[at], seal(head, segments[at].bytes()));
       }
-      if (auto ec = co_await b.lease->write(bytes)) co_return ec;
+      const auto ec = co_await b.lease->write(b.batch.buffers());
+      b.batch.clear();
+      if (ec) co_return ec;
     }
     co_return error_code();
   }
@@ -168,7 +166,7 @@ class http_writer final : public block_writer {
     co_return error_code();
   }
 
-  static constexpr std::size_t batch = 21;  // of three buffers each
+  static constexpr std::size_t digested_at_once = 512 << 10;
 
   std::shared_ptr<body> body_;
 };

@@ -9,6 +9,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -21,7 +22,13 @@ struct id256 {
   std::array<std::byte, 32> bytes{};
 
   std::string hex() const;
-  friend auto operator<=>(const id256&, const id256&) = default;
+  // Compilers compare an array of std::byte byte by byte.
+  friend bool operator==(const id256& a, const id256& b) noexcept {
+    return std::memcmp(a.bytes.data(), b.bytes.data(), sizeof a.bytes) == 0;
+  }
+  friend std::strong_ordering operator<=>(const id256& a, const id256& b) noexcept {
+    return std::memcmp(a.bytes.data(), b.bytes.data(), sizeof a.bytes) <=> 0;
+  }
 };
 
 // 64 hex digits of either case, nothing else.

@@ -72,25 +72,20 @@ block_sender::block_sender(stream_begin about, std::uint32_t blocks) : out_(std:
   length_ = pending_.size() + blocks_ * (frame * a.layout.layers() + a.layout.bytes()) + frame + 8;
 }
 
-awaitable<block_sender::segments> block_sender::next_layer(block_reader& reader, std::uint32_t layer) {
-  segments out;
+// What a store doesn't show at once.
+awaitable<result<std::vector<segment_view>>> block_sender::fetch(block_reader& reader, std::uint32_t layer) {
   if (!copies_) {
-    auto views = reader.view_now(layer);
-    if (!views && views.error() == asio::error::would_block) views = co_await reader.async_view(layer, as_result);
-    if (views) {
-      out.views = std::move(*views);
-      co_return out;
-    }
-    copies_ = views.error() == errc::unsupported;
-    out.error = views.error();
-    if (!copies_) co_return out;
+    auto views = co_await reader.async_view(layer, as_result);
+    copies_ = !views && views.error() == errc::unsupported;
+    if (!copies_) co_return views;
   }
   auto into = memory_.of(out_.about().layout, blocks_, layer);
   auto good = co_await reader.async_read(layer, into, as_result);
-  out.error = good ? error_code() : good.error();
-  if (good)
-    for (std::size_t i = 0; i < *good; ++i) out.views.push_back({into[i], {}});
-  co_return out;
+  if (!good) co_return good.error();
+  std::vector<segment_view> views;
+  views.reserve(*good);
+  for (std::size_t i = 0; i < *good; ++i) views.push_back({into[i], {}});
+  co_return views;
 }
 
 awaitable<void> block_sender::run(http::exchange& x, block_reader& reader) {
@@ -102,18 +97,28 @@ awaitable<void> block_sender::run(http::exchange& x, block_reader& reader) {
     if (co_await x.write(first)) co_return;
   }
   for (std::uint32_t layer = 0; layer < out_.about().layout.layers() && out_.good() != 0; ++layer) {
-    auto [views, error] = co_await next_layer(reader, layer);
-    failed = error;
-    if (failed) break;
-    if (views.size() < out_.good()) {
-      if (co_await flush(x)) co_return;
-      take_back(static_cast<std::uint32_t>(views.size()));
+    auto views = copies_ ? error_code(asio::error::would_block) : reader.view_now(layer);
+    if (!views && (views.error() == asio::error::would_block || views.error() == errc::unsupported))
+      views = co_await fetch(reader, layer);
+    if (!views) {
+      failed = views.error();
+      break;
     }
-    if (co_await send_layer(x, layer, views)) co_return;
+    if (views->size() < out_.good()) {
+      if (co_await flush(x)) co_return;
+      take_back(static_cast<std::uint32_t>(views->size()));
+    }
+    // The store may still give what was taken back in an earlier layer.
+    views->resize(std::min<std::size_t>(views->size(), out_.good()));
+    x.next_turn(out_.about().layout.segments[layer] * views->size());
+    for (std::uint32_t i = 0; i < views->size(); ++i) {
+      add(layer, i, std::move((*views)[i]));
+      if (batch_.full() && co_await flush(x)) co_return;
+    }
     // What is there is sent; where the next layer is there too, it goes along.
     if (!reader.views_at_once() && co_await flush(x)) co_return;
   }
-  if (!failed && out_.good() == blocks_ && frames_ != 0) {
+  if (!failed && out_.good() == blocks_ && !batch_.empty()) {
     const auto end = out_.end();
     if (!co_await flush(x, end)) co_await x.finish();
     co_return;
@@ -134,41 +139,18 @@ void block_sender::take_back(std::uint32_t block) {
 
 // Segments go out as they lie there, with the digests that were made when they came in: the receiver compares them, and
 // to do it here as well would cost as much as sending them.
-awaitable<error_code> block_sender::send_layer(http::exchange& x, std::uint32_t layer,
-                                               const std::vector<segment_view>& views) {
-  x.next_turn(out_.about().layout.segments[layer] * views.size());
-  // The store may still give what was taken back in an earlier layer.
-  const auto sent = std::min<std::size_t>(views.size(), out_.good());
-  for (std::size_t i = 0; i < sent; ++i) {
-    add(layer, static_cast<std::uint32_t>(i), views[i]);
-    if (frames_ < batch) continue;
-    if (auto ec = co_await flush(x)) co_return ec;
-  }
-  co_return error_code();
-}
-
-void block_sender::add(std::uint32_t layer, std::uint32_t block, const segment_view& view) {
-  if (frames_ == 0) before_ = std::exchange(pending_, {});
-  const auto& head = heads_[frames_] = out_.segment(layer, block);
-  trailers_[frames_] =
+void block_sender::add(std::uint32_t layer, std::uint32_t block, segment_view view) {
+  if (batch_.empty()) before_ = std::exchange(pending_, {});
+  const auto head = out_.segment(layer, block);
+  const auto trailer =
       view.digest ? seal(head, *view.digest) : seal(head, std::span<const std::byte>(view.bytes.bytes()));
-  segments_[frames_++] = view.bytes;
+  batch_.add(head, std::move(view.bytes), trailer);
 }
 
 awaitable<error_code> block_sender::flush(http::exchange& x, std::span<const std::byte> after) {
-  if (frames_ == 0) co_return error_code();
-  std::array<asio::const_buffer, 3 * batch + 2> bytes;
-  std::size_t n = 0;
-  if (!before_.empty()) bytes[n++] = as_buffer(before_);
-  for (std::size_t i = 0; i < frames_; ++i) {
-    bytes[n++] = as_buffer(heads_[i]);
-    bytes[n++] = as_buffer(segments_[i].bytes());
-    bytes[n++] = as_buffer(trailers_[i]);
-  }
-  if (!after.empty()) bytes[n++] = as_buffer(after);
-  const auto ec = co_await x.write(std::span(bytes).first(n));
-  for (std::size_t i = 0; i < frames_; ++i) segments_[i] = {};
-  frames_ = 0;
+  if (batch_.empty()) co_return error_code();
+  const auto ec = co_await x.write(batch_.buffers(before_, after));
+  batch_.clear();
   before_.clear();
   co_return ec;
 }

@@ -1,10 +1,10 @@
 // The parts of a transfer that know memory: where an upload is received, and the sender of a :read's answer.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <vector>
 
+#include "cokv/kvstream/frame_batch.hpp"
 #include "cokv/kvstream/store.hpp"
 #include "cokv/kvstream/stream_receiver.hpp"
 #include "http/exchange.hpp"
@@ -58,18 +58,11 @@ class block_sender {
   awaitable<void> run(http::exchange& x, block_reader& reader);
 
  private:
-  struct segments {
-    std::vector<segment_view> views;  // of the leading good blocks
-    error_code error;
-  };
-  awaitable<segments> next_layer(block_reader& reader, std::uint32_t layer);
-  awaitable<error_code> send_layer(http::exchange& x, std::uint32_t layer, const std::vector<segment_view>& views);
-  void add(std::uint32_t layer, std::uint32_t block, const segment_view& view);
+  awaitable<result<std::vector<segment_view>>> fetch(block_reader& reader, std::uint32_t layer);
+  void add(std::uint32_t layer, std::uint32_t block, segment_view view);
   awaitable<error_code> flush(http::exchange& x, std::span<const std::byte> after = {});
 
   void take_back(std::uint32_t block);
-
-  static constexpr std::size_t batch = 21;  // frames of three buffers each, and what stands before: one system call's
 
   stream_writer out_;
   std::uint32_t blocks_;
@@ -78,12 +71,8 @@ class block_sender {
   bool copies_ = false;             // the store does not show its memory
   layer_memory memory_;
 
-  // Frames that go out with the next write.
-  std::size_t frames_ = 0;
-  std::vector<std::byte> before_;  // them
-  std::array<frame_head, batch> heads_;
-  std::array<frame_trailer, batch> trailers_;
-  std::array<buffer, batch> segments_;
+  frame_batch batch_;              // goes out with the next write
+  std::vector<std::byte> before_;  // it
 };
 
 }  // namespace cokv::cache

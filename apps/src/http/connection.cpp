@@ -262,16 +262,15 @@ awaitable<void> connection::answer(exchange& x, const target& to) {
   auto ended = co_await with(task_group{}, [&](task_group& scope) -> awaitable<void> {
     handler_ = &scope;
     // While the body is on its way the handler itself reads the stream.
-    auto watch = [this, &scope, &x] { scope.spawn([this, &x] { return watch_peer(x); }); };
+    auto watch = [this, &scope, &x] { watch_peer(x, scope); };
     if (x.body_done())
       watch();
     else
       x.watch_with(watch);
     co_await handle(x, to, scope);
-    x.watch_with({});
-    handler_ = nullptr;
-    scope.cancel();
   });
+  x.watch_with({});
+  wire_.unwatch();
   handler_ = nullptr;
   (void)ended;  // the client's going is told by peer_gone_
   if (stopped_ && !peer_gone_) co_await say_farewell(x);
@@ -313,18 +312,16 @@ awaitable<void> connection::handle(exchange& x, const target& to, const task_gro
 }
 
 // Reads ahead what a pipelining client sends; an end or an error means that nobody waits for the answer any more.
-awaitable<error_code> connection::watch_peer(exchange& x) {
-  while (wire_.ahead.size() < pipelined_bytes) {
-    auto n = co_await wire_.read_ahead(duration::max());
-    if (!n) {
-      if (n.error() == asio::error::operation_aborted && wire_.stream.is_open()) co_return n.error();
+void connection::watch_peer(exchange& x, task_group& scope) {
+  wire_.watch([this, &x, &scope](error_code ec) {
+    if (ec) {
       peer_gone_ = true;
       x.has_left();
-      co_return make_error_code(errc::closed);  // fails the scope, which cancels the handler
+      scope.fail(errc::closed);  // cancels the handler
+    } else if (x.stays()) {
+      wire_.ahead.consume(wire_.ahead.size());
     }
-    if (x.stays()) wire_.ahead.consume(wire_.ahead.size());
-  }
-  co_return error_code();
+  });
 }
 
 // A close with unread bytes would reset the connection, and the answer with it. More may come after any answer (the rest
@@ -337,16 +334,14 @@ awaitable<void> connection::linger() {
   wire_.keep_descriptors(false);
   wire_.drop_descriptors();
   wire_.stream.shutdown_send();
-  std::vector<char> sink(64 << 10);
   for (std::uint64_t seen = 0; seen < limit.linger_bytes;) {
+    seen += wire_.ahead.size();
+    wire_.ahead.consume(wire_.ahead.size());
     since_ = time.now();
     server_->changed.try_send(true);
     const auto left = until - since_;
     if (left <= duration(0)) co_return;
-    const asio::mutable_buffer into = asio::buffer(sink);
-    auto n = co_await wire_.read_some({&into, 1}, left);
-    if (!n) co_return;
-    seen += *n;
+    if (!co_await wire_.read_ahead(left)) co_return;
   }
 }
 

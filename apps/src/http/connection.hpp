@@ -33,7 +33,7 @@ class connection {
   std::optional<problem> check_use(const request_head& head, const exchange& x, const route_options& route) const;
   awaitable<void> answer(exchange& x, const target& to);
   awaitable<void> handle(exchange& x, const target& to, const task_group& scope);
-  awaitable<error_code> watch_peer(exchange& x);
+  void watch_peer(exchange& x, task_group& scope);
   awaitable<void> linger();
   awaitable<void> say_farewell(exchange& x);
 

@@ -14,12 +14,17 @@ constexpr duration look_again = std::chrono::seconds(1);  // whether others wait
 
 asio::const_buffer as_buffer(std::string_view s) { return {s.data(), s.size()}; }
 
-std::string date_text(wall_time now) {
+std::string_view date_text(wall_time now) {
+  thread_local std::time_t of = -1;
+  thread_local char text[32];
+  thread_local std::size_t size = 0;
   const std::time_t t = std::chrono::duration_cast<std::chrono::seconds>(now.time_since_epoch()).count();
-  std::tm parts{};
-  ::gmtime_r(&t, &parts);
-  char text[32];
-  return {text, std::strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &parts)};
+  if (std::exchange(of, t) != t) {
+    std::tm parts{};
+    ::gmtime_r(&t, &parts);
+    size = std::strftime(text, sizeof text, "%a, %d %b %Y %H:%M:%S GMT", &parts);
+  }
+  return {text, size};
 }
 
 }  // namespace
@@ -238,7 +243,13 @@ awaitable<error_code> exchange::put(std::span<const asio::const_buffer> from) {
     while (first < left.size() && left[first].size() == 0) ++first;
     if (first == left.size()) break;
     const auto rest = std::span(left).subspan(first);
-    auto n = co_await patiently(out_, [this, rest](duration d) { return wire_.write_some(rest, d); });
+    auto n = wire_.write_now(rest);
+    if (n) {
+      out_.bytes += *n;
+      turn_.bytes += *n;
+    } else {
+      n = co_await patiently(out_, [this, rest](duration d) { return wire_.write_some(rest, d); });
+    }
     if (!n) co_return n.error();
     torn_ = true;
     for (std::size_t done = *n; done != 0; first += left[first].size() == 0) {

@@ -1,9 +1,9 @@
 // A byte stream with the bytes that were read ahead of need, and reads and writes that have a deadline.
 #pragma once
 
-#include <array>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -15,46 +15,42 @@
 
 namespace cokv::http {
 
-// One operation void(error_code, size_t), or errc::deadline when it took longer than `limit` and moved nothing.
-// duration::max() is no limit.
-template <class Operation>
-awaitable<result<std::size_t>> within(clock& time, duration limit, Operation operation) {
-  if (limit == duration::max()) co_return co_await std::move(operation)(as_result);
-  auto [order, ec, n, late] =
-      co_await asio::experimental::make_parallel_group(std::move(operation), time.async_wait_for(limit))
-          .async_wait(asio::experimental::wait_for_one(), asio::deferred);
-  if (!ec) co_return n;
-  if (ec == asio::error::operation_aborted && !late) co_return make_error_code(errc::deadline);
-  co_return ec;
-}
-
+// Reads and writes give errc::deadline when they took longer than `limit` and moved nothing; duration::max() is no limit.
+// One read and one write at a time. Destroying it closes the stream.
 class wire {
- public:
-  wire(byte_stream s, std::size_t read_ahead) : stream(std::move(s)), ahead(read_ahead) {}
+  struct state;
+  std::shared_ptr<state> state_;
 
-  // Reads at least a byte more into `ahead`; errc::too_large when it is full.
+ public:
+  wire(byte_stream s, std::size_t read_ahead);
+  wire(const wire&) = delete;
+  wire& operator=(const wire&) = delete;
+  ~wire();
+
+  // Reads at least a byte more into `ahead`; errc::too_large when it is full. A read that is given up goes on: what it
+  // brings is there for the next one.
   awaitable<result<std::size_t>> read_ahead(duration limit);
+  // What lies ahead comes first.
   awaitable<result<std::size_t>> read_some(std::span<const asio::mutable_buffer> into, duration limit);
   // As much as the stream takes at once.
   awaitable<result<std::size_t>> write_some(std::span<const asio::const_buffer> from, duration limit);
+  result<std::size_t> write_now(std::span<const asio::const_buffer> from);  // see byte_stream
+
+  // Reads ahead unasked, until `ahead` is full, there is an error, or unwatch(). `came` is called after each read.
+  void watch(std::function<void(error_code)> came);
+  void unwatch();
 
   // Descriptors that come with bytes wait here to be taken, few of them: a client that passes more than any request has is
   // gone. Where they are not kept they are closed as they come. One of them may be the other end of this very stream,
   // which then has none.
   static constexpr std::size_t most_attached = 8;
-  void keep_descriptors(bool yes) { keeps_ = yes; }
+  void keep_descriptors(bool yes);
   byte_stream::descriptor take_attached();
-  void drop_descriptors() { attached_.clear(); }
+  void drop_descriptors();
 
-  byte_stream stream;
-  boost::beast::flat_buffer ahead;
+  byte_stream& stream;
+  boost::beast::flat_buffer& ahead;
   std::shared_ptr<void> kept;  // what handlers keep for the connection's later requests
-
- private:
-  bool collect();
-
-  std::deque<byte_stream::descriptor> attached_;
-  bool keeps_ = true;
 };
 
 }  // namespace cokv::http

@@ -3,7 +3,8 @@
 
 usage: bench/plot.py [--out DIR] [--format png|svg] FILE ...
 
-Knows the figures of bench_ablation, bench_links, bench_gather, bench_overhead, bench_p2p, bench_pager and bench_async_*. Targets are
+Knows the figures of bench_ablation, bench_links, bench_gather, bench_overhead, bench_p2p, bench_pager, bench_transfer_in,
+bench_transfer_out, long_prefill.py and bench_async_*. Targets are
 dashed lines. Needs matplotlib 3.6 or later (Debian: python3-matplotlib); nothing else here does.
 """
 import argparse
@@ -251,6 +252,25 @@ def transfer_out(figures):
     return figure
 
 
+def long_prefill(figures):
+    rows = figures["rows"]
+    figure, axes = plt.subplots(1, 2, figsize=(10, 3.6))
+    labels = [f"{r['tier']}\n{r['output']} out" for r in rows]
+    bars(axes[0], labels, {what: [r[f"{key}_ttft_ms"] for r in rows] for what, key in
+                           (("computed", "computed"), ("on the device", "device"), ("after the restart", "restart"))}, log=True)
+    for x, r in enumerate(rows):
+        axes[0].hlines(1.3 * (r["raw_ms"] + r["first_step_ms"]), x - 0.4, x + 0.4, **TARGET)
+    axes[0].set_ylim(bottom=1)
+    axes[0].set_ylabel("time to the first token, ms")
+    axes[0].set_title(f"{figures['model']}: dashed, 1.3 x (raw + step)")
+    axes[0].legend(fontsize=8)
+    bars(axes[1], labels, {what: [r[f"{key}_requests_s"] for r in rows] for what, key in
+                           (("computed", "computed"), ("on the device", "device"), ("after the restart", "restart"))})
+    axes[1].set_ylabel("requests a second, one after the other")
+    figure.tight_layout()
+    return figure
+
+
 def ways(rows):
     figure, axis = plt.subplots(figsize=(9, 0.8 + 0.32 * len(rows)))
     at = range(len(rows))
@@ -269,8 +289,9 @@ def ways(rows):
 
 def draw(figures):
     if isinstance(figures, dict):
-        return {"ablation": ablation, "overhead": overhead, "p2p": p2p, "pager": pager,
-                "transfer_in": transfer_in, "transfer_out": transfer_out}.get(figures.get("bench"), lambda _: None)(figures)
+        known = {"ablation": ablation, "overhead": overhead, "p2p": p2p, "pager": pager, "transfer_in": transfer_in,
+                 "transfer_out": transfer_out, "long_prefill": long_prefill}
+        return known.get(figures.get("bench"), lambda _: None)(figures)
     for key, of in (("link_gb_s", links), ("packed_gb_s", gather), ("ratio", ways)):
         if figures and key in figures[0]:
             return of(figures)

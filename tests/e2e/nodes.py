@@ -22,7 +22,8 @@ def serve(binary, *arguments, log=None):
 
 
 def caches(binary, count):
-    return [Server(binary, "cache", "--memory", "64MiB") for _ in range(count)]
+    # Room for all blocks of a check in any one of them: what is missing is then no cache's choice.
+    return [Server(binary, "cache", "--memory", "256MiB") for _ in range(count)]
 
 
 def cached(answer):

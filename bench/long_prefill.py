@@ -9,8 +9,8 @@ memory that it lends), or from the disk. Requests a second, one after the other.
 
 The bound of TTFT after the restart: 1.3 times the bytes that came over the raw rate of a loopback socket plus one step. The
 step that a first token waits for computes what no whole block holds of the prompt, up to 17 tokens, and is told by the server
-itself for a prompt that is all there (cokv_ttft_seconds in the rounds on the device). A decode step, of one token, is shorter,
-and stands beside it with its own ratio; where a step is bound by arithmetic the two are far apart.
+itself for a prompt that is all there (cokv_step_seconds_total: nothing but the step, the median of three). A decode step, of
+one token, is shorter, and stands beside it with its own ratio; where a step is bound by arithmetic the two are far apart.
 """
 import argparse
 import json
@@ -21,7 +21,7 @@ import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from random_checkpoint import random_checkpoint  # noqa: E402
-from restart import ROOT, machine, prompts, raw_loopback  # noqa: E402
+from restart import ROOT, first_step, machine, prompts, raw_loopback  # noqa: E402
 from lib_servers import WARM_UP, Server, complete, metric  # noqa: E402
 
 
@@ -32,14 +32,6 @@ def round_of(server, texts, output, model):
             "ttft_ms": statistics.median(answer["ttft"] for answer in answers) * 1e3,
             "step_ms": statistics.median(steps) * 1e3 if steps else 0,
             "texts": [answer["text"] for answer in answers]}
-
-
-def server_ttft_ms(server, rounds):
-    """What rounds() does, and the server's own mean time to a first token meanwhile: from the submission to the token."""
-    before = [metric(server.port, f"cokv_ttft_seconds_{part}") for part in ("sum", "count")]
-    done = rounds()
-    after = [metric(server.port, f"cokv_ttft_seconds_{part}") for part in ("sum", "count")]
-    return done, (after[0] - before[0]) / (after[1] - before[1]) * 1e3 if after[1] > before[1] else 0
 
 
 def main():
@@ -82,10 +74,9 @@ def main():
                         complete(server.port, WARM_UP, 8, model=model)
                         before = metric(server.port, "cokv_kv_bytes_total", path=f"{where}_in")
                         rounds.append([round_of(server, texts, output, model)])
-                        more, first_step = server_ttft_ms(
-                            server, lambda: [round_of(server, texts, output, model) for _ in range(options.rounds - 1)])
-                        rounds[-1] += more
+                        rounds[-1] += [round_of(server, texts, output, model) for _ in range(options.rounds - 1)]
                         if start:
+                            step = statistics.median(first_step(server, text, model) for text in texts) * 1e3
                             moved = metric(server.port, "cokv_kv_bytes_total", path=f"{where}_in") - before
                         server.stop()
                 if any(r["texts"] != rounds[0][0]["texts"] for part in rounds for r in part):
@@ -96,15 +87,15 @@ def main():
                    "device_requests_s": statistics.median(r["requests_s"] for r in device),
                    "restart_requests_s": rounds[1][0]["requests_s"], "computed_ttft_ms": rounds[0][0]["ttft_ms"],
                    "device_ttft_ms": statistics.median(r["ttft_ms"] for r in device), "restart_ttft_ms": rounds[1][0]["ttft_ms"],
-                   "raw_ms": raw, "first_step_ms": first_step, "decode_step_ms": rounds[1][0]["step_ms"], "bytes": moved}
+                   "raw_ms": raw, "first_step_ms": step, "decode_step_ms": rounds[1][0]["step_ms"], "bytes": moved}
             row["of_computed"] = row["restart_ttft_ms"] / row["computed_ttft_ms"]
-            for step in ("first_step", "decode_step"):
-                floor = raw + row[f"{step}_ms"]
-                row[f"over_raw_and_{step}"] = row["restart_ttft_ms"] / floor if floor else 0
+            for which in ("first_step", "decode_step"):
+                floor = raw + row[f"{which}_ms"]
+                row[f"over_raw_and_{which}"] = row["restart_ttft_ms"] / floor if floor else 0
             rows.append(row)
             print(f"| {where} | {output} | {row['computed_requests_s']:.1f} | {row['device_requests_s']:.1f} | {row['restart_requests_s']:.1f} "
                   f"| {row['computed_ttft_ms']:.1f} | {row['device_ttft_ms']:.1f} | {row['restart_ttft_ms']:.1f} | {row['of_computed']:.3f} "
-                  f"| {raw:.2f} | {first_step:.2f} | {row['over_raw_and_first_step']:.2f} | {row['decode_step_ms']:.2f} "
+                  f"| {raw:.2f} | {step:.2f} | {row['over_raw_and_first_step']:.2f} | {row['decode_step_ms']:.2f} "
                   f"| {row['over_raw_and_decode_step']:.2f} |", flush=True)
     if options.json:
         json.dump({"bench": "long_prefill", "machine": host, "commit": commit, "model": model, "rows": rows}, open(options.json, "w"), indent=1)

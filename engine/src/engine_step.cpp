@@ -100,11 +100,13 @@ awaitable<void> engine_state::end_oldest() {
     }
     co_return replace_stream();
   }
+  const auto took = time_.now() - std::max(now.begun, last_over_);
+  last_over_ = time_.now();
+  counters_.stepping += took;
   if (auto* policy = connector.policy()) {
     compute_work work;
     for (auto& item : now.plan->items) work += compute_work::of(item.count, item.start);
-    policy->computed(work, time_.now() - std::max(now.begun, last_over_));
-    last_over_ = time_.now();
+    policy->computed(work, took);
   }
   postprocess(*now.step.samples);
   if (!flying_.empty()) name_blocks();

@@ -168,6 +168,9 @@ def the_metrics_say_what_happened(binary, folder):
         same("ttft", metric(server.port, "cokv_ttft_seconds_count"), 2)
         same("tpot", metric(server.port, "cokv_tpot_seconds_count"), 2)
         same("generated", metric(server.port, "cokv_generated_tokens_total"), 16)
+        steps = metric(server.port, "cokv_step_seconds_total")
+        at_least("steps took time", steps, 1e-6)
+        at_least("no more than the requests", first["total"] + second["total"], steps)
         cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
         at_least("cached", cached, 16)
         same("cached counted", metric(server.port, "cokv_cached_tokens_total"), cached)

@@ -356,3 +356,26 @@ TEST_CASE("by choice: a slow tier is computed instead and counted, a fast one lo
         },
         {.real = false, .seeds = 3});
 }
+
+TEST_CASE("the time of steps counts each instant once, scheduled ahead or not, and none in which nothing ran") {
+  for (bool ahead : {false, true})
+    co_test(
+        [&](asio::any_io_executor ex) -> awaitable<void> {
+          engine_options options;
+          options.async_scheduling = ahead;
+          toy_engine e(ex, options);
+          auto& time = clock::of(ex);
+          duration asked{};
+          for (int round = 0; round < 2; ++round) {
+            const auto start = time.now();
+            co_await ask(e.run, toy_prompt(40, static_cast<std::uint64_t>(round)), 20);
+            asked += time.now() - start;
+            co_await wait_for(1s);
+          }
+          const auto stepping = e.run.counters().stepping;
+          CHECK(stepping <= asked);
+          CHECK(stepping >= asked * 9 / 10);
+          co_await e.drain();
+        },
+        {.real = false});
+}

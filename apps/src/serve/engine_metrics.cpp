@@ -24,6 +24,8 @@ void requests(http::scrape& s, const engine_counters& c, std::uint64_t refused_b
   s.counter("cokv_resumed_tokens_total", "Tokens computed beside a load that came short, and kept",
             static_cast<double>(c.resumed_tokens));
   s.counter("cokv_steps_total", "Steps of the model", static_cast<double>(c.steps));
+  s.counter("cokv_step_seconds_total", "Time of the steps, but for those that begin before their KV is there",
+            std::chrono::duration<double>(c.stepping).count());
 }
 
 void device_blocks(http::scrape& s, const engine_counters& c, const block_cache_stats& d) {

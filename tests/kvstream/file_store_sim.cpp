@@ -10,6 +10,7 @@
 #include "cokv/runtime/sim_disk.hpp"
 #include "cokv/runtime/sim_node.hpp"
 #include "cokv/runtime/with.hpp"
+#include "support/enough.hpp"
 #include "support/remove_folder.hpp"
 #include "support/store_contract.hpp"
 
@@ -129,9 +130,9 @@ TEST_CASE("file store: after a crash what was committed is there, what was remov
     context.run();
     CHECK(finished);
   }
-  CHECK((kept > 1000 || one_seed()));  // the test tested something
-  CHECK((stayed_away > 200 || one_seed()));
-  CHECK((lost > 1000 || one_seed()));
+  CHECK(kept >= enough(1000));  // the test tested something
+  CHECK(stayed_away >= enough(200));
+  CHECK(lost >= enough(1000));
 }
 
 TEST_CASE("file store: under a limit and crashes, what was replaced or removed stays away, and the limit holds") {
@@ -201,9 +202,9 @@ TEST_CASE("file store: under a limit and crashes, what was replaced or removed s
     context.run();
     CHECK(finished);
   }
-  CHECK((seen > 1000 || one_seed()));
-  CHECK((away > 200 || one_seed()));
-  CHECK((evicted > 200 || one_seed()));
+  CHECK(seen >= enough(1000));
+  CHECK(away >= enough(200));
+  CHECK(evicted >= enough(200));
 }
 
 TEST_CASE("file store: on a disk that fails, nothing is wrong and nothing is left over") {
@@ -245,9 +246,9 @@ TEST_CASE("file store: on a disk that fails, nothing is wrong and nothing is lef
     });
     CHECK(report.finished);
   }
-  CHECK((errors > 1000 || one_seed()));
-  CHECK((failed > 100 || one_seed()));
-  CHECK((flips > 100 || one_seed()));
+  CHECK(errors >= enough(1000));
+  CHECK(failed >= enough(100));
+  CHECK(flips >= enough(100));
 }
 
 TEST_CASE("file store: a full disk is store_full, and leaves what was there") {
@@ -337,7 +338,7 @@ TEST_CASE("file store: a disk that has no room for the end of a write keeps as m
         some += kept > 0 && kept < 8;
       },
       {.real = false, .seeds = 500});
-  CHECK((some > 20 || one_seed()));
+  CHECK(some >= enough(20));
 }
 
 TEST_CASE("file store: one sync is for all commits that wait for it") {

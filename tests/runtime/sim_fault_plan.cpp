@@ -13,6 +13,7 @@
 #include "cokv/runtime/sim_node.hpp"
 #include "cokv/runtime/trace.hpp"
 #include "support/co_test.hpp"
+#include "support/enough.hpp"
 
 using namespace cokv;
 using namespace std::chrono_literals;
@@ -178,7 +179,7 @@ TEST_CASE("a fault plan is a function of seed and profile, and keeps within the 
   if (!test::one_seed()) {
     CHECK(hashes.size() == test::seeds(500).size());
     CHECK(kinds.size() == sim::fault_kinds);
-    for (auto& [kind, count] : kinds) CHECK(count > 300);
+    for (auto& [kind, count] : kinds) CHECK(count >= test::enough(300));
   }
 }
 
@@ -287,7 +288,7 @@ TEST_CASE("under any plan an acknowledged write is right, and after the last fau
     failed += static_cast<std::uint64_t>(r.t.failed);
   }
   MESSAGE(acknowledged, " writes acknowledged, ", failed, " attempts failed");
-  if (!test::one_seed()) CHECK(failed > 1000);
+  CHECK(failed >= test::enough(1000));
 }
 
 TEST_CASE("a run under a fault plan is the same run each time") {

@@ -8,6 +8,7 @@
 #include "kvstream/hash/hash_serving.hpp"
 #include "kvstream/small_models.hpp"
 #include "kvstream/transfers.hpp"
+#include "support/enough.hpp"
 
 using namespace cokv;
 using namespace cokv::test;
@@ -105,8 +106,8 @@ TEST_CASE("hash model: wrong bits, broken connections, short reads and delays gi
           if (context.chance(0.3)) net.faults.refuse = 0.3;
         },
         all);
-  CHECK(all.answered > 500);
-  CHECK(all.failed_attempts > 200);
+  CHECK(all.answered >= enough(500));
+  CHECK(all.failed_attempts >= enough(200));
   CHECK(all.errors.size() >= 3);
 }
 
@@ -136,8 +137,8 @@ TEST_CASE("hash model: partitions, one-way too, and workers that stand still or 
         },
         all, false);
   }
-  CHECK(all.answered > 1000);
-  CHECK(all.failed_attempts > 100);
+  CHECK(all.answered >= enough(1000));
+  CHECK(all.failed_attempts >= enough(100));
 }
 
 TEST_CASE("hash model: devices that are slow, fail or are lost give right answers or errors") {
@@ -157,6 +158,6 @@ TEST_CASE("hash model: devices that are slow, fail or are lost give right answer
           }
         },
         all);
-  CHECK(all.answered > 500);
-  CHECK(all.failed_attempts > 100);
+  CHECK(all.answered >= enough(500));
+  CHECK(all.failed_attempts >= enough(100));
 }

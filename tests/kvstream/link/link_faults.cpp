@@ -14,6 +14,7 @@
 #include "cokv/runtime/sim_node.hpp"
 #include "cokv/runtime/with.hpp"
 #include "kvstream/transfers.hpp"
+#include "support/enough.hpp"
 
 using namespace cokv;
 using namespace cokv::test;
@@ -230,8 +231,8 @@ TEST_CASE(
         },
         shm);
   }
-  CHECK(all.put > 1000);
-  CHECK(all.failed > 100);
+  CHECK(all.put >= enough(1000));
+  CHECK(all.failed >= enough(100));
 }
 
 TEST_CASE("link faults: memory of a device on both sides, on a sound network, moves through a chunk or two") {
@@ -264,9 +265,9 @@ TEST_CASE("link faults: memory of a device is right or an error, whatever networ
         },
         gpu);
   }
-  CHECK(all.put > 500);
-  CHECK(all.got > 500);
-  CHECK(all.failed > 500);
+  CHECK(all.put >= enough(500));
+  CHECK(all.got >= enough(500));
+  CHECK(all.failed >= enough(500));
   CHECK(all.errors.size() >= 4);
 }
 
@@ -281,9 +282,9 @@ TEST_CASE("link faults: wrong bits, broken connections and delays give the right
       if (context.chance(0.3)) net.faults.refuse = 0.3;
     });
   }
-  CHECK(all.put > 500);
-  CHECK(all.got > 500);
-  CHECK(all.failed > 500);
+  CHECK(all.put >= enough(500));
+  CHECK(all.got >= enough(500));
+  CHECK(all.failed >= enough(500));
   CHECK(all.errors.size() >= 3);
 }
 
@@ -305,8 +306,8 @@ TEST_CASE("link faults: partitions, one-way too, and a host that stands still en
       });
     });
   }
-  CHECK(all.put > 1000);
-  CHECK(all.failed > 100);
+  CHECK(all.put >= enough(1000));
+  CHECK(all.failed >= enough(100));
 }
 
 TEST_CASE("link faults: after a window is revoked nothing writes into it or reads from it") {
@@ -360,7 +361,7 @@ TEST_CASE("link faults: after a window is revoked nothing writes into it or read
     CHECK(context.run() == sim_context::outcome::done);
     CHECK(ended);
   }
-  CHECK(cut_off > 100);
+  CHECK(cut_off >= enough(100));
 }
 
 namespace {

@@ -14,6 +14,7 @@
 #include "cokv/runtime/with.hpp"
 #include "kvstream/replicator/ring_worker.hpp"
 #include "support/co_test.hpp"
+#include "support/enough.hpp"
 
 using namespace cokv;
 using namespace cokv::test;
@@ -466,8 +467,8 @@ TEST_CASE("replicator: whoever is killed, all resume at one step with the KV tha
   tally all;
   for (auto seed : seeds(500)) run(seed, harm::kills, all);
   if (!one_seed()) {
-    CHECK(all.restores > 100);
-    CHECK(all.recomputed > 100);
+    CHECK(all.restores >= enough(100));
+    CHECK(all.recomputed >= enough(100));
   }
 }
 
@@ -475,7 +476,7 @@ TEST_CASE("replicator: partitions, broken connections and workers given up alive
   tally all;
   for (auto seed : seeds(500)) run(seed, harm::cuts, all);
   if (!one_seed()) {
-    CHECK(all.restores > 100);
-    CHECK(all.broken > 100);
+    CHECK(all.restores >= enough(100));
+    CHECK(all.broken >= enough(100));
   }
 }

@@ -5,6 +5,7 @@
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/sim_device.hpp"
 #include "kvstream/swapper/swap_rig.hpp"
+#include "support/enough.hpp"
 
 using namespace cokv;
 using namespace cokv::test;
@@ -65,7 +66,7 @@ TEST_CASE("swapper: whatever comes, goes and fails, who computes has its own KV"
     CHECK(ended);
   }
   if (!one_seed()) {
-    CHECK(turns > 10'000);
-    CHECK(failed > 100);
+    CHECK(turns >= enough(10'000));
+    CHECK(failed >= enough(100));
   }
 }

@@ -153,9 +153,9 @@ bool carry_by_slices(const leg& l, const memory& from, memory& to, std::vector<s
 }
 
 // Carries the whole route out. Empty when every worker has what it should, each byte written once and none besides.
-std::string verdict(const route& way, const topology& from, const topology& to, const geometry& model,
-                    request_batch batch, const std::vector<memory>& senders, const std::vector<memory>& expected,
-                    decltype(carry)* move = carry) {
+std::string what_is_wrong(const route& way, const topology& from, const topology& to, const geometry& model,
+                          request_batch batch, const std::vector<memory>& senders, const std::vector<memory>& expected,
+                          decltype(carry)* move = carry) {
   auto receivers = expected;
   std::vector<std::vector<std::uint8_t>> written(receivers.size());
   std::uint64_t kept = 0, moved = 0;
@@ -294,7 +294,7 @@ TEST_CASE("route: every byte arrives once at the right place, for every pair of 
         for (std::size_t j = 0; j < sides.size(); ++j) {
           auto &from = sides[i].first, &to = sides[j].second;
           route way(from, to, model, batch);
-          auto wrong = verdict(way, from, to, model, batch, memories[i], memories[j]);
+          auto wrong = what_is_wrong(way, from, to, model, batch, memories[i], memories[j]);
           REQUIRE_MESSAGE(wrong == "", wrong << ": " << name(from, to, model));
         }
     }
@@ -321,8 +321,8 @@ TEST_CASE("route: any stages, odd degrees, any batch: bytes arrive once, twins s
     auto from = any(), to = any();
     request_batch batch{1 + below(6), below(5), below(5)};
     route way(from, to, model, batch);
-    auto wrong = verdict(way, from, to, model, batch, all_workers(from, model, batch.sequences),
-                         all_workers(to, model, batch.sequences), round % 4 == 0 ? carry_by_slices : carry);
+    auto wrong = what_is_wrong(way, from, to, model, batch, all_workers(from, model, batch.sequences),
+                               all_workers(to, model, batch.sequences), round % 4 == 0 ? carry_by_slices : carry);
     if (wrong.empty()) wrong = balance(way, from, to, model);
     if (wrong.empty()) wrong = merged(way);
     REQUIRE_MESSAGE(wrong == "", wrong << ": " << name(from, to, model));

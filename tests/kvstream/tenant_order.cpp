@@ -9,7 +9,7 @@
 using namespace cokv;
 using detail::stored_id;
 using detail::tenant_order;
-using verdict = tenant_order::verdict;
+using room_for = tenant_order::verdict;
 
 namespace {
 
@@ -35,17 +35,17 @@ struct shelf {
     std::vector<std::uint64_t> pins;
   };
 
-  verdict put(std::uint32_t n, std::uint64_t bytes, const std::string& tenant) {
+  room_for put(std::uint32_t n, std::uint64_t bytes, const std::string& tenant) {
     auto who = order.account_of(tenant);
-    if (auto v = order.judge(*who, bytes); v != verdict::fits) return v;
+    if (auto v = order.judge(*who, bytes); v != room_for::fits) return v;
     const bool made = order.make_room(*who, bytes, [&](const stored_id& gone) {
       lost.push_back(number(gone));
       REQUIRE(there.erase(number(gone)) == 1);
     });
-    if (!made) return verdict::no_room;
+    if (!made) return room_for::no_room;
     there[n] = {tenant, bytes, std::make_unique<tenant_order::charge>(who, bytes), {}};
     order.insert(id(n), bytes, who);
-    return verdict::fits;
+    return room_for::fits;
   }
   std::uint64_t used(const std::string& tenant) const {
     std::uint64_t out = 0;
@@ -65,65 +65,66 @@ using numbers = std::vector<std::uint32_t>;
 
 TEST_CASE("tenant order: over its quota a tenant gives up its own blocks, whatever room there is") {
   shelf s(100, {{"a", 30}});
-  CHECK(s.put(1, 10, "b") == verdict::fits);
-  for (std::uint32_t n = 10; n < 13; ++n) CHECK(s.put(n, 10, "a") == verdict::fits);
+  CHECK(s.put(1, 10, "b") == room_for::fits);
+  for (std::uint32_t n = 10; n < 13; ++n) CHECK(s.put(n, 10, "a") == room_for::fits);
   CHECK(s.lost_now().empty());
-  CHECK(s.put(13, 20, "a") == verdict::fits);
+  CHECK(s.put(13, 20, "a") == room_for::fits);
   CHECK(s.lost_now() == numbers{10, 11});
   CHECK(s.used("a") == 30);
-  CHECK(s.put(14, 31, "a") == verdict::beyond_quota);
+  CHECK(s.put(14, 31, "a") == room_for::beyond_quota);
   CHECK(s.lost_now().empty());
 }
 
 TEST_CASE("tenant order: a quota that is in use by readers says so, and nothing is given up") {
   shelf s(100, {{"a", 30}});
-  for (std::uint32_t n = 0; n < 3; ++n) CHECK(s.put(n, 10, "a") == verdict::fits);
+  for (std::uint32_t n = 0; n < 3; ++n) CHECK(s.put(n, 10, "a") == room_for::fits);
   const auto pin = s.order.pin(id(1)), other = s.order.pin(id(2));
-  CHECK(s.put(3, 20, "a") == verdict::beyond_quota);
+  CHECK(s.put(3, 20, "a") == room_for::beyond_quota);
   CHECK(s.there.size() == 3);
   s.order.unpin(id(1), pin);
-  CHECK(s.put(3, 20, "a") == verdict::fits);
+  CHECK(s.put(3, 20, "a") == room_for::fits);
   CHECK(s.lost_now() == numbers{0, 1});
   s.order.unpin(id(2), other);
 }
 
 TEST_CASE("tenant order: who is within its quota loses nothing to those without one, nor to others") {
   shelf s(100, {{"a", 40}, {"b", 40}});
-  for (std::uint32_t n = 0; n < 4; ++n) CHECK(s.put(n, 10, "a") == verdict::fits);
-  for (std::uint32_t n = 100; n < 120; ++n) CHECK(s.put(n, 10, "") == verdict::fits);  // six places, then its own
+  for (std::uint32_t n = 0; n < 4; ++n) CHECK(s.put(n, 10, "a") == room_for::fits);
+  for (std::uint32_t n = 100; n < 120; ++n) CHECK(s.put(n, 10, "") == room_for::fits);  // six places, then its own
   CHECK(s.used("a") == 40);
   CHECK(s.used("") == 60);
   s.lost_now();
-  for (std::uint32_t n = 200; n < 204; ++n) CHECK(s.put(n, 10, "b") == verdict::fits);  // from those who have lent room
+  for (std::uint32_t n = 200; n < 204; ++n)
+    CHECK(s.put(n, 10, "b") == room_for::fits);  // from those who have lent room
   CHECK(s.used("a") == 40);
   CHECK(s.used("b") == 40);
   CHECK(s.used("") == 20);
-  for (std::uint32_t n = 300; n < 310; ++n) CHECK(s.put(n, 10, "stranger") == verdict::fits);
+  for (std::uint32_t n = 300; n < 310; ++n) CHECK(s.put(n, 10, "stranger") == room_for::fits);
   CHECK(s.used("a") == 40);
   CHECK(s.used("b") == 40);
 }
 
 TEST_CASE("tenant order: quotas beyond the limit are cut in proportion, and only when somebody wants the room") {
   shelf s(90, {{"a", 60}, {"b", 120}});  // 30 and 60 of 90
-  for (std::uint32_t n = 0; n < 20; ++n) CHECK(s.put(n, 10, "b") == verdict::fits);
+  for (std::uint32_t n = 0; n < 20; ++n) CHECK(s.put(n, 10, "b") == room_for::fits);
   CHECK(s.used("b") == 90);
-  for (std::uint32_t n = 100; n < 110; ++n) CHECK(s.put(n, 10, "a") == verdict::fits);
+  for (std::uint32_t n = 100; n < 110; ++n) CHECK(s.put(n, 10, "a") == room_for::fits);
   CHECK(s.used("a") == 30);
   CHECK(s.used("b") == 60);
-  CHECK(s.put(300, 10, "") == verdict::no_room);  // nothing is left over
+  CHECK(s.put(300, 10, "") == room_for::no_room);  // nothing is left over
 }
 
 TEST_CASE("tenant order: without quotas the order is that of all blocks, whoever wrote them") {
   shelf s(50);
-  for (std::uint32_t n = 0; n < 5; ++n) CHECK(s.put(n, 10, n % 2 ? "a" : "b") == verdict::fits);
+  for (std::uint32_t n = 0; n < 5; ++n) CHECK(s.put(n, 10, n % 2 ? "a" : "b") == room_for::fits);
   s.order.touch(id(0));
-  CHECK(s.put(5, 30, "a") == verdict::fits);
+  CHECK(s.put(5, 30, "a") == room_for::fits);
   CHECK(s.lost_now() == numbers{1, 2, 3});
 }
 
 TEST_CASE("tenant order: new quotas hold from then on, and pins stay what they were") {
   shelf s(100);
-  for (std::uint32_t n = 0; n < 8; ++n) CHECK(s.put(n, 10, n < 4 ? "a" : "b") == verdict::fits);
+  for (std::uint32_t n = 0; n < 8; ++n) CHECK(s.put(n, 10, n < 4 ? "a" : "b") == room_for::fits);
   const auto pin = s.order.pin(id(0));
   CHECK(s.order.pinned() == 1);
   CHECK(s.order.leased_bytes() == 10);
@@ -131,16 +132,16 @@ TEST_CASE("tenant order: new quotas hold from then on, and pins stay what they w
   CHECK(s.order.pinned() == 1);
   CHECK(s.order.leased_bytes() == 10);
   CHECK(s.there.size() == 8);
-  CHECK(s.put(10, 10, "a") == verdict::fits);
+  CHECK(s.put(10, 10, "a") == room_for::fits);
   CHECK(s.lost_now() == numbers{1, 2, 3});
-  CHECK(s.put(11, 20, "a") == verdict::beyond_quota);
+  CHECK(s.put(11, 20, "a") == room_for::beyond_quota);
   s.order.unpin(id(0), pin);
   CHECK(s.order.pinned() == 0);
   CHECK(s.order.leased_bytes() == 0);
-  CHECK(s.put(11, 20, "a") == verdict::fits);
+  CHECK(s.put(11, 20, "a") == room_for::fits);
   CHECK(s.lost_now() == numbers{0, 10});
   s.order.set_quotas({});
-  CHECK(s.put(12, 50, "a") == verdict::fits);
+  CHECK(s.put(12, 50, "a") == room_for::fits);
   const auto infos = s.order.tenants();
   REQUIRE(infos.size() == 2);
   CHECK(infos[0].name == "a");
@@ -225,8 +226,8 @@ TEST_CASE("tenant order: agrees with its rule over random operations") {
             return out;
           };
           const bool over_quota = !group.empty() && used(group) + bytes > quotas[group] + free_of(group);
-          REQUIRE((v == verdict::beyond_quota) == over_quota);
-          if (v != verdict::fits) break;
+          REQUIRE((v == room_for::beyond_quota) == over_quota);
+          if (v != room_for::fits) break;
           const bool made = s.order.make_room(*who, bytes, [&](const stored_id& gone) {
             const auto lost = s.there.find(number(gone));
             REQUIRE(lost != s.there.end());

@@ -22,7 +22,7 @@ std::uint64_t bytes_of(const replicated_step& step) {
   return n;
 }
 
-void append(own_steps& own, replicated_step step, event ready) {
+void note(own_steps& own, replicated_step step, event ready) {
   const auto bytes = bytes_of(step), end = own.end(static_cast<std::uint32_t>(own.steps.size()));
   if (bytes == 0) misuse("a step without KV");
   if (bytes > own.capacity - end) misuse("more KV than the microbatch was opened for");
@@ -113,7 +113,7 @@ bool replicator::may_compute(microbatch_id m) const { return state_->may_compute
 void replicator::computed(microbatch_id m, replicated_step step, event ready) {
   auto& own = state_->known(m);
   if (!state_->may_compute(own)) detail::misuse("microbatch " + std::to_string(m) + " is too far ahead");
-  detail::append(own, std::move(step), std::move(ready));
+  detail::note(own, std::move(step), std::move(ready));
   state_->changed.notify();
 }
 
@@ -134,7 +134,7 @@ void replicator::recovered(microbatch_id m, std::uint32_t resume, std::uint32_t 
 void replicator::restored(microbatch_id m, std::vector<replicated_step> steps, worker_id kept_by) {
   auto& own = state_->known(m);
   if (!own.steps.empty()) detail::misuse("restored into a microbatch that has steps");
-  for (auto& step : steps) detail::append(own, std::move(step), {});
+  for (auto& step : steps) detail::note(own, std::move(step), {});
   own.safe = own.at[kept_by] = static_cast<std::uint32_t>(own.steps.size());
   state_->changed.notify();
 }

@@ -12,10 +12,10 @@
 namespace cokv::detail {
 namespace {
 
-class sim_stream final : public byte_stream::impl {
+class sim_byte_stream final : public byte_stream::impl {
  public:
-  sim_stream(std::shared_ptr<sim_connection> c, int side) : connection_(std::move(c)), side_(side) {}
-  ~sim_stream() override { close(); }
+  sim_byte_stream(std::shared_ptr<sim_connection> c, int side) : connection_(std::move(c)), side_(side) {}
+  ~sim_byte_stream() override { close(); }
 
   asio::any_io_executor get_executor() const noexcept override {
     return sim_context::executor_type(connection_->domain(side_));
@@ -197,8 +197,8 @@ class sim_network final : public network::impl {
     auto connection =
         std::make_shared<sim_connection>(net_, domain_, *at.domain, std::move(name), std::move(peer), at.at.is_local());
     net_.add(connection);
-    byte_stream client(std::make_unique<sim_stream>(connection, 0)),
-        server(std::make_unique<sim_stream>(connection, 1));
+    byte_stream client(std::make_unique<sim_byte_stream>(connection, 0)),
+        server(std::make_unique<sim_byte_stream>(connection, 1));
     if (at.acceptors.empty())
       at.waiting.push_back(std::move(server));
     else

@@ -15,7 +15,6 @@
 #include "alternate.hpp"
 #include "cokv/engine/engine.hpp"
 #include "cokv/runtime/device.hpp"
-#include "random_checkpoint.hpp"
 
 namespace cokv::bench {
 
@@ -28,7 +27,7 @@ struct engine_bed {
 
   void add_options(CLI::App& app) {
     app.add_option("--model", model, "folder of a checkpoint")->capture_default_str();
-    app.add_flag("--random", random, "random weights of Qwen2.5-0.5B's geometry instead, 1 GB, written once");
+    app.add_flag("--random", random, "random weights of Qwen2.5-0.5B's geometry instead");
     app.add_option("--dtype", type, "bf16 or f32")->capture_default_str();
     app.add_option("--threads", threads, "of the CPU device; 0: all");
     app.add_option("--repeat", repeat, "pairs, in turn")->check(CLI::Range(1, 1000))->capture_default_str();
@@ -36,13 +35,13 @@ struct engine_bed {
   }
   void load() {
     name = std::filesystem::path(model).filename().string();
+    const model_options how{.compute = *parse_dtype(type)};
     if (random) {
-      const auto folder = std::filesystem::temp_directory_path() / "cokv-random-qwen2.5-0.5b";
-      if (!std::filesystem::exists(folder / "model.safetensors")) write_random_checkpoint(folder, {});
-      model = folder.string();
       name = "random Qwen2.5-0.5B";
+      what = random_model(COKV_SOURCE_DIR "/bench/geometries/qwen2.5-0.5b.json", how);
+    } else {
+      what = load_model(model, how);
     }
-    what = load_model(model, {.compute = *parse_dtype(type)});
   }
 
   std::vector<token_id> prompt(std::size_t n, std::uint64_t seed) const {

@@ -51,7 +51,7 @@ json::array products(asio::io_context& io, stream& s) {
   for (auto type : {dtype::bf16, dtype::f32})
     for (auto [k, n] : {std::pair<std::size_t, std::size_t>{256, 512}, {256, 1280}, {640, 256}, {1024, 4096}}) {
       std::vector<float> w(n * k, 0.25f);
-      const kernel::packed_matrix::rows part{w.data(), dtype::f32, n};
+      const kernel::matrix_rows part{w.data(), dtype::f32, n, k};
       const kernel::packed_matrix packed(type, k, {&part, 1});
       for (std::size_t m : {1, 16, 1000}) {
         std::vector<float> x(m * k, 0), y(m * n);
@@ -142,7 +142,8 @@ json::array last_tokens(asio::io_context& io, device d, const std::string& dir) 
       auto& s = step->sequences.emplace_back();
       for (block_index b = 0; b < 70; ++b) s.blocks.push_back(b);
       s.start = context;
-      for (std::uint32_t t = 0; t < tokens; ++t) s.tokens.push_back(static_cast<token_id>(t * 7919 % m->config().vocab));
+      for (std::uint32_t t = 0; t < tokens; ++t)
+        s.tokens.push_back(static_cast<token_id>(t * 7919 % m->config().vocab));
       s.sample = true;
       std::vector<double> ms;
       for (int i = 0; i < 64; ++i) {

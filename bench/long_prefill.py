@@ -20,7 +20,6 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from random_checkpoint import random_checkpoint  # noqa: E402
 from restart import ROOT, first_step, machine, prompts, raw_loopback  # noqa: E402
 from lib_servers import WARM_UP, Server, complete, metric  # noqa: E402
 
@@ -38,7 +37,7 @@ def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("cokv")
     options.add_argument("--model", default=os.path.join(ROOT, "models/tiny-kjv"))
-    options.add_argument("--random", action="store_true", help="random weights of Qwen2.5-0.5B's geometry")
+    options.add_argument("--random", action="store_true", help="random weights of Qwen2.5-0.5B's geometry, with --model's tokenizer")
     options.add_argument("--socket", action="store_true", help="the cache lends its memory")
     options.add_argument("--tokens", type=int, default=1900)
     options.add_argument("--prompts", type=int, default=10)
@@ -48,12 +47,11 @@ def main():
     options.add_argument("--policy", default="auto")
     options.add_argument("--json")
     options = options.parse_args()
-    if options.random:
-        options.model = random_checkpoint()
     model = os.path.basename(options.model)
+    weights = ["--random-weights", os.path.join(ROOT, "bench/geometries/qwen2.5-0.5b-served.json")] if options.random else []
     log = open(os.devnull, "w")
     host, commit = machine()
-    print(f"{host}, {model}, {options.dtype}, {options.prompts} prompts of about {options.tokens} tokens, {options.rounds} rounds, "
+    print(f"{host}, {'random Qwen2.5-0.5B' if options.random else model}, {options.dtype}, {options.prompts} prompts of about {options.tokens} tokens, {options.rounds} rounds, "
           f"--kv-policy {options.policy}, commit {commit}\n")
     print("| tier | output | computed requests/s | device | after restart | TTFT computed ms | device | after restart | of computed | raw ms | step ms "
           "| after restart / (raw + step) | decode step ms | / (raw + decode step) |")
@@ -66,7 +64,7 @@ def main():
                     options.cokv, "cache", "--memory", "2GiB",
                     *(["--socket", os.path.join(folder, "socket")] if options.socket else []), log=log) as cache:
                 tier = ["--kv-remote", cache.url] if where == "remote" else ["--kv-dir", os.path.join(folder, "kv")]
-                serve = ["serve", "--model", options.model, "--dtype", options.dtype, "--kv-policy", options.policy,
+                serve = ["serve", "--model", options.model, *weights, "--dtype", options.dtype, "--kv-policy", options.policy,
                          "--kv-blocks", str(options.prompts * (options.tokens // 8)), *tier]
                 rounds, moved = [], 0
                 for start in range(2):

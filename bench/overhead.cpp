@@ -25,7 +25,6 @@
 #include "mpi_peer.hpp"
 #include "origin.hpp"
 #include "others_share.hpp"
-#include "random_checkpoint.hpp"
 #include "throughput.hpp"
 #include "two_workers.hpp"
 #include "window_store.hpp"
@@ -38,7 +37,7 @@ using namespace cokv::bench;
 constexpr std::size_t landing_bytes = 256 << 20;  // of a link's window
 
 struct settings {
-  model_shape shape;
+  std::string model = COKV_SOURCE_DIR "/bench/geometries/qwen2.5-0.5b.json";  // random weights of this shape
   std::vector<std::string> sinks = {"disk", "tcp"};
   std::uint32_t prompt = 512, output = 32;
   int rounds = 20, threads = 0;
@@ -197,9 +196,7 @@ json::array compare(const std::vector<std::vector<answer>>& all, const std::vect
 }
 
 json::array measure(const settings& s) {
-  const auto checkpoint = std::filesystem::path(s.directory) / "model";
-  write_random_checkpoint(checkpoint, s.shape);
-  auto what = load_model(checkpoint, {.compute = s.dtype == "f32" ? dtype::f32 : dtype::bf16});
+  auto what = random_model(s.model, {.compute = s.dtype == "f32" ? dtype::f32 : dtype::bf16});
   worker near;
   auto on = open_device(near.executor(), "cpu", {.threads = s.threads}).value();
   std::vector<std::unique_ptr<side>> sides;
@@ -209,7 +206,7 @@ json::array measure(const settings& s) {
   std::mt19937 random(1);
   auto fresh = [&] {
     std::vector<token_id> prompt(s.prompt);
-    for (auto& t : prompt) t = static_cast<token_id>(random() % s.shape.vocab);
+    for (auto& t : prompt) t = static_cast<token_id>(random() % what->config().vocab);
     return prompt;
   };
   for (auto& one : sides) one->ask(fresh(), 2);
@@ -249,19 +246,14 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--threads", s.threads, "that compute; 0: as many as there are")->capture_default_str();
   app.add_option("--dtype", s.dtype)->check(CLI::IsMember({"bf16", "f32"}))->capture_default_str();
-  app.add_option("--layers", s.shape.layers)->capture_default_str();
-  app.add_option("--hidden", s.shape.hidden)->capture_default_str();
-  app.add_option("--heads", s.shape.heads)->capture_default_str();
-  app.add_option("--kv-heads", s.shape.kv_heads)->capture_default_str();
-  app.add_option("--intermediate", s.shape.intermediate)->capture_default_str();
-  app.add_option("--vocab", s.shape.vocab)->capture_default_str();
+  app.add_option("--model", s.model, "a config.json: random weights of its shape")->check(CLI::ExistingFile);
   app.add_option("--json", json_path, "also write the figures there");
   CLI11_PARSE(app, argc, argv);
   if (mpi_rank() == "1") return offer_to_rank_0(landing_bytes), 0;
   const origin from(argc, argv);
   from.print();
-  std::printf("%.2f billion parameters, %s, prompts of %u tokens, %u out, %d rounds. Target: ratio <= 1.02.\n\n",
-              static_cast<double>(s.shape.parameters()) / 1e9, s.dtype.c_str(), s.prompt, s.output, s.rounds);
+  std::printf("%s, random weights, %s, prompts of %u tokens, %u out, %d rounds. Target: ratio <= 1.02.\n\n",
+              std::filesystem::path(s.model).stem().c_str(), s.dtype.c_str(), s.prompt, s.output, s.rounds);
   std::string folder = (std::filesystem::temp_directory_path() / "cokv_overhead.XXXXXX").string();
   must(::mkdtemp(folder.data()) != nullptr, "making a temporary folder");
   s.directory = folder;

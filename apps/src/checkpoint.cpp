@@ -5,10 +5,19 @@
 
 namespace cokv {
 
-void check_vocabulary(const std::string& dir, const tokenizer& text, const model_config& config) {
+model_config load_config(const checkpoint_options& o) {
+  return o.random_weights.empty() ? load_model_config(o.dir) : load_model_config_file(o.random_weights);
+}
+
+std::shared_ptr<model> load(const checkpoint_options& o, model_options how) {
+  return o.random_weights.empty() ? load_model(o.dir, std::move(how)) : random_model(o.random_weights, std::move(how));
+}
+
+void check_vocabulary(const checkpoint_options& o, const tokenizer& text, const model_config& config) {
   if (text.size() > config.vocab)
-    throw config_error(dir + "/tokenizer.json: has token ids up to " + std::to_string(text.size() - 1) +
-                       ", and config.json's vocab_size is " + std::to_string(config.vocab));
+    throw config_error(o.dir + "/tokenizer.json: has token ids up to " + std::to_string(text.size() - 1) + ", and " +
+                       (o.random_weights.empty() ? "config.json" : o.random_weights) + "'s vocab_size is " +
+                       std::to_string(config.vocab));
 }
 
 std::uint64_t kv_block_bytes(const model_config& config, dtype type, std::uint32_t block_tokens) {

@@ -69,11 +69,11 @@ int generate(const generate_options& o, cli::streams io) {
   const auto start = time.now();
   auto where = open_device(ex, o.device, {.threads = o.threads});
   if (!where) throw config_error("--device: " + explain_device(o.device));
-  const auto config = load_model_config(o.model);
-  const auto words = tokenizer::load(o.model);
+  const auto config = load_config(o.model);
+  const auto words = tokenizer::load(o.model.dir);
   check_vocabulary(o.model, words, config);
-  const auto what = load_model(o.model, {.compute = *type});
-  const auto load = time.now() - start;
+  const auto what = load(o.model, {.compute = *type});
+  const auto loading = time.now() - start;
 
   generation_request request{.prompt = words.encode(o.prompt), .max_tokens = o.max_tokens};
   request.sampling = what->config().sampling;
@@ -102,7 +102,7 @@ int generate(const generate_options& o, cli::streams io) {
   context.run();
   if (out.error) throw std::runtime_error("generate: " + out.error.message());
   if (o.json)
-    io.out << json::serialize(to_json(prompt, out, load)) << '\n';
+    io.out << json::serialize(to_json(prompt, out, loading)) << '\n';
   else
     io.out << '\n';
   return 0;

@@ -1,6 +1,6 @@
 // One prompt, one answer, on the embedded engine: what `cokv generate` does.
 //
-//     generate_options options{.model = "models/tiny-kjv", .prompt = "And it came to pass"};
+//     generate_options options{.model = {"models/tiny-kjv"}, .prompt = "And it came to pass"};
 //     return generate(options, {std::cout, std::cerr});
 #pragma once
 
@@ -8,13 +8,14 @@
 #include <optional>
 #include <string>
 
+#include "checkpoint.hpp"
 #include "cli/cli.hpp"
 #include "cokv/kvstream/dtype.hpp"
 
 namespace cokv {
 
 struct generate_options {
-  std::string model;
+  checkpoint_options model;
   std::string prompt;
   std::uint32_t max_tokens = 64;
   // Without a value: what the model's generation_config.json says.

@@ -14,7 +14,7 @@ constexpr std::size_t progress_step = 64 << 20;
 // Numbers as fixed bytes and texts with their length, so that no two lists of fields give the same bytes.
 class describer {
  public:
-  describer() { text("cokv.model.1"); }
+  describer() { text("cokv.model.2"); }
   void number(std::uint64_t v) {
     hash_.update_u32(static_cast<std::uint32_t>(v));
     hash_.update_u32(static_cast<std::uint32_t>(v >> 32));
@@ -30,21 +30,38 @@ class describer {
   sha256 hash_;
 };
 
-}  // namespace
-
-id256 fingerprint(const model_config& c, const weights& tensors, const load_progress& progress) {
-  describer out;
+void describe(describer& out, const model_config& c) {
   out.text(c.architecture);
-  for (std::uint64_t v : {c.layers, c.hidden, c.heads, c.kv_heads, c.head_dim, c.intermediate,
-                          std::uint32_t{c.tie_embeddings}, std::uint32_t{c.rope_scaling.has_value()}})
-    out.number(v);
-  out.number(double{c.rms_eps});
+  for (std::uint32_t v : {c.layers, c.hidden, c.heads, c.kv_heads, c.head_dim, c.intermediate, c.embedding_dim,
+                          c.rotary_dims, c.position_offset})
+    out.number(std::uint64_t{v});
+  for (bool v : {c.norm_first, c.final_norm, c.embedding_norm, c.rotary_interleaved, c.gated, c.qkv_bias, c.out_bias,
+                 c.mlp_bias, c.tie_embeddings, c.rope_scaling.has_value()})
+    out.number(std::uint64_t{v});
+  for (auto v : {static_cast<unsigned>(c.norm), static_cast<unsigned>(c.positions), static_cast<unsigned>(c.act)})
+    out.number(std::uint64_t{v});
+  out.number(double{c.norm_eps});
   out.number(c.rope_theta);
   if (auto& r = c.rope_scaling) {
     for (double v : {r->factor, r->low_frequency_factor, r->high_frequency_factor}) out.number(v);
     out.number(std::uint64_t{r->original_positions});
   }
+}
 
+}  // namespace
+
+id256 fingerprint(const model_config& config, std::uint64_t seed) {
+  describer out;
+  describe(out, config);
+  out.text("random");
+  out.text(to_string(config.stored_type.value_or(dtype::bf16)));
+  out.number(seed);
+  return out.finish();
+}
+
+id256 fingerprint(const model_config& config, const weights& tensors, const load_progress& progress) {
+  describer out;
+  describe(out, config);
   std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), &XXH3_freeState);
   if (!hash) throw std::bad_alloc();
   std::uint64_t read = 0;

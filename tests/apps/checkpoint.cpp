@@ -9,13 +9,13 @@ using namespace cokv;
 TEST_CASE("a tokenizer with tokens that the embedding has not is refused, and both files are named") {
   const auto text = tokenizer::load(test::model_dir());
   auto config = load_model_config(test::model_dir());
-  check_vocabulary("m", text, config);
+  check_vocabulary({"m", ""}, text, config);
   config.vocab = static_cast<std::uint32_t>(text.size());
-  check_vocabulary("m", text, config);
+  check_vocabulary({"m", ""}, text, config);
   --config.vocab;
   const auto named = "m/tokenizer.json: has token ids up to " + std::to_string(text.size() - 1) +
                      ", and config.json's vocab_size is " + std::to_string(text.size() - 1);
-  CHECK_THROWS_WITH_AS(check_vocabulary("m", text, config), named.c_str(), config_error);
+  CHECK_THROWS_WITH_AS(check_vocabulary({"m", ""}, text, config), named.c_str(), config_error);
 }
 
 TEST_CASE("a tier that can't hold a block is refused by its flag") {

@@ -2,8 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/json.hpp>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "engine/expected.hpp"
@@ -84,4 +89,28 @@ TEST_CASE("cokv generate names what is wrong in one line and ends with 2") {
   auto r = generate_with({"--prompt", "x"}, "/nowhere");
   CHECK(r.code == 2);
   CHECK(r.err == "cokv: /nowhere/config.json: No such file or directory\n");
+}
+
+TEST_CASE("cokv generate computes with random weights of any shape that has room for the tokenizer's tokens") {
+  const std::string shapes = std::string(COKV_SOURCE_DIR) + "/tests/engine/fixtures/families/qwen2/config.json";
+  auto r = generate_with({"--prompt", "x", "--random-weights", shapes});
+  CHECK(r.code == 2);
+  CHECK(r.err == "cokv: " + test::model_dir().string() + "/tokenizer.json: has token ids up to 2047, and " + shapes +
+                     "'s vocab_size is 320\n");
+  std::ifstream in(shapes);
+  std::string text(std::istreambuf_iterator<char>(in), {});
+  text.replace(text.find("320"), 3, "2048");
+  const auto config = std::filesystem::temp_directory_path() / ("cokv_shape_" + std::to_string(::getpid()) + ".json");
+  std::ofstream(config) << text;
+  auto run = [&] {
+    return generate_with({"--prompt", "And God said", "--max-tokens", "12", "--random-weights", config.string(),
+                          "--temperature", "0", "--json"});
+  };
+  r = run();
+  INFO(r.err);
+  REQUIRE(r.code == 0);
+  const auto tokens = boost::json::parse(r.out).at("tokens");
+  CHECK(tokens.as_array().size() > 0);
+  CHECK(boost::json::parse(run().out).at("tokens") == tokens);
+  std::filesystem::remove(config);
 }

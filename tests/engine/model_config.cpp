@@ -41,7 +41,7 @@ TEST_CASE("the bundled model's config is read") {
   CHECK(c.intermediate == 640);
   CHECK(c.vocab == 2048);
   CHECK(c.max_positions == 8192);
-  CHECK(c.rms_eps == 1e-5f);
+  CHECK(c.norm_eps == 1e-5f);
   CHECK(c.rope_theta == 10000);
   CHECK(!c.rope_scaling);
   CHECK(c.tie_embeddings);
@@ -106,13 +106,14 @@ TEST_CASE("a wrong field is one line that names file and field") {
   CHECK(error_with("tie_word_embeddings", "1") ==
         "config.json: tie_word_embeddings: expected true or false, found a number");
   CHECK(error_with("hidden_act", "\"gelu\"") == "config.json: hidden_act: gelu is not supported; silu is");
-  CHECK(error_with("attention_bias", "true") == "config.json: attention_bias: true is not supported");
+  CHECK(error_with("attention_bias", "1") == "config.json: attention_bias: expected true or false, found a number");
+  CHECK(error_with("hidden_size", "257") == "config.json: hidden_size: 257 is not even");
+  CHECK(error_with("intermediate_size", "641") == "config.json: intermediate_size: 641 is not even");
   CHECK(error_with("torch_dtype", "\"int8\"") ==
         "config.json: torch_dtype: int8 is not supported; bfloat16, float16 and float32 are");
-  CHECK(error_with("architectures", R"(["Qwen2ForCausalLM"])") ==
-        "config.json: architectures: Qwen2ForCausalLM is not supported; LlamaForCausalLM is");
   CHECK(error_with("architectures", R"(["x\ny"])") ==
-        "config.json: architectures: x\\x0ay is not supported; LlamaForCausalLM is");
+        "config.json: architectures: x\\x0ay is not supported; BloomForCausalLM, GlmForCausalLM, GPT2LMHeadModel, "
+        "LlamaForCausalLM, OPTForCausalLM and Qwen2ForCausalLM are");
   CHECK(error_with("architectures", "[]") == "config.json: architectures: expected a list of one name");
   CHECK(error_with("quantization_config", "{}") ==
         "config.json: quantization_config: quantized checkpoints are not supported");

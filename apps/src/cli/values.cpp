@@ -43,6 +43,15 @@ CLI::Option* add_choice(CLI::App& app, std::string flag, std::string& into, std:
   return app.add_option_function<std::string>(flag, parse, help + ": " + all)->type_name("NAME")->default_str(into);
 }
 
+void add_checkpoint(CLI::App& app, checkpoint_options& into) {
+  app.add_option("--model", into.dir, "Folder of a checkpoint: config.json, tokenizer.json, *.safetensors")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--random-weights", into.random_weights,
+                 "A config.json: random weights of its shape, to measure with; of --model only the tokenizer is read")
+      ->type_name("FILE");
+}
+
 CLI::Option* add_device(CLI::App& app, std::string flag, std::string& into) {
   auto parse = [flag, &into](const std::string& text) {
     const bool cuda = text.starts_with("cuda:") && text.size() > 5 && text.size() <= 8 &&

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint.hpp"
 #include "cokv/runtime/net.hpp"
 
 namespace cokv::cli {
@@ -25,6 +26,8 @@ CLI::Option* add_size(CLI::App& app, std::string flag, std::uint64_t& into, std:
 CLI::Option* add_endpoint(CLI::App& app, std::string flag, endpoint& into, std::string help);
 CLI::Option* add_choice(CLI::App& app, std::string flag, std::string& into, std::vector<std::string> choices,
                         std::string help);
+// --model and --random-weights.
+void add_checkpoint(CLI::App& app, checkpoint_options& into);
 // cpu or cuda:N. Whether there is one is not asked here.
 CLI::Option* add_device(CLI::App& app, std::string flag, std::string& into);
 // From `low` to `high`; `above`: `low` itself is not taken.

@@ -8,9 +8,7 @@ namespace cokv::cli {
 void add_generate(CLI::App& app, action& chosen) {
   auto o = std::make_shared<generate_options>();
   auto* command = app.add_subcommand("generate", "Continues a prompt with a model, here and now");
-  command->add_option("--model", o->model, "Folder of a checkpoint: config.json, tokenizer.json, *.safetensors")
-      ->required()
-      ->type_name("DIR");
+  add_checkpoint(*command, o->model);
   command->add_option("--prompt", o->prompt, "Text to continue")->required();
   add_count(*command, "--max-tokens", o->max_tokens, 1, 1 << 30, "The most tokens to generate");
   add_real(*command, "--temperature", o->temperature, 0, 100, "0 is greedy (default: the model's)");

@@ -7,9 +7,7 @@ namespace cokv::cli {
 void add_serve(CLI::App& app, action& chosen) {
   auto o = std::make_shared<serve::options>();
   auto* c = app.add_subcommand("serve", "Serves a model over OpenAI's HTTP API");
-  c->add_option("--model", o->model, "Folder of a checkpoint: config.json, tokenizer.json, *.safetensors")
-      ->required()
-      ->type_name("DIR");
+  add_checkpoint(*c, o->model);
   c->add_option("--name", o->name, "The model's name in requests; the folder's name unless told")->type_name("NAME");
   add_endpoint(*c, "--listen", o->listen, "Where to listen; port 0 takes a free one");
   c->add_option("--api-key-file", o->api_key_file,

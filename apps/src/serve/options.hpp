@@ -4,13 +4,14 @@
 #include <cstdint>
 #include <string>
 
+#include "checkpoint.hpp"
 #include "cokv/runtime/net.hpp"
 
 namespace cokv::serve {
 
 struct options {
-  std::string model;  // a checkpoint's folder
-  std::string name;   // in requests; empty: the folder's name
+  checkpoint_options model;
+  std::string name;  // in requests; empty: the folder's name
   endpoint listen{"127.0.0.1", 8000};
   std::string api_key_file;
   std::string tls_certificate, tls_key;  // PEM files; empty: plain HTTP

@@ -20,19 +20,19 @@ namespace {
 
 std::string name_of(const options& o) {
   if (!o.name.empty()) return o.name;
-  const auto path = std::filesystem::absolute(o.model).lexically_normal();
+  const auto path = std::filesystem::absolute(o.model.dir).lexically_normal();
   return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
 }
 
-std::shared_ptr<model> load(const options& o) {
+std::shared_ptr<model> load_weights(const options& o) {
   int said = 0;
   auto progress = [&said, &o](std::uint64_t done, std::uint64_t total) {
     if (total < (256ull << 20)) return;  // a moment
     const int tenths = static_cast<int>(10 * done / total);
-    if (tenths > said) spdlog::info("{}: {} % of {}", o.model, 10 * tenths, format_size(total));
+    if (tenths > said) spdlog::info("{}: {} % of {}", o.model.dir, 10 * tenths, format_size(total));
     said = std::max(said, tenths);
   };
-  return load_model(o.model, {.compute = *parse_dtype(o.dtype), .progress = progress});
+  return load(o.model, {.compute = *parse_dtype(o.dtype), .progress = progress});
 }
 
 device open(const options& o, const asio::any_io_executor& ex) {
@@ -107,11 +107,11 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   http::server server(ex, std::move(how));
   server.listen(o.listen);  // before the model is read: a port in use is told at once
 
-  const auto config = load_model_config(o.model);
-  auto text = tokenizer::load(o.model);
+  const auto config = load_config(o.model);
+  auto text = tokenizer::load(o.model.dir);
   check_vocabulary(o.model, text, config);
   check_tiers(o, config);
-  auto what = load(o);
+  auto what = load_weights(o);
   const auto opened = co_await open_tiers(o);
   const auto& tiers = opened.list;
   const auto made = make_engine(ex, o, what, text, opened);

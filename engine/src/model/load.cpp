@@ -1,17 +1,39 @@
 #include "cokv/engine/model.hpp"
 #include "cokv/engine/weights.hpp"
 #include "cokv/runtime/error.hpp"
-#include "model/llama.hpp"
+#include "model/cpu_decoder.hpp"
+#include "model/family.hpp"
+#include "model/random_source.hpp"
 
 namespace cokv {
 
+namespace {
+
+void check_compute(const model_options& o) {
+  if (o.compute != dtype::bf16 && o.compute != dtype::f32)
+    throw config_error("dtype: " + std::string(to_string(o.compute)) + " is not bf16 or f32");
+}
+
+}  // namespace
+
 std::shared_ptr<model> load_model(const std::filesystem::path& dir, model_options options) {
-  if (options.compute != dtype::bf16 && options.compute != dtype::f32)
-    throw config_error("dtype: " + std::string(to_string(options.compute)) + " is not bf16 or f32");
+  check_compute(options);
   auto config = load_model_config(dir);
-  auto tensors = weights::open(dir);
-  auto id = fingerprint(config, tensors, options.progress);
-  return make_llama(std::move(config), std::move(tensors), id, options.compute);
+  auto file = weights::open(dir);
+  auto id = fingerprint(config, file, options.progress);
+  checkpoint_source source(file);
+  auto tensors = find_family(config.architecture)->bind(config, source);
+  return make_cpu_decoder(std::move(config), tensors, file.keep_alive(), id, options.compute);
+}
+
+std::shared_ptr<model> random_model(const std::filesystem::path& config_json, model_options options,
+                                    std::uint64_t seed) {
+  check_compute(options);
+  auto config = load_model_config_file(config_json);
+  random_source source(config.stored_type.value_or(dtype::bf16), seed);
+  auto tensors = find_family(config.architecture)->bind(config, source);
+  const auto id = fingerprint(config, seed);
+  return make_cpu_decoder(std::move(config), tensors, source.keep_alive(), id, options.compute);
 }
 
 }  // namespace cokv

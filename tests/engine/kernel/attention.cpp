@@ -6,6 +6,8 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <span>
+#include <tuple>
 
 #include "engine/kernel/random.hpp"
 #include "kernel/cpu/rows.hpp"
@@ -33,15 +35,16 @@ struct pool {
     for (std::uint32_t t = 0; t < up_to; ++t)
       for (std::uint32_t h = 0; h < kv.heads; ++h) {
         auto at = (std::size_t{t} * kv.heads + h) * kv.dim;
-        write_kv(keys.data() + at, kv.at(blocks.data(), t, h, 0), kv.type, kv.dim);
-        write_kv(values.data() + at, kv.at(blocks.data(), t, h, 1), kv.type, kv.dim);
+        convert(keys.data() + at, kv.at(blocks.data(), t, h, 0), kv.type, kv.dim);
+        convert(values.data() + at, kv.at(blocks.data(), t, h, 1), kv.type, kv.dim);
       }
   }
   float read(const std::vector<float>& from, std::uint32_t t, std::uint32_t head, std::uint32_t d) const {
     auto v = from[(std::size_t{t} * kv.heads + head) * kv.dim + d];
     return kv.type == dtype::bf16 ? to_float(to_bf16(v)) : v;
   }
-  std::vector<double> exact(const float* q, std::uint32_t position, std::uint32_t heads) const {
+  std::vector<double> exact(const float* q, std::uint32_t position, std::uint32_t heads,
+                            std::span<const float> slopes = {}) const {
     std::vector<double> out;
     for (std::uint32_t h = 0; h < heads; ++h) {
       std::vector<double> p(position + 1), o(kv.dim);
@@ -49,7 +52,8 @@ struct pool {
       for (std::uint32_t t = 0; t <= position; ++t) {
         for (std::uint32_t d = 0; d < kv.dim; ++d)
           p[t] += double(q[h * kv.dim + d]) * read(keys, t, h / (heads / kv.heads), d);
-        total += p[t] = std::exp(p[t] / std::sqrt(double(kv.dim)));
+        const double further = slopes.empty() ? 0 : double(slopes[h]) * (position - t);
+        total += p[t] = std::exp(p[t] / std::sqrt(double(kv.dim)) - further);
       }
       for (std::uint32_t t = 0; t <= position; ++t)
         for (std::uint32_t d = 0; d < kv.dim; ++d) o[d] += p[t] / total * read(values, t, h / (heads / kv.heads), d);
@@ -80,10 +84,13 @@ TEST_CASE("attention over paged KV equals softmax in double precision and reads 
             auto q = random_floats(count * stride, start + count, 2);
             auto out = poisoned(std::size_t{count} * heads * dim);
             sequence_rows rows{p.blocks.data(), start, count, 0};
-            attention(q.data(), stride, out.data(), dtype::f32, heads, p.kv, {&rows, 1});
+            std::vector<float> slopes;  // of every other case
+            if (block_tokens % 16 == 0) slopes = random_floats(heads, 4);
+            for (auto& s : slopes) s = std::abs(s);
+            attention(q.data(), stride, out.data(), dtype::f32, heads, p.kv, {&rows, 1}, slopes);
             double worst = 0;
             for (std::uint32_t r = 0; r < count; ++r) {
-              auto want = p.exact(q.data() + r * stride, start + r, heads);
+              auto want = p.exact(q.data() + r * stride, start + r, heads, slopes);
               for (std::size_t i = 0; i < want.size(); ++i) {
                 auto off = std::abs(out[r * want.size() + i] - want[i]);
                 worst = off <= worst ? worst : off;  // a NaN counts as worse

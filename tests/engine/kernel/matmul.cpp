@@ -21,9 +21,9 @@ struct product {
     // In two parts and two source types, as fused projections come.
     const std::size_t first = n / 2;
     halves = rounded({values.begin(), values.begin() + static_cast<std::ptrdiff_t>(first * k)});
-    std::array<packed_matrix::rows, 2> parts{
-        {{values.data(), dtype::f32, first}, {values.data() + first * k, dtype::f32, n - first}}};
-    if (type == dtype::bf16) parts[0] = {halves.data(), dtype::bf16, first};
+    std::array<matrix_rows, 2> parts{
+        {{values.data(), dtype::f32, first, k}, {values.data() + first * k, dtype::f32, n - first, k}}};
+    if (type == dtype::bf16) parts[0] = {halves.data(), dtype::bf16, first, k};
     packed = packed_matrix(type, k, parts);
   }
   std::vector<float> input(std::size_t m, unsigned seed) const {
@@ -118,4 +118,25 @@ TEST_CASE("a row of a product has the same bits alone, in any batch and at any p
       }
     }
   });
+}
+
+TEST_CASE("a matrix that is stored transposed is packed as the same bytes") {
+  for (auto type : {dtype::f32, dtype::bf16})
+    for (auto [n, k] : {std::pair<std::size_t, std::size_t>{192, 64}, {100, 34}}) {
+      auto values = random_floats(n * k, 5);
+      std::vector<float> transposed(n * k);
+      for (std::size_t r = 0; r < n; ++r)
+        for (std::size_t c = 0; c < k; ++c) transposed[c * n + r] = values[r * k + c];
+      auto half = rounded(transposed);
+      auto rounded_values = values;
+      for (auto& v : rounded_values) v = to_float(to_bf16(v));
+      const matrix_rows as_rows{values.data(), dtype::f32, n, k}, as_columns{transposed.data(), dtype::f32, n, 1, n};
+      const matrix_rows half_rows{rounded_values.data(), dtype::f32, n, k},
+          half_columns{half.data(), dtype::bf16, n, 1, n};
+      for (auto& [a, b] : {std::pair(as_rows, as_columns), std::pair(half_rows, half_columns)}) {
+        packed_matrix x(type, k, {&a, 1}), y(type, k, {&b, 1});
+        REQUIRE(x.bytes() == y.bytes());
+        CHECK(std::memcmp(x.panel(0), y.panel(0), x.bytes()) == 0);
+      }
+    }
 }

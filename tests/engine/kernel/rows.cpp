@@ -37,36 +37,34 @@ TEST_CASE("bf16 rounds to nearest even and keeps NaN and infinity") {
   CHECK(half_to_float(0x8001) == -std::ldexp(1.0f, -24));
   CHECK(half_to_float(0x7bff) == 65504.0f);
   CHECK(std::isinf(half_to_float(0x7c00)));
+  CHECK(half_to_float(0xfc00) == -INFINITY);
+  CHECK(std::isnan(half_to_float(0x7e00)));
+  for (std::uint32_t h = 0; h < 0x7c00; ++h) {  // every number there is
+    const auto exponent = h >> 10, mantissa = h & 1023;
+    const auto want = exponent == 0 ? std::ldexp(double(mantissa), -24)
+                                    : std::ldexp(double(mantissa | 1024), static_cast<int>(exponent) - 25);
+    REQUIRE(half_to_float(static_cast<std::uint16_t>(h)) == float(want));
+  }
 }
 
-TEST_CASE("rms_norm and silu_gate equal their formulas in both output types") {
-  each_isa([](isa level) {
-    INFO("isa ", to_string(level));
-    for (std::size_t n : {256, 40, 7}) {
-      auto x = random_floats(3 * n, 1, 3), w = random_floats(n, 2), out = poisoned(3 * n);
-      std::vector<bf16> half(3 * n, 0xffff);
-      rms_norm(x.data(), w.data(), 1e-5f, out.data(), dtype::f32, 3, n);
-      rms_norm(x.data(), w.data(), 1e-5f, half.data(), dtype::bf16, 3, n);
-      for (std::size_t r = 0; r < 3; ++r) {
-        double squares = 0;
-        for (std::size_t i = 0; i < n; ++i) squares += double(x[r * n + i]) * x[r * n + i];
-        for (std::size_t i = 0; i < n; ++i) {
-          auto want = x[r * n + i] / std::sqrt(squares / double(n) + 1e-5) * w[i];
-          CHECK(out[r * n + i] == doctest::Approx(want).epsilon(1e-6));
-          CHECK(half[r * n + i] == to_bf16(out[r * n + i]));
-        }
-      }
-      auto pair = random_floats(2 * 2 * n, 3, 20);
-      pair[0] = -200, pair[1] = 200;
-      auto gated = poisoned(2 * n);
-      silu_gate(pair.data(), gated.data(), dtype::f32, 2, n);
-      for (std::size_t r = 0; r < 2; ++r)
-        for (std::size_t i = 0; i < n; ++i) {
-          double g = pair[r * 2 * n + i], u = pair[r * 2 * n + n + i];
-          CHECK(gated[r * n + i] == doctest::Approx(g / (1 + std::exp(-g)) * u).epsilon(1e-5));
-        }
+TEST_CASE("what is not finite is found in every type, wherever it is") {
+  for (std::size_t n : {1, 7, 64, 131}) {
+    auto x = random_floats(n, 3, 3e4f);
+    auto half = rounded(x);
+    std::vector<std::uint16_t> f16(n, 0x7bff);  // the largest finite one
+    CHECK(all_finite(x.data(), dtype::f32, n));
+    CHECK(all_finite(half.data(), dtype::bf16, n));
+    CHECK(all_finite(f16.data(), dtype::f16, n));
+    for (std::size_t at : {std::size_t{0}, n / 2, n - 1}) {
+      auto a = x;
+      auto b = half;
+      auto c = f16;
+      a[at] = -INFINITY, b[at] = 0x7fc0, c[at] = 0xfc00;
+      CHECK_FALSE(all_finite(a.data(), dtype::f32, n));
+      CHECK_FALSE(all_finite(b.data(), dtype::bf16, n));
+      CHECK_FALSE(all_finite(c.data(), dtype::f16, n));
     }
-  });
+  }
 }
 
 TEST_CASE("rotate_half turns pairs half a head apart by position times frequency") {
@@ -80,6 +78,21 @@ TEST_CASE("rotate_half turns pairs half a head apart by position times frequency
     CHECK(head[i] == doctest::Approx(before[i] * std::cos(angle) - before[i + 3] * std::sin(angle)).epsilon(1e-5));
     CHECK(head[i + 3] == doctest::Approx(before[i + 3] * std::cos(angle) + before[i] * std::sin(angle)).epsilon(1e-5));
   }
+}
+
+TEST_CASE("rotate_pairs turns neighbours") {
+  const std::array<float, 2> frequencies{1.0f, 0.1f};
+  std::array<float, 2> c, s;
+  rotary_angles(frequencies, 5, c.data(), s.data());
+  auto head = random_floats(6, 4), before = head;
+  rotate_pairs(head.data(), c.data(), s.data(), 2);
+  for (int i = 0; i < 2; ++i) {
+    const double angle = 5.0 * double(frequencies[i]), a = before[2 * i], b = before[2 * i + 1];
+    CHECK(head[2 * i] == doctest::Approx(a * std::cos(angle) - b * std::sin(angle)).epsilon(1e-5));
+    CHECK(head[2 * i + 1] == doctest::Approx(b * std::cos(angle) + a * std::sin(angle)).epsilon(1e-5));
+  }
+  CHECK(head[4] == before[4]);  // what is not turned stays
+  CHECK(head[5] == before[5]);
 }
 
 TEST_CASE("embed reads one row of a table of any type") {

@@ -80,8 +80,13 @@ struct model_options {
   load_progress progress;       // of reading weights, in bytes
 };
 
-// Throws config_error naming the file and the field or tensor. Reads every weight; uses the caller's thread and, for
+// Throws config_error naming the file and the field or tensor; a weight that is not finite is one. Reads every weight; uses the caller's thread and, for
 // packing, oneTBB's.
 std::shared_ptr<model> load_model(const std::filesystem::path& dir, model_options options = {});
+
+// A model of the shape that a config.json gives, with random numbers for weights: it costs what a trained one does, and
+// answers nonsense. The same config and seed are the same model.
+std::shared_ptr<model> random_model(const std::filesystem::path& config_json, model_options options = {},
+                                    std::uint64_t seed = 1);
 
 }  // namespace cokv

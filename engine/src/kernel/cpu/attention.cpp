@@ -27,7 +27,7 @@ struct job {
 // score so far; the sum of weights, a lane's each; and where it stands.
 struct scratch {
   std::vector<float> queries, results, sums;
-  std::array<float, queries_a_job> top, position;
+  std::array<float, queries_a_job> top, position, slope;
   std::vector<float> keys;    // a tile, [dim][key]
   std::vector<float> values;  // a tile, [key][dim]
 };
@@ -39,6 +39,7 @@ struct work {
   dtype out_type;
   std::uint32_t heads, dim, padded;  // padded: a multiple of lanes
   const layer_kv* kv;
+  const float* slopes;  // null: none
 };
 
 // Rows become columns: four times, the upper half of the rows is dealt between the lower one's.
@@ -114,6 +115,7 @@ COKV_INLINE void attend(const work& w, scratch& s, std::uint32_t first, std::uin
   float down[lanes] = {}, weights[Q * lanes];
   for (int i = 0; i < Q; ++i) {
     const auto n = first + static_cast<std::uint32_t>(i);
+    if (w.slopes) scores[i] += (at - s.position[n]) * s.slope[n];
     scores[i] = at <= s.position[n] ? scores[i] : vf{} + none;
     const float top = std::max(s.top[n], highest(scores[i]));
     down[i] = s.top[n] - top;
@@ -203,6 +205,7 @@ void run_job(const work& w, const job& j) {
   for (std::uint32_t i = 0; i < j.count; ++i) {
     s.top[i] = none;
     s.position[i] = static_cast<float>(j.sequence->start + (j.first + i) / group);
+    if (w.slopes) s.slope[i] = w.slopes[head(i)];
     const float* from = w.q + row(i) * w.q_stride + head(i) * w.dim;
     float* to = s.queries.data() + std::size_t{i} * w.padded;
     for (std::uint32_t d = 0; d < w.dim; ++d) to[d] = from[d] * scale;
@@ -229,8 +232,8 @@ void run_job(const work& w, const job& j) {
 }  // namespace
 
 void attention(const float* q, std::size_t q_stride, void* out, dtype out_type, std::uint32_t heads, const layer_kv& kv,
-               std::span<const sequence_rows> sequences) {
-  work w{q, q_stride, out, out_type, heads, kv.dim, (kv.dim + lanes - 1) / lanes * lanes, &kv};
+               std::span<const sequence_rows> sequences, std::span<const float> slopes) {
+  work w{q, q_stride, out, out_type, heads, kv.dim, (kv.dim + lanes - 1) / lanes * lanes, &kv, slopes.data()};
   const auto group = heads / kv.heads;
   std::vector<job> jobs;
   double cycles = 0;

@@ -3,7 +3,7 @@
 // Keys are taken in tiles of sixteen, counted from the start of the sequence, so a token's result does not depend on
 // how the sequence was cut into steps, on the batch, or on the size of a block.
 //
-//     attention(q, out, dtype::f32, heads, layer_kv, sequences);
+//     attention(q, q_stride, out, dtype::f32, heads, layer_kv, sequences);
 #pragma once
 
 #include <cstddef>
@@ -38,8 +38,9 @@ struct sequence_rows {
 };
 
 // q: [rows][q_stride] floats, heads * dim of them used, rotated. out: [rows][heads * dim] of out_type (f32 or bf16).
-// K and V of all positions up to start + count are in the pool.
+// K and V of all positions up to start + count are in the pool. slopes: none, or [heads], ALiBi's: a score falls by slope
+// times the distance between query and key.
 void attention(const float* q, std::size_t q_stride, void* out, dtype out_type, std::uint32_t heads, const layer_kv& kv,
-               std::span<const sequence_rows> sequences);
+               std::span<const sequence_rows> sequences, std::span<const float> slopes = {});
 
 }  // namespace cokv::kernel

@@ -180,7 +180,7 @@ void prepare(const packed_matrix& w) {
 
 void packed_matrix::release::operator()(std::byte* p) const noexcept { std::free(p); }
 
-packed_matrix::packed_matrix(dtype compute, std::size_t k, std::span<const rows> parts) : type_(compute), k_(k) {
+packed_matrix::packed_matrix(dtype compute, std::size_t k, std::span<const matrix_rows> parts) : type_(compute), k_(k) {
   for (auto& p : parts) n_ += p.count;
   bool half = type_ == dtype::bf16;
   std::size_t padded = half ? (k + 31) / 32 * 32 : (k + 15) / 16 * 16;
@@ -188,20 +188,26 @@ packed_matrix::packed_matrix(dtype compute, std::size_t k, std::span<const rows>
   auto bytes = std::max<std::size_t>(panels() * panel_bytes_, 64);
   data_.reset(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
   if (!data_) throw std::bad_alloc();
-  std::vector<const void*> source(n_);
-  std::vector<dtype> types(n_);
-  std::size_t at = 0;
+  struct source {
+    const std::byte* data;
+    const matrix_rows* part;
+  };
+  std::vector<source> rows;
+  rows.reserve(n_);
   for (auto& p : parts)
-    for (std::size_t i = 0; i < p.count; ++i, ++at) {
-      source[at] = static_cast<const std::byte*>(p.data) + i * k * size_of(p.type);
-      types[at] = p.type;
-    }
+    for (std::size_t i = 0; i < p.count; ++i)
+      rows.push_back({static_cast<const std::byte*>(p.data) + i * p.row_step * size_of(p.type), &p});
   parallel(panels(), static_cast<double>(panel_bytes_), [&](std::size_t panel) {
     auto* out = data_.get() + panel * panel_bytes_;
     std::memset(out, 0, panel_bytes_);
     std::vector<float> row(k);
     for (std::size_t c = 0; c < width && panel * width + c < n_; ++c) {
-      to_floats(source[panel * width + c], types[panel * width + c], row.data(), k);
+      auto [from, part] = rows[panel * width + c];
+      if (part->column_step == 1)
+        to_floats(from, part->type, row.data(), k);
+      else  // the panel's next row finds these lines in the cache
+        for (std::size_t i = 0; i < k; ++i)
+          to_floats(from + i * part->column_step * size_of(part->type), part->type, &row[i], 1);
       for (std::size_t i = 0; i < k; ++i)
         if (half)
           reinterpret_cast<bf16*>(out)[(i / 2 * width + c) * 2 + i % 2] = to_bf16(row[i]);

@@ -2,7 +2,7 @@
 // Weights are packed once into panels of 64 columns; oneDNN and our own kernels read the same panels. A row of the
 // result depends on that row of x alone: not on m, not on its place in the batch, not on how many threads there are.
 //
-//     packed_matrix w(dtype::bf16, k, {{{rows, dtype::bf16, n}}});
+//     packed_matrix w(dtype::bf16, k, {{{rows, dtype::bf16, n, k}}});
 //     matmul(x, w, y, m);
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <span>
 
 #include "cokv/kvstream/dtype.hpp"
+#include "kernel/matrix_rows.hpp"
 
 namespace cokv::kernel {
 
@@ -18,15 +19,9 @@ class packed_matrix {
  public:
   static constexpr std::size_t width = 64;  // columns a panel
 
-  struct rows {
-    const void* data;  // [count][k], row major
-    dtype type;        // f32, f16 or bf16
-    std::size_t count;
-  };
-
   packed_matrix() = default;
   // Stacks the parts (query, key and value projections become one matrix). compute is f32 or bf16; k is even.
-  packed_matrix(dtype compute, std::size_t k, std::span<const rows> parts);
+  packed_matrix(dtype compute, std::size_t k, std::span<const matrix_rows> parts);
 
   dtype type() const noexcept { return type_; }
   std::size_t n() const noexcept { return n_; }

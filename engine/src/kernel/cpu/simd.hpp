@@ -9,6 +9,7 @@
 #include "kernel/cpu/isa.hpp"
 
 #define COKV_INLINE [[gnu::always_inline]] inline
+#define COKV_INLINE_LAMBDA __attribute__((always_inline))  // behind its parameters
 
 namespace cokv::kernel {
 

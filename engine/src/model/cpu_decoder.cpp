@@ -1,0 +1,364 @@
+#include "model/cpu_decoder.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <string>
+
+#include "kernel/cpu/activation.hpp"
+#include "kernel/cpu/attention.hpp"
+#include "kernel/cpu/matmul.hpp"
+#include "kernel/cpu/norm.hpp"
+#include "kernel/cpu/parallel.hpp"
+#include "kernel/cpu/rows.hpp"
+
+namespace cokv {
+namespace {
+
+using kernel::packed_matrix;
+
+struct linear {
+  packed_matrix matrix;
+  std::vector<float> bias;
+
+  linear() = default;
+  linear(dtype compute, const linear_tensors& from) : bias(from.bias) {
+    if (from) matrix = packed_matrix(compute, from.k, from.rows);
+  }
+  explicit operator bool() const noexcept { return matrix.n() > 0; }
+
+  // y: rows of n floats, overwritten or added to.
+  void multiply(const void* x, float* y, std::size_t rows, bool accumulate, kernel::split how) const {
+    kernel::matmul(x, matrix, y, rows, accumulate, how);
+    if (!bias.empty()) kernel::add_bias(y, bias.data(), rows, matrix.n());
+  }
+};
+
+struct layer_weights {
+  linear qkv, out, up, down;
+  norm_tensors attention_norm, mlp_norm;
+
+  double bytes() const noexcept {
+    return static_cast<double>(qkv.matrix.bytes() + out.matrix.bytes() + up.matrix.bytes() + down.matrix.bytes());
+  }
+};
+
+// What a step keeps between its layers. The residual stream is f32 in both types.
+struct decoder_scratch {
+  std::vector<float> x;                           // [rows][hidden]
+  std::vector<float> qkv;                         // [rows][q, k, v]
+  std::vector<std::byte> attended;                // [rows][q] of the compute type
+  std::vector<float> cosines, sines;              // [rows][rotary_dims / 2]
+  std::vector<std::uint32_t> position, sequence;  // of each row
+  std::vector<kernel::sequence_rows> rows;
+};
+
+// Buffers of one tile of rows: small enough to stay in a core's cache from one operation to the next.
+struct tile_scratch {
+  std::vector<std::byte> input, active;
+  std::vector<float> up;
+};
+
+template <class T>
+T* grown(std::vector<T>& v, std::size_t n) {
+  if (v.size() < n) v.resize(n);
+  return v.data();
+}
+
+// ALiBi's: powers of 2^(-8/n) for n heads; where n is no power of two, those of the power below it and every other one of
+// the power above.
+std::vector<float> alibi_slopes(std::uint32_t heads) {
+  const std::uint32_t below = std::bit_floor(heads);
+  std::vector<float> out;
+  for (std::uint32_t i = 0; i < heads; ++i)
+    out.push_back(static_cast<float>(i < below ? std::exp2(-8.0 * (i + 1) / below)
+                                               : std::exp2(-4.0 * (2 * (i - below) + 1) / below)));
+  return out;
+}
+
+std::vector<float> rotary_frequencies(const model_config& c) {
+  std::vector<float> out;
+  const auto half = c.rotary_dims / 2;
+  for (std::uint32_t i = 0; i < half; ++i) {
+    double f = std::pow(c.rope_theta, -static_cast<double>(i) / half);
+    if (auto& s = c.rope_scaling) {
+      const double turns = s->original_positions * f / (2 * 3.14159265358979323846);  // over the original context
+      const double span = s->high_frequency_factor - s->low_frequency_factor;
+      const double blend = std::clamp((turns - s->low_frequency_factor) / span, 0.0, 1.0);
+      f = f / s->factor * (1 - blend) + f * blend;
+    }
+    out.push_back(static_cast<float>(f));
+  }
+  return out;
+}
+
+class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_decoder> {
+ public:
+  cpu_decoder(model_config config, const decoder_tensors& from, std::shared_ptr<const void> keep, id256 id,
+              dtype compute)
+      : config_(std::move(config)),
+        fingerprint_(id),
+        compute_(compute),
+        keep_(std::move(keep)),
+        embedding_(from.embedding),
+        positions_(from.positions),
+        embedding_norm_(from.embedding_norm),
+        final_norm_(from.final_norm),
+        project_in_(compute, from.project_in),
+        project_out_(compute, from.project_out) {
+    for (auto& l : from.layers)
+      layers_.push_back({.qkv = linear(compute, l.qkv),
+                         .out = linear(compute, l.out),
+                         .up = linear(compute, l.up),
+                         .down = linear(compute, l.down),
+                         .attention_norm = l.attention_norm,
+                         .mlp_norm = l.mlp_norm});
+    head_ = linear(compute, from.head);
+    if (config_.positions == position_type::rotary) frequencies_ = rotary_frequencies(config_);
+    if (config_.positions == position_type::alibi) slopes_ = alibi_slopes(config_.heads);
+    for (auto& l : layers_)
+      for (auto* m : {&l.qkv, &l.out, &l.up, &l.down}) kernel::prepare(m->matrix);
+    for (auto* m : {&project_in_, &project_out_, &head_})
+      if (*m) kernel::prepare(m->matrix);
+  }
+
+  const model_config& config() const noexcept override { return config_; }
+  dtype compute_type() const noexcept override { return compute_; }
+  const id256& fingerprint() const noexcept override { return fingerprint_; }
+  geometry kv_geometry(std::uint32_t block_tokens) const override {
+    return geometry::attention(config_.layers, config_.kv_heads, config_.head_dim, compute_, block_tokens);
+  }
+
+  error_code forward(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool& kv,
+                     stream& compute) override {
+    kernel::layer_kv view{kv.memory().data() + kv.offset(layer, 0),
+                          kv.shape().segment_bytes(layer),
+                          compute_,
+                          config_.kv_heads,
+                          config_.head_dim,
+                          kv.shape().block_tokens()};
+    return compute.launch(
+        "layer " + std::to_string(layer),
+        [self = shared_from_this(), step, memory = kv.memory(), view, layer] {
+          if (layer == 0) self->begin(*step);
+          self->run_layer(layer, *step, view);
+        },
+        price(layer, *step));
+  }
+
+  error_code finish(const std::shared_ptr<batch>& step, stream& compute) override {
+    const auto n = static_cast<double>(step->samples());
+    return compute.launch("logits", [self = shared_from_this(), step] { self->run_head(*step); },
+                          {.flops = 2 * n * config_.embedding_dim * config_.vocab,
+                           .bytes = n > 0 ? static_cast<double>(head_.matrix.bytes()) : 0});
+  }
+
+ private:
+  cost price(std::uint32_t layer, const batch& step) const {
+    const double weights = layers_[layer].bytes();
+    cost c{.flops = 2 * static_cast<double>(step.rows()) * weights / static_cast<double>(size_of(compute_)),
+           .bytes = weights};
+    for (auto& s : step.sequences) {
+      const double n = static_cast<double>(s.tokens.size()), context = s.start + n;
+      c.flops += 4 * n * (s.start + n / 2) * config_.heads * config_.head_dim;
+      c.bytes += 2 * context * config_.kv_heads * config_.head_dim * static_cast<double>(size_of(compute_));
+    }
+    return c;
+  }
+
+  void begin(batch& step) const {
+    if (!step.scratch) step.scratch = std::make_shared<decoder_scratch>();
+    auto& s = scratch(step);
+    const auto n = step.rows(), half = frequencies_.size(), h = std::size_t{config_.hidden};
+    grown(s.x, n * h), grown(s.cosines, n * half), grown(s.sines, n * half);
+    grown(s.qkv, n * qkv_width()), grown(s.attended, n * q_width() * size_of(compute_));
+    s.position.clear(), s.sequence.clear(), s.rows.clear();
+    std::vector<token_id> tokens;
+    for (std::uint32_t i = 0; i < step.sequences.size(); ++i) {
+      auto& q = step.sequences[i];
+      const auto count = static_cast<std::uint32_t>(q.tokens.size());
+      s.rows.push_back({q.blocks.data(), q.start, count, static_cast<std::uint32_t>(s.position.size())});
+      for (std::uint32_t t = 0; t < count; ++t) s.position.push_back(q.start + t), s.sequence.push_back(i);
+      tokens.insert(tokens.end(), q.tokens.begin(), q.tokens.end());
+    }
+    kernel::parallel(n, 10.0 * static_cast<double>(half) + static_cast<double>(h) / 4, [&](std::size_t r) {
+      if (half > 0)
+        kernel::rotary_angles(frequencies_, s.position[r], s.cosines.data() + r * half, s.sines.data() + r * half);
+      if (!project_in_) embed(static_cast<std::size_t>(tokens[r]), s.position[r], s.x.data() + r * h);
+    });
+    if (project_in_) project_embeddings(tokens, s);
+  }
+
+  // A token's place in the residual stream.
+  void embed(std::size_t token, std::uint32_t position, float* x) const {
+    kernel::embed(embedding_.bytes.data(), embedding_.type, token, x, config_.hidden);
+    place(position, x);
+  }
+  void place(std::uint32_t position, float* x) const {
+    if (config_.positions == position_type::learned) {
+      thread_local std::vector<float> row;
+      kernel::embed(positions_.bytes.data(), positions_.type, config_.position_offset + position,
+                    grown(row, config_.hidden), config_.hidden);
+      kernel::add_bias(x, row.data(), 1, config_.hidden);
+    }
+    if (config_.embedding_norm) norm(embedding_norm_, x, x, dtype::f32, 1);
+  }
+  // The same where the table is narrower than the stream.
+  void project_embeddings(const std::vector<token_id>& tokens, decoder_scratch& s) const {
+    const auto n = tokens.size(), e = std::size_t{config_.embedding_dim};
+    std::vector<float> row(e);
+    std::vector<std::byte> input(n * e * size_of(compute_));
+    for (std::size_t r = 0; r < n; ++r) {
+      kernel::embed(embedding_.bytes.data(), embedding_.type, static_cast<std::size_t>(tokens[r]), row.data(), e);
+      kernel::convert(row.data(), input.data() + r * e * size_of(compute_), compute_, e);
+    }
+    project_in_.multiply(input.data(), s.x.data(), n, false, kernel::split::columns);
+    for (std::size_t r = 0; r < n; ++r) place(s.position[r], s.x.data() + r * config_.hidden);
+  }
+
+  void norm(const norm_tensors& w, const float* x, void* out, dtype type, std::size_t rows) const {
+    if (config_.norm == norm_type::rms)
+      kernel::rms_norm(x, w.weight.data(), config_.norm_eps, out, type, rows, config_.hidden);
+    else
+      kernel::layer_norm(x, w.weight.data(), w.bias.data(), config_.norm_eps, out, type, rows, config_.hidden);
+  }
+  // What a layer's part takes in: the residual stream, by its norm where that comes first.
+  void take_in(const norm_tensors& w, const float* x, void* out, std::size_t rows) const {
+    if (config_.norm_first)
+      norm(w, x, out, compute_, rows);
+    else
+      kernel::convert(x, out, compute_, rows * config_.hidden);
+  }
+  // What follows when its result was added.
+  void settle(const norm_tensors& w, float* x, std::size_t rows) const {
+    if (!config_.norm_first) norm(w, x, x, dtype::f32, rows);
+  }
+
+  // Rows that go through a layer together on one core, or on all of them when there are too few rows to share out.
+  template <class F>
+  void by_tiles(std::size_t rows, double weight_bytes, const F& f) const {
+    const auto threads = static_cast<std::size_t>(kernel::concurrency());
+    const auto share = (rows + 2 * threads - 1) / (2 * threads);
+    const auto tile = std::clamp<std::size_t>((share + 15) / 16 * 16, 16, 64);
+    const auto tiles = (rows + tile - 1) / tile;
+    const auto how = tiles >= threads ? kernel::split::none : kernel::split::columns;
+    kernel::parallel(tiles, static_cast<double>(tile) * weight_bytes / 200,
+                     [&](std::size_t i) { f(i * tile, std::min(tile, rows - i * tile), how); });
+  }
+
+  void run_layer(std::uint32_t layer, batch& step, const kernel::layer_kv& kv) const {
+    auto& s = scratch(step);
+    auto& l = layers_[layer];
+    by_tiles(s.position.size(), static_cast<double>(l.qkv.matrix.bytes()),
+             [&](std::size_t first, std::size_t count, kernel::split how) { project(l, step, kv, first, count, how); });
+    if (layer + 1 == config_.layers) keep_sampled(step);  // nobody asks for the others any more
+    const auto rows = s.rows.empty() ? 0 : s.rows.back().row + s.rows.back().count;
+    kernel::attention(s.qkv.data(), qkv_width(), s.attended.data(), compute_, config_.heads, kv, s.rows, slopes_);
+    by_tiles(rows, l.bytes() - static_cast<double>(l.qkv.matrix.bytes()),
+             [&](std::size_t first, std::size_t count, kernel::split how) { transform(l, s, first, count, how); });
+  }
+
+  // Norm, query, key and value of some rows; keys and queries turned; K and V to their blocks.
+  void project(const layer_weights& l, const batch& step, const kernel::layer_kv& kv, std::size_t first,
+               std::size_t rows, kernel::split how) const {
+    thread_local tile_scratch t;
+    auto& s = scratch(step);
+    const std::size_t h = config_.hidden, dim = config_.head_dim, half = frequencies_.size(), width = qkv_width();
+    auto* input = grown(t.input, rows * h * size_of(compute_));
+    take_in(l.attention_norm, s.x.data() + first * h, input, rows);
+    l.qkv.multiply(input, s.qkv.data() + first * width, rows, false, how);
+    const auto rotate = config_.rotary_interleaved ? kernel::rotate_pairs : kernel::rotate_half;
+    for (std::size_t r = first; r < first + rows; ++r) {
+      float* row = s.qkv.data() + r * width;
+      auto* blocks = step.sequences[s.sequence[r]].blocks.data();
+      for (std::size_t i = 0; half > 0 && i < config_.heads + config_.kv_heads; ++i)
+        rotate(row + i * dim, s.cosines.data() + r * half, s.sines.data() + r * half, half);
+      for (std::uint32_t i = 0; i < config_.kv_heads; ++i)
+        for (std::uint32_t plane : {0u, 1u})
+          kernel::convert(row + (config_.heads + plane * config_.kv_heads + i) * dim,
+                          kv.at(blocks, s.position[r], i, plane), compute_, dim);
+    }
+  }
+
+  // Output projection and MLP of some rows, added to the residual stream.
+  void transform(const layer_weights& l, decoder_scratch& s, std::size_t first, std::size_t rows,
+                 kernel::split how) const {
+    thread_local tile_scratch t;
+    const std::size_t h = config_.hidden, mlp = config_.intermediate;
+    float* x = s.x.data() + first * h;
+    l.out.multiply(s.attended.data() + first * q_width() * size_of(compute_), x, rows, true, how);
+    settle(l.attention_norm, x, rows);
+    auto* input = grown(t.input, rows * h * size_of(compute_));
+    take_in(l.mlp_norm, x, input, rows);
+    auto* up = grown(t.up, rows * l.up.matrix.n());
+    l.up.multiply(input, up, rows, false, how);
+    auto* active = grown(t.active, rows * mlp * size_of(compute_));
+    if (config_.gated)
+      kernel::silu_gate(up, active, compute_, rows, mlp);
+    else
+      kernel::activate(config_.act, up, active, compute_, rows * mlp);
+    l.down.multiply(active, x, rows, true, how);
+    settle(l.mlp_norm, x, rows);
+  }
+
+  // Moves the rows whose logits are wanted to the front; rows only move down, so none is overwritten too early.
+  void keep_sampled(batch& step) const {
+    auto& s = scratch(step);
+    const std::size_t h = config_.hidden, width = qkv_width();
+    std::uint32_t kept = 0;
+    for (std::size_t i = 0; i < step.sequences.size(); ++i) {
+      if (!step.sequences[i].sample) continue;
+      auto from = s.rows[i];
+      const std::size_t row = from.row + from.count - 1;
+      if (row != kept) {
+        std::copy_n(s.x.data() + row * h, h, s.x.data() + kept * h);
+        std::copy_n(s.qkv.data() + row * width, width, s.qkv.data() + kept * width);
+      }
+      s.rows[kept] = {from.blocks, from.start + from.count - 1, 1, kept};
+      ++kept;
+    }
+    s.rows.resize(kept);
+  }
+
+  void run_head(batch& step) const {
+    auto& s = scratch(step);
+    const auto n = step.samples(), h = std::size_t{config_.hidden};
+    step.logits.resize(n * config_.vocab);
+    std::vector<std::byte> input(n * std::max<std::size_t>(h, config_.embedding_dim) * size_of(compute_));
+    if (config_.final_norm)
+      norm(final_norm_, s.x.data(), input.data(), compute_, n);
+    else
+      kernel::convert(s.x.data(), input.data(), compute_, n * h);
+    if (project_out_) {
+      std::vector<float> narrow(n * config_.embedding_dim);
+      project_out_.multiply(input.data(), narrow.data(), n, false, kernel::split::columns);
+      kernel::convert(narrow.data(), input.data(), compute_, narrow.size());
+    }
+    head_.multiply(input.data(), step.logits.data(), n, false, kernel::split::columns);
+  }
+
+  static decoder_scratch& scratch(const batch& step) { return *static_cast<decoder_scratch*>(step.scratch.get()); }
+  std::size_t q_width() const noexcept { return std::size_t{config_.heads} * config_.head_dim; }
+  std::size_t qkv_width() const noexcept {
+    return std::size_t{config_.heads + 2 * config_.kv_heads} * config_.head_dim;
+  }
+
+  model_config config_;
+  id256 fingerprint_;
+  dtype compute_;
+  std::shared_ptr<const void> keep_;
+  tensor_view embedding_, positions_;
+  norm_tensors embedding_norm_, final_norm_;
+  linear project_in_, project_out_, head_;
+  std::vector<layer_weights> layers_;
+  std::vector<float> frequencies_, slopes_;  // rotary's, ALiBi's; empty where there is none
+};
+
+}  // namespace
+
+std::shared_ptr<model> make_cpu_decoder(model_config config, const decoder_tensors& tensors,
+                                        std::shared_ptr<const void> keep, id256 fingerprint, dtype compute) {
+  return std::make_shared<cpu_decoder>(std::move(config), tensors, std::move(keep), fingerprint, compute);
+}
+
+}  // namespace cokv

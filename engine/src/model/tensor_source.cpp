@@ -1,0 +1,91 @@
+#include "model/tensor_source.hpp"
+
+#include <atomic>
+
+#include "cokv/runtime/detail/json_file.hpp"
+#include "kernel/cpu/convert.hpp"
+#include "kernel/cpu/parallel.hpp"
+
+namespace cokv {
+namespace {
+
+constexpr std::size_t finite_step = 1 << 18;  // elements a thread looks at before it looks at the next
+
+// The first element that is not a number, or infinite; the number of elements when all are finite.
+std::size_t first_not_finite(const tensor_view& t) {
+  const auto n = static_cast<std::size_t>(t.elements());
+  std::atomic<std::size_t> first = n;
+  kernel::parallel((n + finite_step - 1) / finite_step, finite_step * 0.2, [&](std::size_t i) {
+    const auto begin = i * finite_step, count = std::min(finite_step, n - begin);
+    const auto* data = t.bytes.data() + begin * size_of(t.type);
+    if (kernel::all_finite(data, t.type, count)) return;
+    std::size_t at = 0;
+    while (kernel::all_finite(data + at * size_of(t.type), t.type, 1)) ++at;
+    auto seen = first.load();
+    while (begin + at < seen && !first.compare_exchange_weak(seen, begin + at)) {
+    }
+  });
+  return first;
+}
+
+}  // namespace
+
+kernel::matrix_rows all_rows(const tensor_view& t) {
+  return {t.bytes.data(), t.type, static_cast<std::size_t>(t.shape[0]), static_cast<std::size_t>(t.shape[1])};
+}
+
+std::vector<float> tensor_source::vector(const std::string& name, std::uint64_t n) {
+  auto t = tensor(name, {n});
+  std::vector<float> out(n);
+  kernel::to_floats(t.bytes.data(), t.type, out.data(), n);
+  return out;
+}
+
+linear_tensors tensor_source::linear(const std::string& name, std::uint64_t n, std::uint64_t k, bool bias) {
+  return linear({{name, n}}, k, bias);
+}
+
+linear_tensors tensor_source::linear(std::initializer_list<part> parts, std::uint64_t k, bool bias) {
+  linear_tensors out{.k = static_cast<std::size_t>(k)};
+  for (auto& [name, n] : parts) {
+    out.rows.push_back(all_rows(tensor(name + ".weight", {n, k})));
+    if (!bias) continue;
+    auto more = vector(name + ".bias", n);
+    out.bias.insert(out.bias.end(), more.begin(), more.end());
+  }
+  return out;
+}
+
+linear_tensors tensor_source::transposed(const std::string& name, std::uint64_t n, std::uint64_t k) {
+  auto t = tensor(name + ".weight", {k, n});
+  kernel::matrix_rows columns{t.bytes.data(), t.type, static_cast<std::size_t>(n), 1, static_cast<std::size_t>(n)};
+  return {.k = static_cast<std::size_t>(k), .rows = {columns}, .bias = vector(name + ".bias", n)};
+}
+
+norm_tensors tensor_source::norm(const std::string& name, std::uint64_t n, bool bias) {
+  norm_tensors out{.weight = vector(name + ".weight", n)};
+  if (bias) out.bias = vector(name + ".bias", n);
+  return out;
+}
+
+linear_tensors tensor_source::head(bool tied, const tensor_view& embedding, const std::string& name) {
+  const auto n = embedding.shape[0], k = embedding.shape[1];
+  if (!tied) return linear(name, n, k);
+  return {.k = static_cast<std::size_t>(k), .rows = {all_rows(embedding)}};
+}
+
+tensor_view checkpoint_source::tensor(const std::string& name, std::initializer_list<std::uint64_t> shape) {
+  auto& t = from_->expect(name, shape);
+  auto what = [&] { return from_->path().string() + ": " + detail::printable(name) + ": "; };
+  if (t.type != dtype::bf16 && t.type != dtype::f16 && t.type != dtype::f32)
+    throw config_error(what() + std::string(to_string(t.type)) + " is not bf16, f16 or f32");
+  if (auto i = first_not_finite(t); i < t.elements()) {
+    float value;
+    kernel::to_floats(t.bytes.data() + i * size_of(t.type), t.type, &value, 1);
+    throw config_error(what() + "element " + std::to_string(i) + " is " +
+                       (value != value ? "not a number" : "infinite"));
+  }
+  return t;
+}
+
+}  // namespace cokv

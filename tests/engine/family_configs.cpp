@@ -1,0 +1,127 @@
+// config.json as the families' checkpoints bring it.
+#include <doctest/doctest.h>
+
+#include "cokv/engine/model_config.hpp"
+#include "files.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+
+namespace {
+
+// Qwen2.5-0.5B, GLM-4-9B, GPT-2, OPT-350M and BLOOM-560M: the fields that say what is computed.
+constexpr std::string_view qwen2 = R"({"architectures": ["Qwen2ForCausalLM"], "hidden_act": "silu", "hidden_size": 896,
+  "intermediate_size": 4864, "max_position_embeddings": 32768, "max_window_layers": 24, "num_attention_heads": 14,
+  "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+  "sliding_window": 32768, "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_sliding_window": false,
+  "vocab_size": 151936})";
+constexpr std::string_view glm = R"({"architectures": ["GlmForCausalLM"], "attention_bias": true, "head_dim": 128,
+  "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 13696, "max_position_embeddings": 131072,
+  "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 2, "partial_rotary_factor": 0.5,
+  "rms_norm_eps": 1.5625e-07, "rope_theta": 10000.0, "tie_word_embeddings": false,
+  "eos_token_id": [151329, 151336, 151338], "vocab_size": 151552})";
+constexpr std::string_view gpt2 = R"({"architectures": ["GPT2LMHeadModel"], "activation_function": "gelu_new",
+  "layer_norm_epsilon": 1e-05, "n_ctx": 1024, "n_embd": 768, "n_head": 12, "n_layer": 12, "n_positions": 1024,
+  "n_inner": null, "eos_token_id": 50256, "vocab_size": 50257})";
+constexpr std::string_view opt = R"({"architectures": ["OPTForCausalLM"], "activation_function": "relu",
+  "do_layer_norm_before": false, "ffn_dim": 4096, "hidden_size": 1024, "max_position_embeddings": 2048,
+  "num_attention_heads": 16, "num_hidden_layers": 24, "vocab_size": 50272, "word_embed_proj_dim": 512})";
+constexpr std::string_view bloom = R"({"architectures": ["BloomForCausalLM"],
+  "apply_residual_connection_post_layernorm": false, "layer_norm_epsilon": 1e-05, "n_embed": 1024, "n_layer": 24,
+  "num_attention_heads": 16, "offset_alibi": 100, "vocab_size": 250880})";
+
+model_config parsed(std::string_view text) { return parse_model_config(text, "config.json"); }
+
+// The error when one field has another value; an empty value takes it out.
+std::string error_with(std::string_view text, const std::string& key, const std::string& value) {
+  std::string changed(text);
+  if (auto at = changed.find('"' + key + '"'); at != changed.npos) {
+    auto end = changed.find_first_of(",}", at);
+    if (changed[end] == '}')  // the last one goes with the comma before it
+      at = changed.rfind(',', at);
+    else
+      ++end;
+    changed.erase(at, end - at);
+  }
+  if (!value.empty()) changed.insert(1, '"' + key + "\": " + value + ", ");
+  return config_error_of([&] { parsed(changed); });
+}
+
+}  // namespace
+
+TEST_CASE("each family's config.json is read as that family means it") {
+  const auto q = parsed(qwen2);
+  CHECK(q.head_dim == 64);
+  CHECK(q.kv_heads == 2);
+  CHECK(q.rotary_dims == 64);
+  CHECK(q.qkv_bias);
+  CHECK_FALSE(q.out_bias);
+  CHECK(q.tie_embeddings);
+  CHECK(q.rope_theta == 1e6);
+
+  const auto g = parsed(glm);
+  CHECK(g.rotary_dims == 64);
+  CHECK(g.rotary_interleaved);
+  CHECK(g.qkv_bias);
+  CHECK_FALSE(g.out_bias);
+  CHECK(g.norm_eps == 1.5625e-07f);
+  CHECK(g.eos.size() == 3);
+
+  const auto two = parsed(gpt2);
+  CHECK(two.layers == 12);
+  CHECK(two.intermediate == 3072);
+  CHECK(two.norm == norm_type::layer);
+  CHECK(two.positions == position_type::learned);
+  CHECK(two.act == activation::gelu_tanh);
+  CHECK_FALSE(two.gated);
+  CHECK(two.tie_embeddings);
+  CHECK(two.max_positions == 1024);
+
+  const auto o = parsed(opt);
+  CHECK(o.embedding_dim == 512);
+  CHECK(o.hidden == 1024);
+  CHECK(o.position_offset == 2);
+  CHECK_FALSE(o.norm_first);
+  CHECK_FALSE(o.final_norm);
+  CHECK(o.act == activation::relu);
+  CHECK(o.mlp_bias);
+
+  const auto b = parsed(bloom);
+  CHECK(b.hidden == 1024);
+  CHECK(b.heads == 16);
+  CHECK(b.kv_heads == 16);
+  CHECK(b.intermediate == 4096);
+  CHECK(b.embedding_norm);
+  CHECK(b.positions == position_type::alibi);
+  CHECK(b.max_positions == 2048);
+}
+
+TEST_CASE("what a family's checkpoint could ask for and nobody computes is refused by name") {
+  CHECK(error_with(qwen2, "use_sliding_window", "true") == "config.json: use_sliding_window: true is not supported");
+  CHECK(error_with(qwen2, "hidden_act", "\"gelu\"") == "config.json: hidden_act: gelu is not supported; silu is");
+  CHECK(error_with(qwen2, "rms_norm_eps", "") == "config.json: rms_norm_eps: missing");
+  CHECK(error_with(glm, "partial_rotary_factor", "0") ==
+        "config.json: partial_rotary_factor: turns 0 of head_dim 128, not an even number of at least 2");
+  CHECK(error_with(glm, "partial_rotary_factor", "1.5") ==
+        "config.json: partial_rotary_factor: turns 0 of head_dim 128, not an even number of at least 2");
+  CHECK(error_with(glm, "partial_rotary_factor", "0.1016") ==
+        "config.json: partial_rotary_factor: turns 13 of head_dim 128, not an even number of at least 2");
+  CHECK(error_with(gpt2, "scale_attn_weights", "false") == "config.json: scale_attn_weights: false is not supported");
+  CHECK(error_with(gpt2, "scale_attn_by_inverse_layer_idx", "true") ==
+        "config.json: scale_attn_by_inverse_layer_idx: true is not supported");
+  CHECK(error_with(gpt2, "activation_function", "\"tanh\"") ==
+        "config.json: activation_function: tanh is not supported; gelu_new is");
+  CHECK(error_with(gpt2, "n_head", "11") == "config.json: n_head: 11 does not divide n_embd 768");
+  CHECK(error_with(gpt2, "n_embd", "") == "config.json: n_embd: missing");
+  CHECK(error_with(gpt2, "n_inner", "7") == "config.json: n_inner: 7 is not even");
+  CHECK(error_with(opt, "layer_norm_elementwise_affine", "false") ==
+        "config.json: layer_norm_elementwise_affine: false is not supported");
+  CHECK(error_with(opt, "activation_function", "\"silu\"") ==
+        "config.json: activation_function: silu is not supported; relu and gelu are");
+  CHECK(error_with(opt, "word_embed_proj_dim", "511") == "config.json: word_embed_proj_dim: 511 is not even");
+  CHECK(error_with(opt, "ffn_dim", "") == "config.json: ffn_dim: missing");
+  CHECK(error_with(bloom, "apply_residual_connection_post_layernorm", "true") ==
+        "config.json: apply_residual_connection_post_layernorm: true is not supported");
+  CHECK(error_with(bloom, "n_embed", "") == "config.json: hidden_size: missing");
+  CHECK(error_with(bloom, "num_attention_heads", "0") == "config.json: num_attention_heads: 0 is not in 1 to 1024");
+}

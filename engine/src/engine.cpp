@@ -6,6 +6,7 @@
 
 #include "cokv/kvstream/kv_layout.hpp"
 #include "cokv/runtime/detail/initiate.hpp"
+#include "cokv/runtime/detail/machine_memory.hpp"
 #include "cokv/runtime/detail/run_as_operation.hpp"
 #include "cokv/runtime/error.hpp"
 #include "engine_state.hpp"
@@ -16,7 +17,9 @@ namespace {
 
 constexpr std::uint64_t default_kv_bytes = std::uint64_t{1} << 30;
 
-engine_options checked(engine_options o, const model& m) {
+// `shape` gives the geometry of blocks of so many tokens.
+template <class Shape>
+engine_options checked(engine_options o, const model_config& config, const Shape& shape) {
   auto positive = [](std::uint32_t v, const char* name) {
     if (v == 0) throw config_error(std::string(name) + ": must be above 0");
   };
@@ -24,12 +27,12 @@ engine_options checked(engine_options o, const model& m) {
   positive(o.max_batched_tokens, "max-batched-tokens");
   positive(o.max_running, "max-running");
   positive(o.max_requests, "max-requests");
-  const auto longest = m.config().max_positions;
+  const auto longest = config.max_positions;
   if (o.max_sequence > longest)
     throw config_error("max-sequence: " + std::to_string(o.max_sequence) + " is beyond the model's " +
                        std::to_string(longest) + " positions");
   if (o.max_sequence == 0) o.max_sequence = longest;
-  const auto g = m.kv_geometry(o.block_tokens);
+  const geometry g = shape(o.block_tokens);
   if (o.kv_blocks == 0) {
     const auto two = 2 * ((std::uint64_t{o.max_sequence} + o.block_tokens - 1) / o.block_tokens);
     o.kv_blocks =
@@ -40,7 +43,7 @@ engine_options checked(engine_options o, const model& m) {
   o.max_running = std::min(o.max_running, o.max_batched_tokens);
   o.connector.policy.reset();
   if (o.policy == kv_policy::automatic)
-    o.connector.policy = {.layers = m.config().layers, .step_tokens = o.max_batched_tokens};
+    o.connector.policy = {.layers = config.layers, .step_tokens = o.max_batched_tokens};
   return o;
 }
 
@@ -53,6 +56,7 @@ stream compute_stream(device& d) {
 buffer kv_memory(device& d, const geometry& g, const engine_options& o) {
   const auto blocks = o.kv_blocks;
   const auto bytes = pool_bytes(g, blocks);
+  if (d.name() == "cpu") check_memory_for({{"KV blocks", bytes}});
   auto b = d.allocate(bytes, o.kv_memory);
   if (!b)
     throw config_error("kv-blocks: " + std::to_string(blocks) + " blocks are " + std::to_string(bytes >> 20) +
@@ -66,7 +70,7 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
                            std::optional<tokenizer> text, engine_options o)
     : ex(std::move(executor)),
       runs(std::move(what)),
-      options(checked(std::move(o), *runs)),
+      options(checked(std::move(o), runs->config(), [&m = *runs](std::uint32_t n) { return m.kv_geometry(n); })),
       max_sequence(static_cast<std::uint32_t>(
           std::min<std::uint64_t>(options.max_sequence, std::uint64_t{options.kv_blocks} * options.block_tokens))),
       time_(clock::of(ex)),
@@ -226,6 +230,14 @@ engine_counters engine_state::counters() const {
 }
 
 }  // namespace detail
+
+std::uint64_t kv_pool_bytes(const engine_options& options, const model_config& config, dtype compute) {
+  auto shape = [&](std::uint32_t block_tokens) {
+    return geometry::attention(config.layers, config.kv_heads, config.head_dim, compute, block_tokens);
+  };
+  const auto o = detail::checked(options, config, shape);
+  return pool_bytes(shape(o.block_tokens), o.kv_blocks);
+}
 
 engine::engine(asio::any_io_executor ex, device where, std::shared_ptr<model> what, std::optional<tokenizer> text,
                engine_options options)

@@ -47,3 +47,34 @@ TEST_CASE("a config that is not there or wrong is named as a checkpoint's would 
                        config_error);
   CHECK_THROWS_AS(random_model(config_of("llama"), {.compute = dtype::f16}), config_error);
 }
+
+TEST_CASE("a model's matrices take what was said before they were loaded") {
+  for (auto* family : {"llama", "glm", "gpt2", "opt-350m", "bloom"})
+    for (auto type : {dtype::f32, dtype::bf16}) {
+      const auto config = load_model_config_file(config_of(family));
+      const auto said = weight_bytes(config, type);
+      const auto h = std::uint64_t{config.hidden};
+      // Exactly the elements, where all of it fills panels; with their padding else.
+      const auto least = size_of(type) * config.layers *
+                         (h * (config.heads + 2 * config.kv_heads) * config.head_dim +
+                          h * config.heads * config.head_dim + h * config.intermediate * (config.gated ? 3 : 2));
+      CHECK(said >= least + size_of(type) * config.vocab * config.embedding_dim);
+      CHECK(said < 2 * (least + size_of(type) * config.vocab * config.embedding_dim));
+    }
+}
+
+TEST_CASE("a model that does not fit is refused with the sum before anything is read") {
+  temp_dir dir;
+  auto text = slurp(config_of("qwen2"));
+  auto set = [&](const std::string& key, const std::string& value) {
+    const auto at = text.find('"' + key + "\":") + key.size() + 4;
+    text.replace(at, text.find_first_of(",\n", at) - at, value);
+  };
+  set("hidden_size", "65536"), set("intermediate_size", "262144"), set("num_hidden_layers", "1000"),
+      set("num_attention_heads", "512");
+  const auto file = dir.write("config.json", text);
+  const auto what = config_error_of([&] { random_model(file); });
+  CHECK(what.starts_with("out of memory: weights "));
+  CHECK(what.ends_with(" are available"));
+  CHECK(config_error_of([&] { load_model(dir.path()); }).starts_with("out of memory: weights "));
+}

@@ -15,6 +15,7 @@
 #include <fstream>
 
 #include "cokv/kvstream/link_library.hpp"
+#include "cokv/runtime/detail/machine_memory.hpp"
 
 namespace cokv::doctor {
 namespace {
@@ -54,19 +55,8 @@ void probe_cpu(facts& f) {
 }
 
 void probe_memory(facts& f) {
-  std::ifstream info("/proc/meminfo");
-  std::string key, unit;
-  for (std::uint64_t kib = 0; info >> key >> kib; std::getline(info, unit)) {
-    if (key == "MemTotal:") f.memory_total = kib * 1024;
-    if (key == "MemAvailable:") f.memory_available = kib * 1024;
-  }
-  // A container's limit is what counts when it is the smaller one.
-  std::ifstream limit("/sys/fs/cgroup/memory.max"), used("/sys/fs/cgroup/memory.current");
-  std::uint64_t max = 0, current = 0;
-  if (limit >> max && used >> current && max < f.memory_total) {
-    f.memory_total = max;
-    f.memory_available = std::min(f.memory_available, max > current ? max - current : 0);
-  }
+  const auto there = detail::read_machine_memory();
+  f.memory_total = there.total, f.memory_available = there.available;
   rlimit locked{};
   if (::getrlimit(RLIMIT_MEMLOCK, &locked) == 0 && locked.rlim_cur != RLIM_INFINITY) f.locked_limit = locked.rlim_cur;
 }

@@ -7,6 +7,7 @@
 
 #include "checkpoint.hpp"
 #include "cokv/runtime/deadline.hpp"
+#include "cokv/runtime/detail/machine_memory.hpp"
 #include "cokv/runtime/size.hpp"
 #include "http/serve.hpp"
 #include "openai/engine_backend.hpp"
@@ -76,6 +77,19 @@ void check_tiers(const options& o, const model_config& config) {
   if (!o.kv_dir.empty()) check_holds_a_block("--kv-disk", o.kv_disk, block, 2 * file_head + of_a_layer * config.layers);
 }
 
+// Likewise: what does not fit is told before minutes of reading, not by the system's killer at the first long prompt.
+void check_fits(const options& o, const model_config& config) {
+  if (o.device != "cpu") return;
+  const auto type = *parse_dtype(o.dtype);
+  try {
+    detail::check_memory_for({{"weights", weight_bytes(config, type)},
+                              {"KV blocks", kv_pool_bytes(engine_options_of(o, {}), config, type)},
+                              {"--kv-host", o.kv_host}});
+  } catch (const config_error& e) {
+    throw by_flag(e);
+  }
+}
+
 std::unique_ptr<engine> make_engine(const asio::any_io_executor& ex, const options& o, std::shared_ptr<model> what,
                                     const tokenizer& text, const tiers& opened) {
   try {
@@ -111,6 +125,7 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   auto text = tokenizer::load(o.model.dir);
   check_vocabulary(o.model, text, config);
   check_tiers(o, config);
+  check_fits(o, config);
   auto what = load_weights(o);
   const auto opened = co_await open_tiers(o);
   const auto& tiers = opened.list;

@@ -1,6 +1,8 @@
 #include "cokv/engine/model.hpp"
 #include "cokv/engine/weights.hpp"
+#include "cokv/runtime/detail/machine_memory.hpp"
 #include "cokv/runtime/error.hpp"
+#include "kernel/cpu/matmul.hpp"
 #include "model/cpu_decoder.hpp"
 #include "model/family.hpp"
 #include "model/random_source.hpp"
@@ -14,11 +16,24 @@ void check_compute(const model_options& o) {
     throw config_error("dtype: " + std::string(to_string(o.compute)) + " is not bf16 or f32");
 }
 
+void check_fits(const model_config& c, dtype compute) {
+  detail::check_memory_for({{"weights", weight_bytes(c, compute)}});
+}
+
 }  // namespace
+
+std::uint64_t weight_bytes(const model_config& c, dtype compute) {
+  const std::uint64_t h = c.hidden, e = c.embedding_dim, q = std::uint64_t{c.heads} * c.head_dim,
+                      kv = std::uint64_t{c.kv_heads} * c.head_dim, mlp = c.intermediate;
+  const auto matrix = [&](std::uint64_t n, std::uint64_t k) { return kernel::packed_matrix::bytes_of(compute, n, k); };
+  const auto layer = matrix(q + 2 * kv, h) + matrix(h, q) + matrix(c.gated ? 2 * mlp : mlp, h) + matrix(h, mlp);
+  return c.layers * layer + matrix(c.vocab, e) + (e != h ? matrix(h, e) + matrix(e, h) : 0);
+}
 
 std::shared_ptr<model> load_model(const std::filesystem::path& dir, model_options options) {
   check_compute(options);
   auto config = load_model_config(dir);
+  check_fits(config, options.compute);
   auto file = weights::open(dir);
   auto id = fingerprint(config, file, options.progress);
   checkpoint_source source(file);
@@ -30,6 +45,7 @@ std::shared_ptr<model> random_model(const std::filesystem::path& config_json, mo
                                     std::uint64_t seed) {
   check_compute(options);
   auto config = load_model_config_file(config_json);
+  check_fits(config, options.compute);
   random_source source(config.stored_type.value_or(dtype::bf16), seed);
   auto tensors = find_family(config.architecture)->bind(config, source);
   const auto id = fingerprint(config, seed);

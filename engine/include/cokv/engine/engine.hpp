@@ -63,6 +63,9 @@ struct engine_options {
   std::function<void(error_code, std::string_view what)> on_broken = {};
 };
 
+// Bytes of the KV that such an engine keeps on its device. Throws config_error naming an option that is wrong.
+std::uint64_t kv_pool_bytes(const engine_options& options, const model_config& config, dtype compute);
+
 struct generation_request {
   std::vector<token_id> prompt;
   std::uint32_t max_tokens = 16;

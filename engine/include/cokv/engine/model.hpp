@@ -80,7 +80,10 @@ struct model_options {
   load_progress progress;       // of reading weights, in bytes
 };
 
-// Throws config_error naming the file and the field or tensor; a weight that is not finite is one. Reads every weight; uses the caller's thread and, for
+// Bytes that the matrices of such a model take on the CPU, once loaded.
+std::uint64_t weight_bytes(const model_config& config, dtype compute);
+
+// Throws config_error naming the file and the field or tensor, or the sum that does not fit into memory; a weight that is not finite is one. Reads every weight; uses the caller's thread and, for
 // packing, oneTBB's.
 std::shared_ptr<model> load_model(const std::filesystem::path& dir, model_options options = {});
 

@@ -180,11 +180,15 @@ void prepare(const packed_matrix& w) {
 
 void packed_matrix::release::operator()(std::byte* p) const noexcept { std::free(p); }
 
+std::uint64_t packed_matrix::bytes_of(dtype compute, std::uint64_t n, std::uint64_t k) noexcept {
+  const auto whole = compute == dtype::bf16 ? 32 : 16;
+  return (n + width - 1) / width * width * ((k + whole - 1) / whole * whole) * size_of(compute);
+}
+
 packed_matrix::packed_matrix(dtype compute, std::size_t k, std::span<const matrix_rows> parts) : type_(compute), k_(k) {
   for (auto& p : parts) n_ += p.count;
   bool half = type_ == dtype::bf16;
-  std::size_t padded = half ? (k + 31) / 32 * 32 : (k + 15) / 16 * 16;
-  panel_bytes_ = padded * width * size_of(type_);
+  panel_bytes_ = bytes_of(type_, width, k);
   auto bytes = std::max<std::size_t>(panels() * panel_bytes_, 64);
   data_.reset(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
   if (!data_) throw std::bad_alloc();

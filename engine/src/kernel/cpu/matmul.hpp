@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 
@@ -27,6 +28,7 @@ class packed_matrix {
   std::size_t n() const noexcept { return n_; }
   std::size_t k() const noexcept { return k_; }
   std::size_t bytes() const noexcept { return panels() * panel_bytes_; }
+  static std::uint64_t bytes_of(dtype compute, std::uint64_t n, std::uint64_t k) noexcept;  // one of this size
   std::size_t panels() const noexcept { return (n_ + width - 1) / width; }
   // f32: [k][64]. bf16: [k / 2][64][2], pairs along k as the dot-product instructions want them. Columns from n on
   // and rows from k to a multiple of 16 (f32) or 32 (bf16) are zero.

@@ -54,20 +54,38 @@ class mapping {
   std::size_t size_ = 0;
 };
 
-dtype read_type(const fields& f) {
+// What lies in a file: a tensor, or the place of one whose type nobody computes with (a mask, a list of positions), which
+// is an error when it is asked for and not before.
+struct stored_tensor {
+  tensor_view view;
+  std::string_view other;  // its type's name; empty where view.type is it
+};
+using stored_map = std::map<std::string, stored_tensor, std::less<>>;
+
+struct other_type {
+  std::string_view name;
+  std::uint64_t bytes;
+};
+constexpr other_type other_types[] = {{"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"I16", 2},
+                                      {"U16", 2},  {"I32", 4}, {"U32", 4}, {"I64", 8},     {"U64", 8},     {"F64", 8}};
+
+// The bytes of an element.
+std::uint64_t read_type(const fields& f, stored_tensor& out) {
   auto name = f.string("dtype");
-  if (name == "F32") return dtype::f32;
-  if (name == "F16") return dtype::f16;
-  if (name == "BF16") return dtype::bf16;
+  if (name == "F32") return size_of(out.view.type = dtype::f32);
+  if (name == "F16") return size_of(out.view.type = dtype::f16);
+  if (name == "BF16") return size_of(out.view.type = dtype::bf16);
+  for (auto& t : other_types)
+    if (name == t.name) return out.other = t.name, t.bytes;
   f.fail("dtype", printable(name) + " is not supported; F32, F16 and BF16 are");
 }
 
-tensor_view read_tensor(const fields& f, std::span<const std::byte> data) {
-  tensor_view out;
-  out.type = read_type(f);
+stored_tensor read_tensor(const fields& f, std::span<const std::byte> data) {
+  stored_tensor stored;
+  auto& out = stored.view;
   auto& shape = f.array("shape");
+  std::uint64_t bytes = read_type(f, stored);
   if (shape.size() > most_dimensions) f.fail("shape", "more than " + std::to_string(most_dimensions) + " dimensions");
-  std::uint64_t bytes = size_of(out.type);
   for (auto& dimension : shape) {
     out.shape.push_back(detail::to_uint(dimension, f.place("shape"), 0, std::uint64_t{1} << 48));
     if (__builtin_mul_overflow(bytes, out.shape.back(), &bytes)) f.fail("shape", "too large");
@@ -80,14 +98,12 @@ tensor_view read_tensor(const fields& f, std::span<const std::byte> data) {
     f.fail("data_offsets", std::to_string(end - begin) + " bytes, but shape " + shape_text(out.shape) + " takes " +
                                std::to_string(bytes));
   out.bytes = data.subspan(begin, bytes);
-  if (reinterpret_cast<std::uintptr_t>(out.bytes.data()) % size_of(out.type) != 0)
-    f.fail("data_offsets", "not aligned to the element size; save the file again with a current safetensors");
-  return out;
+  return stored;
 }
 
 using tensor_map = std::map<std::string, tensor_view, std::less<>>;
 
-tensor_map read_safetensors(std::span<const std::byte> file, const std::string& name) {
+stored_map read_safetensors(std::span<const std::byte> file, const std::string& name) {
   std::uint64_t header = 0;
   if (file.size() < sizeof header)
     throw config_error(name + ": truncated: " + std::to_string(file.size()) + " bytes are no safetensors header");
@@ -103,7 +119,7 @@ tensor_map read_safetensors(std::span<const std::byte> file, const std::string& 
   auto data = file.subspan(header);
   auto value = detail::parse_json(text, name + ": header");
   fields top(value, name + ": ");
-  tensor_map out;
+  stored_map out;
   for (auto& [key, entry] : top.raw()) {
     if (key == "__metadata__") continue;
     std::string tensor(key.data(), key.size());
@@ -111,11 +127,12 @@ tensor_map read_safetensors(std::span<const std::byte> file, const std::string& 
   }
 
   // Every byte belongs to exactly one tensor: a gap or an overlap means that header and data are not of one file.
-  std::vector<const tensor_map::value_type*> order;
+  std::vector<const stored_map::value_type*> order;
   for (auto& item : out) order.push_back(&item);
-  auto begin = [&](const tensor_view& t) { return static_cast<std::size_t>(t.bytes.data() - data.data()); };
+  auto begin = [&](const stored_tensor& t) { return static_cast<std::size_t>(t.view.bytes.data() - data.data()); };
   std::sort(order.begin(), order.end(), [&](auto* a, auto* b) {
-    return std::pair(begin(a->second), a->second.bytes.size()) < std::pair(begin(b->second), b->second.bytes.size());
+    return std::pair(begin(a->second), a->second.view.bytes.size()) <
+           std::pair(begin(b->second), b->second.view.bytes.size());
   });
   std::size_t end = 0;
   const std::string* before = nullptr;
@@ -126,7 +143,7 @@ tensor_map read_safetensors(std::span<const std::byte> file, const std::string& 
     if (at > end)
       throw config_error(name + ": " + printable(item->first) + ".data_offsets: " + std::to_string(at - end) +
                          " bytes before it belong to no tensor");
-    end = at + item->second.bytes.size();
+    end = at + item->second.view.bytes.size();
     before = &item->first;
   }
   if (end != data.size())
@@ -141,9 +158,17 @@ struct weights::state {
   std::filesystem::path path;
   std::vector<std::unique_ptr<mapping>> files;
   tensor_map tensors;
+  std::map<std::string, std::string_view, std::less<>> others;  // the types of tensors that can't be taken
   std::uint64_t bytes = 0;
 
-  tensor_map map_file(const std::filesystem::path& file) {
+  void add(const std::string& name, const stored_tensor& t) {
+    if (t.other.empty())
+      tensors.emplace(name, t.view);
+    else
+      others.emplace(name, t.other);
+  }
+
+  stored_map map_file(const std::filesystem::path& file) {
     files.push_back(std::make_unique<mapping>(file));
     return read_safetensors(files.back()->bytes(), file.string());
   }
@@ -152,7 +177,7 @@ struct weights::state {
     auto name = index.string();
     auto value = detail::parse_json(detail::read_file(index, index_limit), name);
     auto places = fields(value, name + ": ").object("weight_map");
-    std::map<std::string, tensor_map> shards;
+    std::map<std::string, stored_map> shards;
     for (auto& [key, entry] : places.raw()) {
       std::string_view tensor(key.data(), key.size());
       auto* text = entry.if_string();
@@ -167,7 +192,7 @@ struct weights::state {
       }
       auto found = shard->second.find(tensor);
       if (found == shard->second.end()) places.fail(tensor, "is not in " + printable(file));
-      tensors.insert(*found);
+      add(found->first, found->second);
     }
   }
 
@@ -186,7 +211,7 @@ std::string shape_text(std::span<const std::uint64_t> shape) {
 
 weights weights::open_file(const std::filesystem::path& file) {
   state s;
-  s.tensors = s.map_file(file);
+  for (auto& [name, t] : s.map_file(file)) s.add(name, t);
   return weights(std::move(s).finish(file));
 }
 
@@ -195,7 +220,7 @@ weights weights::open(const std::filesystem::path& dir) {
   std::error_code ec;
   state s;
   if (std::filesystem::exists(single, ec)) {
-    s.tensors = s.map_file(single);
+    for (auto& [name, t] : s.map_file(single)) s.add(name, t);
     return weights(std::move(s).finish(single));
   }
   if (!std::filesystem::exists(index, ec))
@@ -214,6 +239,8 @@ const tensor_view& weights::expect(std::string_view name, std::initializer_list<
   std::span<const std::uint64_t> want(shape.begin(), shape.size());
   auto found = state_->tensors.find(name);
   auto what = state_->path.string() + ": " + printable(name) + ": ";
+  if (auto other = state_->others.find(name); other != state_->others.end())
+    throw config_error(what + std::string(other->second) + " is not supported; F32, F16 and BF16 are");
   if (found == state_->tensors.end()) throw config_error(what + "missing, expected shape " + shape_text(want));
   if (!std::ranges::equal(found->second.shape, want))
     throw config_error(what + "expected shape " + shape_text(want) + ", found " + shape_text(found->second.shape));

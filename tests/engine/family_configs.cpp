@@ -96,10 +96,45 @@ TEST_CASE("each family's config.json is read as that family means it") {
   CHECK(b.max_positions == 2048);
 }
 
+TEST_CASE("rotary positions are read from wherever a file keeps them, as the reference does") {
+  auto with = [](const std::string& more) {
+    auto text = std::string(qwen2);
+    text.erase(text.find("\"rope_theta\""), std::string_view("\"rope_theta\": 1000000.0,").size());
+    return parsed("{" + more + ", " + text.substr(1));
+  };
+  CHECK(with(R"("rope_theta": 5)").rope_theta == 5);
+  CHECK(with(R"("rope_parameters": {"rope_type": "default"})").rope_theta == 10000);
+  CHECK(with(R"("rope_parameters": {"rope_theta": 7})").rope_theta == 7);
+  CHECK(with(R"("rope_scaling": {"rope_type": "default", "rope_theta": 9}, "rope_theta": 5)").rope_theta == 9);
+  CHECK(with(R"("rope_scaling": {}, "rope_parameters": {"rope_theta": 7})").rope_theta == 7);
+  const auto scaled = with(R"("rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 1,
+    "high_freq_factor": 4}, "rope_theta": 5, "rope_parameters": {"rope_theta": 7})");
+  REQUIRE(scaled.rope_scaling);
+  CHECK(scaled.rope_scaling->original_positions == 32768);
+  CHECK(scaled.rope_theta == 5);
+  // Both present: the older one is not passed over in silence.
+  CHECK(config_error_of([&] {
+          with(R"("rope_parameters": {"rope_theta": 7}, "rope_scaling": {"type": "yarn", "factor": 4})");
+        }) == "config.json: rope_scaling.type: yarn is not supported; default and llama3 are");
+}
+
+TEST_CASE("GLM's own defaults hold where its file is silent") {
+  const auto g = parsed(R"({"architectures": ["GlmForCausalLM"], "hidden_size": 4096, "intermediate_size": 13696,
+    "max_position_embeddings": 131072, "num_attention_heads": 32, "num_hidden_layers": 40, "rms_norm_eps": 1e-5,
+    "vocab_size": 151552})");
+  CHECK(g.kv_heads == 2);
+  CHECK(g.head_dim == 128);
+  CHECK(g.rotary_dims == 64);
+  CHECK(g.qkv_bias);
+}
+
 TEST_CASE("what a family's checkpoint could ask for and nobody computes is refused by name") {
   CHECK(error_with(qwen2, "use_sliding_window", "true") == "config.json: use_sliding_window: true is not supported");
   CHECK(error_with(qwen2, "hidden_act", "\"gelu\"") == "config.json: hidden_act: gelu is not supported; silu is");
   CHECK(error_with(qwen2, "rms_norm_eps", "") == "config.json: rms_norm_eps: missing");
+  CHECK(error_with(qwen2, "partial_rotary_factor", "0.5") ==
+        "config.json: partial_rotary_factor: other than 1 is not supported in this family");
+  CHECK(error_with(qwen2, "partial_rotary_factor", "1.0") == "[no error]");
   CHECK(error_with(glm, "partial_rotary_factor", "0") ==
         "config.json: partial_rotary_factor: turns 0 of head_dim 128, not an even number of at least 2");
   CHECK(error_with(glm, "partial_rotary_factor", "1.5") ==
@@ -122,6 +157,6 @@ TEST_CASE("what a family's checkpoint could ask for and nobody computes is refus
   CHECK(error_with(opt, "ffn_dim", "") == "config.json: ffn_dim: missing");
   CHECK(error_with(bloom, "apply_residual_connection_post_layernorm", "true") ==
         "config.json: apply_residual_connection_post_layernorm: true is not supported");
-  CHECK(error_with(bloom, "n_embed", "") == "config.json: hidden_size: missing");
+  CHECK(error_with(bloom, "n_embed", "") == "config.json: n_embed: missing");
   CHECK(error_with(bloom, "num_attention_heads", "0") == "config.json: num_attention_heads: 0 is not in 1 to 1024");
 }

@@ -22,7 +22,7 @@ std::vector<float> logits(const std::shared_ptr<model>& m) {
 }  // namespace
 
 TEST_CASE("any family's config.json makes a model with random weights, the same for the same seed") {
-  for (auto* family : {"llama", "llama-bias", "qwen2", "glm", "gpt2", "opt", "opt-350m", "bloom"})
+  for (auto* family : {"llama", "llama-bias", "qwen2", "glm", "gpt2", "opt", "opt-350m", "opt-bare", "bloom"})
     for (auto type : {dtype::f32, dtype::bf16}) {
       INFO(family, " in ", to_string(type));
       const auto a = random_model(config_of(family), {.compute = type});
@@ -77,4 +77,7 @@ TEST_CASE("a model that does not fit is refused with the sum before anything is 
   CHECK(what.starts_with("out of memory: weights "));
   CHECK(what.ends_with(" are available"));
   CHECK(config_error_of([&] { load_model(dir.path()); }).starts_with("out of memory: weights "));
+  const auto table = dir.write("positions.json", R"({"architectures": ["GPT2LMHeadModel"], "n_layer": 1, "n_head": 64,
+    "n_embd": 65536, "n_positions": 16777216, "layer_norm_epsilon": 1e-5, "vocab_size": 10, "n_inner": 2})");
+  CHECK(config_error_of([&] { random_model(table); }).find(" + random numbers ") != std::string::npos);
 }

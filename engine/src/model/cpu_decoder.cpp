@@ -131,6 +131,8 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
 
   error_code forward(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool& kv,
                      stream& compute) override {
+    for (auto& s : step->sequences)  // a table of positions ends there
+      if (s.start + s.tokens.size() > config_.max_positions) return errc::invalid_argument;
     kernel::layer_kv view{kv.memory().data() + kv.offset(layer, 0),
                           kv.shape().segment_bytes(layer),
                           compute_,

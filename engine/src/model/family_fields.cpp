@@ -26,9 +26,18 @@ double positive(const fields& f, std::string_view key) {
   return value;
 }
 
+// Where a file keeps what belongs to rotary positions: the older name counts where it holds something, as in the
+// reference; the file itself where it has neither.
+fields rotary_fields(const fields& f) {
+  for (auto* key : {"rope_scaling", "rope_parameters"})
+    if (f.has(key))
+      if (auto found = f.object(key); !found.raw().empty()) return found;
+  return f;
+}
+
 void read_scaling(const fields& s, model_config& out) {
   auto key = either(s, "rope_type", "type");  // older files say "type"
-  auto type = s.string(key);
+  auto type = s.has(key) ? s.string(key) : "default";
   if (type == "default") return;
   if (type != "llama3") s.fail(key, printable(type) + " is not supported; default and llama3 are");
   rope_llama3 r;
@@ -36,17 +45,9 @@ void read_scaling(const fields& s, model_config& out) {
   r.low_frequency_factor = positive(s, "low_freq_factor");
   r.high_frequency_factor = positive(s, "high_freq_factor");
   if (r.high_frequency_factor <= r.low_frequency_factor) s.fail("high_freq_factor", "not above low_freq_factor");
-  r.original_positions = read_u32(s, "original_max_position_embeddings", 1, 1 << 24);
+  r.original_positions =
+      static_cast<std::uint32_t>(s.uint_or("original_max_position_embeddings", out.max_positions, 1, 1 << 24));
   out.rope_scaling = r;
-}
-
-void read_partial(const fields& f, double otherwise, model_config& out) {
-  const auto part = f.number_or("partial_rotary_factor", otherwise);
-  const auto dims = part > 0 && part <= 1 ? static_cast<std::uint32_t>(out.head_dim * part) : 0;
-  if (dims < 2 || dims % 2 != 0)
-    f.fail("partial_rotary_factor", "turns " + std::to_string(dims) + " of head_dim " + std::to_string(out.head_dim) +
-                                        ", not an even number of at least 2");
-  out.rotary_dims = dims;
 }
 
 }  // namespace
@@ -78,11 +79,16 @@ void read_plain_heads(const fields& f, const size_names& names, model_config& ou
   check_head_dim(f, "head_dim", out.head_dim);
 }
 
-void read_grouped_heads(const fields& f, model_config& out) {
-  out.kv_heads = static_cast<std::uint32_t>(f.uint_or("num_key_value_heads", out.heads, 1, 1024));
+void read_grouped_heads(const fields& f, model_config& out, head_defaults otherwise) {
+  out.kv_heads = static_cast<std::uint32_t>(
+      f.uint_or("num_key_value_heads", otherwise.kv_heads ? otherwise.kv_heads : out.heads, 1, 1024));
   if (out.heads % out.kv_heads != 0)
     f.fail("num_key_value_heads",
            std::to_string(out.kv_heads) + " does not divide num_attention_heads " + std::to_string(out.heads));
+  if (!f.has("head_dim") && otherwise.head_dim) {
+    out.head_dim = otherwise.head_dim;
+    return;
+  }
   if (!f.has("head_dim") && out.hidden % out.heads != 0)
     f.fail("head_dim", "missing, and hidden_size " + std::to_string(out.hidden) +
                            " is not a multiple of num_attention_heads " + std::to_string(out.heads));
@@ -107,18 +113,32 @@ void read_norm_eps(const fields& f, std::string_view key, model_config& out) {
   out.norm_eps = static_cast<float>(eps);
 }
 
-void read_rotary(const fields& f, double partial, model_config& out) {
+void read_rotary(const fields& f, model_config& out) {
   out.positions = position_type::rotary;
-  // Newer files keep all of it together in rope_parameters.
-  if (f.has("rope_parameters")) {
-    auto parameters = f.object("rope_parameters");
-    out.rope_theta = positive(parameters, "rope_theta");
-    read_scaling(parameters, out);
-    return read_partial(parameters.has("partial_rotary_factor") ? parameters : f, partial, out);
-  }
-  if (f.has("rope_theta")) out.rope_theta = positive(f, "rope_theta");
-  if (f.has("rope_scaling")) read_scaling(f.object("rope_scaling"), out);
-  read_partial(f, partial, out);
+  out.rotary_dims = out.head_dim;
+  const auto rotary = rotary_fields(f);
+  if (rotary.has("rope_theta"))
+    out.rope_theta = positive(rotary, "rope_theta");
+  else if (f.has("rope_theta"))
+    out.rope_theta = positive(f, "rope_theta");
+  if (&rotary.raw() != &f.raw()) read_scaling(rotary, out);
+}
+
+void require_whole_heads_rotary(const fields& f) {
+  for (const auto& place : {rotary_fields(f), f})
+    if (place.number_or("partial_rotary_factor", 1) != 1)
+      place.fail("partial_rotary_factor", "other than 1 is not supported in this family");
+}
+
+void read_rotary_part(const fields& f, double otherwise, model_config& out) {
+  const auto rotary = rotary_fields(f);
+  const auto& place = rotary.has("partial_rotary_factor") ? rotary : f;
+  const auto part = place.number_or("partial_rotary_factor", otherwise);
+  const auto dims = part > 0 && part <= 1 ? static_cast<std::uint32_t>(out.head_dim * part) : 0;
+  if (dims < 2 || dims % 2 != 0)
+    place.fail("partial_rotary_factor", "turns " + std::to_string(dims) + " of head_dim " +
+                                            std::to_string(out.head_dim) + ", not an even number of at least 2");
+  out.rotary_dims = dims;
 }
 
 void require_activation(const fields& f, std::string_view key, std::string_view only) {

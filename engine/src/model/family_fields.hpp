@@ -21,15 +21,21 @@ struct size_names {
 void read_sizes(const detail::fields& f, const size_names& names, model_config& out);
 // Every head has keys and values of its own, and is hidden / heads wide.
 void read_plain_heads(const detail::fields& f, const size_names& names, model_config& out);
-// num_key_value_heads and head_dim, where the file has them.
-void read_grouped_heads(const detail::fields& f, model_config& out);
+// num_key_value_heads and head_dim; a family's own defaults where the file has none, else heads and hidden / heads.
+struct head_defaults {
+  std::uint32_t kv_heads = 0, head_dim = 0;  // 0: none of its own
+};
+void read_grouped_heads(const detail::fields& f, model_config& out, head_defaults otherwise = {});
 void read_intermediate(const detail::fields& f, std::string_view key, model_config& out);
 // The field where the file has it, else four times hidden.
 void read_intermediate_or_fourfold(const detail::fields& f, std::string_view key, model_config& out);
 
 void read_norm_eps(const detail::fields& f, std::string_view key, model_config& out);
-// rope_theta, rope_scaling or rope_parameters, partial_rotary_factor (a family's default where there is none).
-void read_rotary(const detail::fields& f, double partial, model_config& out);
+// rope_theta and rope_scaling, or rope_parameters with both, as newer files have it; whole heads are turned.
+void read_rotary(const detail::fields& f, model_config& out);
+// Then partial_rotary_factor: in families that know it, and in those whose heads turn as a whole whatever it says.
+void read_rotary_part(const detail::fields& f, double otherwise, model_config& out);
+void require_whole_heads_rotary(const detail::fields& f);
 
 // The named activation, which must be the one that this family is supported with.
 void require_activation(const detail::fields& f, std::string_view key, std::string_view only);

@@ -16,8 +16,8 @@ void check_compute(const model_options& o) {
     throw config_error("dtype: " + std::string(to_string(o.compute)) + " is not bf16 or f32");
 }
 
-void check_fits(const model_config& c, dtype compute) {
-  detail::check_memory_for({{"weights", weight_bytes(c, compute)}});
+void check_fits(const model_config& c, dtype compute, std::uint64_t beside = 0) {
+  detail::check_memory_for({{"weights", weight_bytes(c, compute)}, {"random numbers", beside}});
 }
 
 }  // namespace
@@ -45,8 +45,9 @@ std::shared_ptr<model> random_model(const std::filesystem::path& config_json, mo
                                     std::uint64_t seed) {
   check_compute(options);
   auto config = load_model_config_file(config_json);
-  check_fits(config, options.compute);
-  random_source source(config.stored_type.value_or(dtype::bf16), seed);
+  const auto type = config.stored_type.value_or(dtype::bf16);
+  check_fits(config, options.compute, random_source::bytes_for(config, type));
+  random_source source(type, seed);
   auto tensors = find_family(config.architecture)->bind(config, source);
   const auto id = fingerprint(config, seed);
   return make_cpu_decoder(std::move(config), tensors, source.keep_alive(), id, options.compute);

@@ -1,5 +1,6 @@
 #include "model/random_source.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 
@@ -31,6 +32,14 @@ std::uint32_t one(dtype type) noexcept {
 }
 
 }  // namespace
+
+std::uint64_t random_source::bytes_for(const model_config& c, dtype type) noexcept {
+  const std::uint64_t h = c.hidden, q = std::uint64_t{c.heads} * c.head_dim;
+  const std::uint64_t embedding = std::uint64_t{c.vocab} * c.embedding_dim,
+                      positions = (std::uint64_t{c.max_positions} + c.position_offset) * h,
+                      layer = h * std::max({3 * q, std::uint64_t{2} * c.intermediate, h});
+  return size_of(type) * (embedding + (c.positions == position_type::learned ? positions : 0) + layer);
+}
 
 const std::byte* random_source::numbers(std::size_t bytes) {
   if (!largest_ || largest_->size() < bytes) {

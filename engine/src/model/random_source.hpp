@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "cokv/engine/model_config.hpp"
 #include "model/tensor_source.hpp"
 
 namespace cokv {
@@ -17,7 +18,11 @@ class random_source final : public tensor_source {
 
   // Matrices: magnitudes between 2^-6 and 2^-5 of either sign. Vectors: ones, biases zeros.
   tensor_view tensor(const std::string& name, std::initializer_list<std::uint64_t> shape) override;
-  bool contains(std::string_view) const override { return true; }
+  bool contains(std::string_view) const override { return false; }  // nothing before it is asked for
+  std::string place(const std::string& name) const override { return name + ": "; }
+
+  // No more than this is taken for a model's matrices before they are packed.
+  static std::uint64_t bytes_for(const model_config& c, dtype type) noexcept;
 
   // Holds the memory that views point into.
   std::shared_ptr<const void> keep_alive() const noexcept { return memory_; }

@@ -1,5 +1,6 @@
 #include "model/tensor_source.hpp"
 
+#include <algorithm>
 #include <atomic>
 
 #include "cokv/runtime/detail/json_file.hpp"
@@ -71,18 +72,27 @@ norm_tensors tensor_source::norm(const std::string& name, std::uint64_t n, bool 
 linear_tensors tensor_source::head(bool tied, const tensor_view& embedding, const std::string& name) {
   const auto n = embedding.shape[0], k = embedding.shape[1];
   if (!tied) return linear(name, n, k);
+  if (contains(name + ".weight")) {
+    const auto own = tensor(name + ".weight", {n, k});
+    if (own.type != embedding.type || !std::ranges::equal(own.bytes, embedding.bytes))
+      throw config_error(place(name + ".weight") +
+                         "differs from the embedding, and tie_word_embeddings says that they are the same");
+  }
   return {.k = static_cast<std::size_t>(k), .rows = {all_rows(embedding)}};
+}
+
+std::string checkpoint_source::place(const std::string& name) const {
+  return from_->path().string() + ": " + detail::printable(name) + ": ";
 }
 
 tensor_view checkpoint_source::tensor(const std::string& name, std::initializer_list<std::uint64_t> shape) {
   auto& t = from_->expect(name, shape);
-  auto what = [&] { return from_->path().string() + ": " + detail::printable(name) + ": "; };
   if (t.type != dtype::bf16 && t.type != dtype::f16 && t.type != dtype::f32)
-    throw config_error(what() + std::string(to_string(t.type)) + " is not bf16, f16 or f32");
+    throw config_error(place(name) + std::string(to_string(t.type)) + " is not bf16, f16 or f32");
   if (auto i = first_not_finite(t); i < t.elements()) {
     float value;
     kernel::to_floats(t.bytes.data() + i * size_of(t.type), t.type, &value, 1);
-    throw config_error(what() + "element " + std::to_string(i) + " is " +
+    throw config_error(place(name) + "element " + std::to_string(i) + " is " +
                        (value != value ? "not a number" : "infinite"));
   }
   return t;

@@ -23,6 +23,7 @@ class tensor_source {
   // config_error naming the file and the tensor: it is missing, of another type or shape, or an element is not finite.
   virtual tensor_view tensor(const std::string& name, std::initializer_list<std::uint64_t> shape) = 0;
   virtual bool contains(std::string_view name) const = 0;
+  virtual std::string place(const std::string& name) const = 0;  // "file: name: ", for messages
 
   std::vector<float> vector(const std::string& name, std::uint64_t n);
 
@@ -36,7 +37,8 @@ class tensor_source {
 
   norm_tensors norm(const std::string& name, std::uint64_t n, bool bias = false);
 
-  // The output matrix: the embedding again where they are tied, else NAME.weight of the same shape.
+  // The output matrix: the embedding again where they are tied, else NAME.weight of the same shape. A checkpoint that says
+  // tied and has another one beside it is refused: nobody can know which was meant.
   linear_tensors head(bool tied, const tensor_view& embedding, const std::string& name);
 };
 
@@ -48,6 +50,7 @@ class checkpoint_source final : public tensor_source {
   explicit checkpoint_source(const weights& from) : from_(&from) {}
   tensor_view tensor(const std::string& name, std::initializer_list<std::uint64_t> shape) override;
   bool contains(std::string_view name) const override { return from_->contains(name); }
+  std::string place(const std::string& name) const override;
 
  private:
   const weights* from_;

@@ -26,7 +26,8 @@
 
 namespace cokv {
 
-// New tokens of one sequence. Blocks cover start + tokens.size() tokens; the KV of the first `start` is there.
+// New tokens of one sequence. Blocks cover start + tokens.size() tokens, at most the model's max_positions; the KV of the
+// first `start` is there.
 struct batch_sequence {
   std::vector<block_index> blocks;
   std::uint32_t start = 0;
@@ -68,7 +69,8 @@ class model {
   virtual const id256& fingerprint() const noexcept = 0;
   virtual geometry kv_geometry(std::uint32_t block_tokens) const = 0;
 
-  // Enqueues a layer of the step; layers come in order, from 0. Returns the stream's refusal, if there is one.
+  // Enqueues a layer of the step; layers come in order, from 0. errc::invalid_argument: a sequence beyond max_positions;
+  // else the stream's refusal, if there is one.
   virtual error_code forward(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool& kv,
                              stream& compute) = 0;
   // Enqueues what follows the last layer: the logits.

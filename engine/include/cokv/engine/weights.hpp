@@ -22,7 +22,7 @@
 
 namespace cokv {
 
-// Row-major, packed, aligned to its element size. Points into the mapping: valid while some copy of the `weights` (or
+// Row-major, packed, at any address: older files are not aligned. Points into the mapping: valid while some copy of the `weights` (or
 // its keep_alive()) lives.
 struct tensor_view {
   dtype type = dtype::f32;
@@ -44,6 +44,7 @@ class weights {
 
   const std::filesystem::path& path() const noexcept;  // the file, or the index of its shards
   bool contains(std::string_view name) const;
+  // All of F32, F16 or BF16. A file may have others beside them, which nobody can take.
   const std::map<std::string, tensor_view, std::less<>>& tensors() const noexcept;
   std::uint64_t bytes() const noexcept;  // of all tensors
 

@@ -10,7 +10,7 @@ constexpr std::uint32_t trained_positions = 2048;
 
 void read_bloom(const detail::fields& f, model_config& out) {
   const size_names names = {.layers = either(f, "n_layer", "num_hidden_layers"),
-                            .hidden = either(f, "hidden_size", "n_embed"),
+                            .hidden = either(f, "n_embed", "hidden_size"),
                             .heads = either(f, "n_head", "num_attention_heads"),
                             .positions = {}};
   read_sizes(f, names, out);

@@ -7,13 +7,14 @@ namespace {
 
 void read_glm(const detail::fields& f, model_config& out) {
   read_sizes(f, {}, out);
-  read_grouped_heads(f, out);
+  read_grouped_heads(f, out, {.kv_heads = 2, .head_dim = 128});
   read_intermediate(f, "intermediate_size", out);
   read_norm_eps(f, "rms_norm_eps", out);
-  read_rotary(f, 0.5, out);
+  read_rotary(f, out);
+  read_rotary_part(f, 0.5, out);
   out.rotary_interleaved = true;
   require_activation(f, "hidden_act", "silu");
-  out.qkv_bias = f.boolean_or("attention_bias", false);
+  out.qkv_bias = f.boolean_or("attention_bias", true);
   out.tie_embeddings = f.boolean_or("tie_word_embeddings", false);
 }
 

@@ -11,7 +11,8 @@ void read_llama(const detail::fields& f, model_config& out) {
   read_grouped_heads(f, out);
   read_intermediate(f, "intermediate_size", out);
   read_norm_eps(f, "rms_norm_eps", out);
-  read_rotary(f, 1, out);
+  read_rotary(f, out);
+  require_whole_heads_rotary(f);
   require_activation(f, "hidden_act", "silu");
   out.qkv_bias = out.out_bias = f.boolean_or("attention_bias", false);
   out.mlp_bias = f.boolean_or("mlp_bias", false);

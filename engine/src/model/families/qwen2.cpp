@@ -10,7 +10,8 @@ void read_qwen2(const detail::fields& f, model_config& out) {
   read_grouped_heads(f, out);
   read_intermediate(f, "intermediate_size", out);
   read_norm_eps(f, "rms_norm_eps", out);
-  read_rotary(f, 1, out);
+  read_rotary(f, out);
+  require_whole_heads_rotary(f);
   require_activation(f, "hidden_act", "silu");
   require_flag(f, "use_sliding_window", false);
   out.qkv_bias = true;

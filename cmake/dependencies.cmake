@@ -5,6 +5,7 @@ find_package(TBB REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(utf8proc REQUIRED IMPORTED_TARGET libutf8proc)
 pkg_check_modules(uring IMPORTED_TARGET liburing)
 pkg_check_modules(ompi QUIET ompi-c)  # its header: the library is loaded at run time
 set(COKV_HAVE_MPI ${ompi_FOUND})

@@ -285,7 +285,8 @@ TEST_CASE("what a tokenizer.json gets wrong is named") {
   };
   CHECK(set("model", "null") == "tokenizer.json: model: missing");
   CHECK(set("model", "[]") == "tokenizer.json: model: expected an object, found a list");
-  CHECK(set("normalizer", R"({"type":"NFC"})") == "tokenizer.json: normalizer.type: NFC is not supported");
+  CHECK(set("normalizer", R"({"type":"NFKC"})") == "tokenizer.json: normalizer.type: NFKC is not supported");
+  CHECK(set("normalizer", R"({"type":"NFC"})") == "[no error]");
   CHECK(set("normalizer", R"({"type":"Sequence","normalizers":[]})") == "[no error]");
   CHECK(set("pre_tokenizer", "null") == "tokenizer.json: pre_tokenizer: missing");
   CHECK(set("pre_tokenizer", R"({"type":"Metaspace"})") ==

@@ -25,7 +25,10 @@ std::string translate(std::string_view pattern, const std::string& where) {
   constexpr std::string_view space =
       R"(\x09-\x0d\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
   std::string out;
-  bool in_class = false;
+  int depth = 0;  // of classes: one inside another is a part of it there, and a bracket as any other in PCRE2
+  auto nested = [&](const char* why) {
+    throw config_error(where + ": " + why + " is not supported in a split pattern");
+  };
   for (std::size_t i = 0; i < pattern.size(); ++i) {
     char c = pattern[i];
     if (c == '\\' && i + 1 < pattern.size()) {
@@ -33,18 +36,28 @@ std::string translate(std::string_view pattern, const std::string& where) {
       if (std::string_view("wWbBhHQE").find(e) != std::string_view::npos)
         throw config_error(where + ": \\" + e + " is not supported in a split pattern");
       if (e == 's') {
-        out += in_class ? std::string(space) : "[" + std::string(space) + "]";
-      } else if (e == 'S' && !in_class) {
+        out += depth > 0 ? std::string(space) : "[" + std::string(space) + "]";
+      } else if (e == 'S' && depth == 0) {
         out += "[^" + std::string(space) + "]";
       } else {
         out += {c, e};
       }
       continue;
     }
-    if (in_class && c == '[')
-      throw config_error(where + ": a class inside a class is not supported in a split pattern");
-    if (c == '[') in_class = true;
-    if (c == ']') in_class = false;
+    const char next = i + 1 < pattern.size() ? pattern[i + 1] : 0;
+    if (depth > 0 && c == '&' && next == '&') nested("an intersection of classes");
+    if (c == '[') {
+      const bool first = depth++ == 0;
+      if (depth > 1 && (next == '^' || next == ':')) nested("a negated or named class inside a class");
+      if (depth > 1 && (next == ']' || next == '-' || out.back() == '-')) nested("such a class inside a class");
+      if (!first) continue;
+      if (next == '^') out += c, c = pattern[++i];
+    } else if (c == ']' && depth > 0) {
+      if (--depth > 0) {
+        if (out.back() == '-') nested("such a class inside a class");
+        continue;
+      }
+    }
     out += c;
   }
   return out;

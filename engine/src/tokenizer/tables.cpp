@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cokv/runtime/detail/json_file.hpp"
+#include "nfc.hpp"
 #include "utf8.hpp"
 
 namespace cokv::detail {
@@ -207,7 +208,10 @@ void reader::read_added() {
     t.special = f.boolean_or("special", false);
     if (!out_->added_ids.emplace(content, id).second) f.fail("content", printable(content) + " is given twice");
     out_->whole_words.erase(std::string(content));
-    (f.boolean_or("normalized", !t.special) ? out_->normalized : out_->added).insert(content, id, t.special);
+    if (f.boolean_or("normalized", !t.special))
+      out_->normalized.insert(out_->nfc ? nfc(content) : std::string(content), id, t.special);
+    else
+      out_->added.insert(content, id, t.special);
     entries_.emplace(content, id);
   }
 }
@@ -280,7 +284,10 @@ void reader::fill() {
 
 std::shared_ptr<tokenizer_tables> reader::read() {
   if (top_.has("normalizer")) {
-    each(top_.object("normalizer"), "normalizers", [&](const fields& f) { refuse(f, "type", f.string("type")); });
+    each(top_.object("normalizer"), "normalizers", [&](const fields& f) {
+      if (f.string("type") != "NFC") refuse(f, "type", f.string("type"));
+      out_->nfc = true;
+    });
   }
   auto model = top_.object("model");
   if (model.has("type") && model.string("type") != "BPE") refuse(model, "type", model.string("type"));

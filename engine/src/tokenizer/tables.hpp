@@ -47,6 +47,7 @@ class added_finder {
 };
 
 struct tokenizer_tables {
+  bool nfc = false;  // text is normalized first
   std::vector<split_pattern> stages;
   std::array<token_id, 256> byte_tokens{};
   merge_table merges;

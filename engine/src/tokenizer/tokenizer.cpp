@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "cokv/runtime/detail/json_file.hpp"
 #include "cokv/engine/detokenizer.hpp"
+#include "cokv/runtime/detail/json_file.hpp"
+#include "nfc.hpp"
 #include "tables.hpp"
 #include "utf8.hpp"
 
@@ -120,6 +121,8 @@ std::vector<token_id> tokenizer::encode(std::string_view text, encode_options op
   out.reserve(text.size() / 3 + 8);
   if (options.add_special) out = t.before;
   cache::cut(t.added, text, options.parse_special, out, [&](std::string_view part) {
+    std::string normal;
+    if (t.nfc) part = normal = detail::nfc(part);
     cache::cut(t.normalized, part, options.parse_special, out,
                [&](std::string_view rest) { cache_->plain(t, rest, out); });
   });

@@ -1,5 +1,6 @@
 // Text to token ids and back, as a checkpoint's tokenizer.json says: byte-level BPE with ByteLevel, Split and Digits
-// pre-tokenizers, added and special tokens. Any byte string survives encode and decode_bytes unchanged.
+// pre-tokenizers, added and special tokens. Any byte string survives encode and decode_bytes unchanged, unless the file
+// asks for NFC: then its normal form does.
 //
 //     cokv::tokenizer tokenizer = cokv::tokenizer::load("models/tiny-kjv");
 //     std::vector<cokv::token_id> ids = tokenizer.encode("And it came to pass");
@@ -35,7 +36,7 @@ struct encode_options {
 // ended there. Time is linear in the text, n log n in the longest single piece.
 class tokenizer {
  public:
-  // Throws config_error naming the file and the field. Normalizers, SentencePiece models and byte fallback are refused
+  // Throws config_error naming the file and the field. Normalizers other than NFC, SentencePiece models and byte fallback are refused
   // by name.
   static tokenizer load(const std::filesystem::path& dir);
   static tokenizer parse(std::string_view json, const std::string& name);

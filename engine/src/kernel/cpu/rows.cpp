@@ -1,5 +1,6 @@
 #include "kernel/cpu/rows.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -41,7 +42,7 @@ void rotate_pairs(float* head, const float* cosines, const float* sines, std::si
 }
 
 void convert(const float* from, void* to, dtype type, std::size_t n) {
-  if (type == dtype::f32) return (void)std::memcpy(to, from, n * sizeof(float));
+  if (type == dtype::f32) return (void)std::copy_n(from, n, static_cast<float*>(to));
   for (std::size_t i = 0; i < n; ++i) {
     const bf16 h = to_bf16(from[i]);
     std::memcpy(static_cast<std::byte*>(to) + i * 2, &h, 2);

@@ -19,29 +19,28 @@
 namespace cokv::bench {
 
 struct engine_bed {
-  std::string model = COKV_SOURCE_DIR "/models/tiny-kjv", type = "bf16", json_path;
-  bool random = false;
+  std::string model = COKV_SOURCE_DIR "/models/tiny-kjv", type = "bf16", json_path, random;
   int threads = 0, repeat = 5;
   std::shared_ptr<cokv::model> what;
   std::string name;
 
   void add_options(CLI::App& app) {
     app.add_option("--model", model, "folder of a checkpoint")->capture_default_str();
-    app.add_flag("--random", random, "random weights of Qwen2.5-0.5B's geometry instead");
+    app.add_option("--random-weights", random, "config.json of a model of random numbers, instead")
+        ->check(CLI::ExistingFile);
     app.add_option("--dtype", type, "bf16 or f32")->capture_default_str();
     app.add_option("--threads", threads, "of the CPU device; 0: all");
     app.add_option("--repeat", repeat, "pairs, in turn")->check(CLI::Range(1, 1000))->capture_default_str();
     app.add_option("--json", json_path, "also write the figures there");
   }
   void load() {
-    name = std::filesystem::path(model).filename().string();
     const model_options how{.compute = *parse_dtype(type)};
-    if (random) {
-      name = "random Qwen2.5-0.5B";
-      what = random_model(COKV_SOURCE_DIR "/bench/geometries/qwen2.5-0.5b.json", how);
-    } else {
-      what = load_model(model, how);
-    }
+    what = random.empty() ? load_model(model, how) : random_model(random, how);
+    set_name();
+  }
+  void set_name() {
+    name = random.empty() ? std::filesystem::path(model).filename().string()
+                          : "random " + std::filesystem::path(random).stem().string();
   }
 
   std::vector<token_id> prompt(std::size_t n, std::uint64_t seed) const {

@@ -1,20 +1,16 @@
-#include <xxhash.h>
-
 #include <bit>
-#include <memory>
 
 #include "cokv/engine/model_config.hpp"
 #include "cokv/engine/weights.hpp"
+#include "model/weight_scan.hpp"
 
 namespace cokv {
 namespace {
 
-constexpr std::size_t progress_step = 64 << 20;
-
 // Numbers as fixed bytes and texts with their length, so that no two lists of fields give the same bytes.
 class describer {
  public:
-  describer() { text("cokv.model.2"); }
+  describer() { text("cokv.model.3"); }
   void number(std::uint64_t v) {
     hash_.update_u32(static_cast<std::uint32_t>(v));
     hash_.update_u32(static_cast<std::uint32_t>(v >> 32));
@@ -59,30 +55,24 @@ id256 fingerprint(const model_config& config, std::uint64_t seed) {
   return out.finish();
 }
 
-id256 fingerprint(const model_config& config, const weights& tensors, const load_progress& progress) {
+id256 fingerprint(const model_config& config, const weights& all, const weight_scan& scanned) {
   describer out;
   describe(out, config);
-  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> hash(XXH3_createState(), &XXH3_freeState);
-  if (!hash) throw std::bad_alloc();
-  std::uint64_t read = 0;
-  for (auto& [name, t] : tensors.tensors()) {
+  for (auto& [name, t] : all.tensors()) {
     out.text(name);
     out.text(to_string(t.type));
     out.number(std::uint64_t{t.shape.size()});
     for (auto d : t.shape) out.number(d);
-    XXH3_128bits_reset(hash.get());
-    for (std::size_t at = 0; at < t.bytes.size();) {
-      auto n = std::min(progress_step, t.bytes.size() - at);
-      XXH3_128bits_update(hash.get(), t.bytes.data() + at, n);
-      at += n;
-      read += n;
-      if (progress) progress(read, tensors.bytes());
+    for (auto& d : scanned.at(name).digests) {
+      out.number(d.low);
+      out.number(d.high);
     }
-    auto digest = XXH3_128bits_digest(hash.get());
-    out.number(std::uint64_t{digest.low64});
-    out.number(std::uint64_t{digest.high64});
   }
   return out.finish();
+}
+
+id256 fingerprint(const model_config& config, const weights& all, const load_progress& progress) {
+  return fingerprint(config, all, scan(all, progress));
 }
 
 }  // namespace cokv

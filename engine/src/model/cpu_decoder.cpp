@@ -15,34 +15,6 @@
 namespace cokv {
 namespace {
 
-using kernel::packed_matrix;
-
-struct linear {
-  packed_matrix matrix;
-  std::vector<float> bias;
-
-  linear() = default;
-  linear(dtype compute, const linear_tensors& from) : bias(from.bias) {
-    if (from) matrix = packed_matrix(compute, from.k, from.rows);
-  }
-  explicit operator bool() const noexcept { return matrix.n() > 0; }
-
-  // y: rows of n floats, overwritten or added to.
-  void multiply(const void* x, float* y, std::size_t rows, bool accumulate, kernel::split how) const {
-    kernel::matmul(x, matrix, y, rows, accumulate, how);
-    if (!bias.empty()) kernel::add_bias(y, bias.data(), rows, matrix.n());
-  }
-};
-
-struct layer_weights {
-  linear qkv, out, up, down;
-  norm_tensors attention_norm, mlp_norm;
-
-  double bytes() const noexcept {
-    return static_cast<double>(qkv.matrix.bytes() + out.matrix.bytes() + up.matrix.bytes() + down.matrix.bytes());
-  }
-};
-
 // What a step keeps between its layers. The residual stream is f32 in both types.
 struct decoder_scratch {
   std::vector<float> x;                           // [rows][hidden]
@@ -94,32 +66,14 @@ std::vector<float> rotary_frequencies(const model_config& c) {
 
 class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_decoder> {
  public:
-  cpu_decoder(model_config config, const decoder_tensors& from, std::shared_ptr<const void> keep, id256 id,
-              dtype compute)
+  cpu_decoder(model_config config, cpu_weights weights, std::shared_ptr<const void> keep, id256 id, dtype compute)
       : config_(std::move(config)),
         fingerprint_(id),
         compute_(compute),
         keep_(std::move(keep)),
-        embedding_(from.embedding),
-        positions_(from.positions),
-        embedding_norm_(from.embedding_norm),
-        final_norm_(from.final_norm),
-        project_in_(compute, from.project_in),
-        project_out_(compute, from.project_out) {
-    for (auto& l : from.layers)
-      layers_.push_back({.qkv = linear(compute, l.qkv),
-                         .out = linear(compute, l.out),
-                         .up = linear(compute, l.up),
-                         .down = linear(compute, l.down),
-                         .attention_norm = l.attention_norm,
-                         .mlp_norm = l.mlp_norm});
-    head_ = linear(compute, from.head);
+        weights_(std::move(weights)) {
     if (config_.positions == position_type::rotary) frequencies_ = rotary_frequencies(config_);
     if (config_.positions == position_type::alibi) slopes_ = alibi_slopes(config_.heads);
-    for (auto& l : layers_)
-      for (auto* m : {&l.qkv, &l.out, &l.up, &l.down}) kernel::prepare(m->matrix);
-    for (auto* m : {&project_in_, &project_out_, &head_})
-      if (*m) kernel::prepare(m->matrix);
   }
 
   const model_config& config() const noexcept override { return config_; }
@@ -152,12 +106,12 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
     const auto n = static_cast<double>(step->samples());
     return compute.launch("logits", [self = shared_from_this(), step] { self->run_head(*step); },
                           {.flops = 2 * n * config_.embedding_dim * config_.vocab,
-                           .bytes = n > 0 ? static_cast<double>(head_.matrix.bytes()) : 0});
+                           .bytes = n > 0 ? static_cast<double>(weights_.head.matrix.bytes()) : 0});
   }
 
  private:
   cost price(std::uint32_t layer, const batch& step) const {
-    const double weights = layers_[layer].bytes();
+    const double weights = weights_.layers[layer].bytes();
     cost c{.flops = 2 * static_cast<double>(step.rows()) * weights / static_cast<double>(size_of(compute_)),
            .bytes = weights};
     for (auto& s : step.sequences) {
@@ -186,24 +140,24 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
     kernel::parallel(n, 10.0 * static_cast<double>(half) + static_cast<double>(h) / 4, [&](std::size_t r) {
       if (half > 0)
         kernel::rotary_angles(frequencies_, s.position[r], s.cosines.data() + r * half, s.sines.data() + r * half);
-      if (!project_in_) embed(static_cast<std::size_t>(tokens[r]), s.position[r], s.x.data() + r * h);
+      if (!weights_.project_in) embed(static_cast<std::size_t>(tokens[r]), s.position[r], s.x.data() + r * h);
     });
-    if (project_in_) project_embeddings(tokens, s);
+    if (weights_.project_in) project_embeddings(tokens, s);
   }
 
   // A token's place in the residual stream.
   void embed(std::size_t token, std::uint32_t position, float* x) const {
-    kernel::embed(embedding_.bytes.data(), embedding_.type, token, x, config_.hidden);
+    kernel::embed(weights_.embedding.bytes.data(), weights_.embedding.type, token, x, config_.hidden);
     place(position, x);
   }
   void place(std::uint32_t position, float* x) const {
     if (config_.positions == position_type::learned) {
       thread_local std::vector<float> row;
-      kernel::embed(positions_.bytes.data(), positions_.type, config_.position_offset + position,
+      kernel::embed(weights_.positions.bytes.data(), weights_.positions.type, config_.position_offset + position,
                     grown(row, config_.hidden), config_.hidden);
       kernel::add_bias(x, row.data(), 1, config_.hidden);
     }
-    if (config_.embedding_norm) norm(embedding_norm_, x, x, dtype::f32, 1);
+    if (config_.embedding_norm) norm(weights_.embedding_norm, x, x, dtype::f32, 1);
   }
   // The same where the table is narrower than the stream.
   void project_embeddings(const std::vector<token_id>& tokens, decoder_scratch& s) const {
@@ -211,10 +165,11 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
     std::vector<float> row(e);
     std::vector<std::byte> input(n * e * size_of(compute_));
     for (std::size_t r = 0; r < n; ++r) {
-      kernel::embed(embedding_.bytes.data(), embedding_.type, static_cast<std::size_t>(tokens[r]), row.data(), e);
+      kernel::embed(weights_.embedding.bytes.data(), weights_.embedding.type, static_cast<std::size_t>(tokens[r]),
+                    row.data(), e);
       kernel::convert(row.data(), input.data() + r * e * size_of(compute_), compute_, e);
     }
-    project_in_.multiply(input.data(), s.x.data(), n, false, kernel::split::columns);
+    weights_.project_in.multiply(input.data(), s.x.data(), n, false, kernel::split::columns);
     for (std::size_t r = 0; r < n; ++r) place(s.position[r], s.x.data() + r * config_.hidden);
   }
 
@@ -250,7 +205,7 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
 
   void run_layer(std::uint32_t layer, batch& step, const kernel::layer_kv& kv) const {
     auto& s = scratch(step);
-    auto& l = layers_[layer];
+    auto& l = weights_.layers[layer];
     by_tiles(s.position.size(), static_cast<double>(l.qkv.matrix.bytes()),
              [&](std::size_t first, std::size_t count, kernel::split how) { project(l, step, kv, first, count, how); });
     if (layer + 1 == config_.layers) keep_sampled(step);  // nobody asks for the others any more
@@ -261,8 +216,8 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
   }
 
   // Norm, query, key and value of some rows; keys and queries turned; K and V to their blocks.
-  void project(const layer_weights& l, const batch& step, const kernel::layer_kv& kv, std::size_t first,
-               std::size_t rows, kernel::split how) const {
+  void project(const cpu_layer& l, const batch& step, const kernel::layer_kv& kv, std::size_t first, std::size_t rows,
+               kernel::split how) const {
     thread_local tile_scratch t;
     auto& s = scratch(step);
     const std::size_t h = config_.hidden, dim = config_.head_dim, half = frequencies_.size(), width = qkv_width();
@@ -283,8 +238,7 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
   }
 
   // Output projection and MLP of some rows, added to the residual stream.
-  void transform(const layer_weights& l, decoder_scratch& s, std::size_t first, std::size_t rows,
-                 kernel::split how) const {
+  void transform(const cpu_layer& l, decoder_scratch& s, std::size_t first, std::size_t rows, kernel::split how) const {
     thread_local tile_scratch t;
     const std::size_t h = config_.hidden, mlp = config_.intermediate;
     float* x = s.x.data() + first * h;
@@ -328,15 +282,15 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
     step.logits.resize(n * config_.vocab);
     std::vector<std::byte> input(n * std::max<std::size_t>(h, config_.embedding_dim) * size_of(compute_));
     if (config_.final_norm)
-      norm(final_norm_, s.x.data(), input.data(), compute_, n);
+      norm(weights_.final_norm, s.x.data(), input.data(), compute_, n);
     else
       kernel::convert(s.x.data(), input.data(), compute_, n * h);
-    if (project_out_) {
+    if (weights_.project_out) {
       std::vector<float> narrow(n * config_.embedding_dim);
-      project_out_.multiply(input.data(), narrow.data(), n, false, kernel::split::columns);
+      weights_.project_out.multiply(input.data(), narrow.data(), n, false, kernel::split::columns);
       kernel::convert(narrow.data(), input.data(), compute_, narrow.size());
     }
-    head_.multiply(input.data(), step.logits.data(), n, false, kernel::split::columns);
+    weights_.head.multiply(input.data(), step.logits.data(), n, false, kernel::split::columns);
   }
 
   static decoder_scratch& scratch(const batch& step) { return *static_cast<decoder_scratch*>(step.scratch.get()); }
@@ -349,18 +303,15 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
   id256 fingerprint_;
   dtype compute_;
   std::shared_ptr<const void> keep_;
-  tensor_view embedding_, positions_;
-  norm_tensors embedding_norm_, final_norm_;
-  linear project_in_, project_out_, head_;
-  std::vector<layer_weights> layers_;
+  cpu_weights weights_;
   std::vector<float> frequencies_, slopes_;  // rotary's, ALiBi's; empty where there is none
 };
 
 }  // namespace
 
-std::shared_ptr<model> make_cpu_decoder(model_config config, const decoder_tensors& tensors,
-                                        std::shared_ptr<const void> keep, id256 fingerprint, dtype compute) {
-  return std::make_shared<cpu_decoder>(std::move(config), tensors, std::move(keep), fingerprint, compute);
+std::shared_ptr<model> make_cpu_decoder(model_config config, cpu_weights weights, std::shared_ptr<const void> keep,
+                                        id256 fingerprint, dtype compute) {
+  return std::make_shared<cpu_decoder>(std::move(config), std::move(weights), std::move(keep), fingerprint, compute);
 }
 
 }  // namespace cokv

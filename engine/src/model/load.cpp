@@ -1,11 +1,14 @@
+#include <optional>
+
 #include "cokv/engine/model.hpp"
 #include "cokv/engine/weights.hpp"
 #include "cokv/runtime/detail/machine_memory.hpp"
 #include "cokv/runtime/error.hpp"
-#include "kernel/cpu/matmul.hpp"
+#include "kernel/cpu/parallel.hpp"
 #include "model/cpu_decoder.hpp"
 #include "model/family.hpp"
 #include "model/random_source.hpp"
+#include "model/weight_scan.hpp"
 
 namespace cokv {
 
@@ -35,10 +38,20 @@ std::shared_ptr<model> load_model(const std::filesystem::path& dir, model_option
   auto config = load_model_config(dir);
   check_fits(config, options.compute);
   auto file = weights::open(dir);
-  auto id = fingerprint(config, file, options.progress);
   checkpoint_source source(file);
-  auto tensors = find_family(config.architecture)->bind(config, source);
-  return make_cpu_decoder(std::move(config), tensors, file.keep_alive(), id, options.compute);
+  const auto tensors = find_family(config.architecture)->bind(config, source);
+  // Both read all of the file: one waits for the disk while the other computes.
+  weight_scan seen;
+  std::optional<cpu_weights> packed;
+  kernel::parallel(2, 1e9, [&](std::size_t i) {
+    if (i == 0)
+      seen = scan(file, options.progress);
+    else
+      packed.emplace(options.compute, tensors);
+  });
+  source.require_finite(seen);
+  const auto id = fingerprint(config, file, seen);
+  return make_cpu_decoder(std::move(config), std::move(*packed), file.keep_alive(), id, options.compute);
 }
 
 std::shared_ptr<model> random_model(const std::filesystem::path& config_json, model_options options,
@@ -50,7 +63,8 @@ std::shared_ptr<model> random_model(const std::filesystem::path& config_json, mo
   random_source source(type, seed);
   auto tensors = find_family(config.architecture)->bind(config, source);
   const auto id = fingerprint(config, seed);
-  return make_cpu_decoder(std::move(config), tensors, source.keep_alive(), id, options.compute);
+  cpu_weights packed(options.compute, tensors);
+  return make_cpu_decoder(std::move(config), std::move(packed), source.keep_alive(), id, options.compute);
 }
 
 }  // namespace cokv

@@ -1,36 +1,11 @@
 #include "model/tensor_source.hpp"
 
 #include <algorithm>
-#include <atomic>
 
 #include "cokv/runtime/detail/json_file.hpp"
 #include "kernel/cpu/convert.hpp"
-#include "kernel/cpu/parallel.hpp"
 
 namespace cokv {
-namespace {
-
-constexpr std::size_t finite_step = 1 << 18;  // elements a thread looks at before it looks at the next
-
-// The first element that is not a number, or infinite; the number of elements when all are finite.
-std::size_t first_not_finite(const tensor_view& t) {
-  const auto n = static_cast<std::size_t>(t.elements());
-  std::atomic<std::size_t> first = n;
-  kernel::parallel((n + finite_step - 1) / finite_step, finite_step * 0.2, [&](std::size_t i) {
-    const auto begin = i * finite_step, count = std::min(finite_step, n - begin);
-    const auto* data = t.bytes.data() + begin * size_of(t.type);
-    if (kernel::all_finite(data, t.type, count)) return;
-    std::size_t at = 0;
-    while (kernel::all_finite(data + at * size_of(t.type), t.type, 1)) ++at;
-    auto seen = first.load();
-    while (begin + at < seen && !first.compare_exchange_weak(seen, begin + at)) {
-    }
-  });
-  return first;
-}
-
-}  // namespace
-
 kernel::matrix_rows all_rows(const tensor_view& t) {
   return {t.bytes.data(), t.type, static_cast<std::size_t>(t.shape[0]), static_cast<std::size_t>(t.shape[1])};
 }
@@ -89,13 +64,20 @@ tensor_view checkpoint_source::tensor(const std::string& name, std::initializer_
   auto& t = from_->expect(name, shape);
   if (t.type != dtype::bf16 && t.type != dtype::f16 && t.type != dtype::f32)
     throw config_error(place(name) + std::string(to_string(t.type)) + " is not bf16, f16 or f32");
-  if (auto i = first_not_finite(t); i < t.elements()) {
+  taken_.push_back(name);
+  return t;
+}
+
+void checkpoint_source::require_finite(const weight_scan& seen) const {
+  for (auto& name : taken_) {
+    const auto i = seen.at(name).first_not_finite;
+    if (i == scanned_tensor::none) continue;
+    auto& t = from_->tensors().at(name);
     float value;
     kernel::to_floats(t.bytes.data() + i * size_of(t.type), t.type, &value, 1);
     throw config_error(place(name) + "element " + std::to_string(i) + " is " +
                        (value != value ? "not a number" : "infinite"));
   }
-  return t;
 }
 
 }  // namespace cokv

@@ -1,5 +1,5 @@
 // Where a family takes its tensors from: a checkpoint, or random numbers of the same shapes. Everything that is taken is
-// of a type and shape that were asked for, and all its elements are finite.
+// of a type and shape that were asked for.
 //
 //     tensor_source& from = ...;
 //     linear_tensors up = from.linear(prefix + "fc1", intermediate, hidden, /*bias*/ true);
@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "model/decoder_tensors.hpp"
+#include "model/weight_scan.hpp"
 
 namespace cokv {
 
@@ -20,7 +21,7 @@ class tensor_source {
  public:
   virtual ~tensor_source() = default;
 
-  // config_error naming the file and the tensor: it is missing, of another type or shape, or an element is not finite.
+  // config_error naming the file and the tensor: it is missing, or of another type or shape.
   virtual tensor_view tensor(const std::string& name, std::initializer_list<std::uint64_t> shape) = 0;
   virtual bool contains(std::string_view name) const = 0;
   virtual std::string place(const std::string& name) const = 0;  // "file: name: ", for messages
@@ -52,8 +53,12 @@ class checkpoint_source final : public tensor_source {
   bool contains(std::string_view name) const override { return from_->contains(name); }
   std::string place(const std::string& name) const override;
 
+  // config_error naming the first tensor taken that has an element that is not finite.
+  void require_finite(const weight_scan& seen) const;
+
  private:
   const weights* from_;
+  std::vector<std::string> taken_;
 };
 
 }  // namespace cokv

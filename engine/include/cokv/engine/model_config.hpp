@@ -89,14 +89,14 @@ model_config load_model_config_file(const std::filesystem::path& config_json);
 model_config parse_model_config(std::string_view config, const std::string& config_name,
                                 std::string_view generation = {}, const std::string& generation_name = {});
 
-using load_progress = std::function<void(std::uint64_t done, std::uint64_t total)>;  // bytes
+using load_progress = std::function<void(std::uint64_t done, std::uint64_t total)>;  // bytes; on any thread, one at a time
 
 // Names the function that a model computes, so KV of one model is never read as another's: SHA-256 over the fields of
-// the config that change KV, and for each tensor in the order of names, its name, type, shape and XXH3-128 of all its
-// bytes. How tensors are spread over files, sampling defaults and end tokens do not change it; one flipped weight bit
+// the config that change KV, and for each tensor in the order of names, its name, type, shape and XXH3-128 of every
+// 16 MiB of it. How tensors are spread over files, sampling defaults and end tokens do not change it; one flipped weight bit
 // does. It guards against accidents: XXH3 does not resist someone who makes a collision on purpose. Every weight byte
 // is read once (memory speed when cached, disk speed when not), which also brings the mapped pages in.
-id256 fingerprint(const model_config& config, const weights& tensors, const load_progress& progress = {});
+id256 fingerprint(const model_config& config, const weights& all, const load_progress& progress = {});
 
 // The same for a model whose weights are random numbers.
 id256 fingerprint(const model_config& config, std::uint64_t seed);

@@ -10,12 +10,10 @@
 #include <dnnl.hpp>
 #include <map>
 #include <mutex>
-#include <new>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
 
-#include "kernel/cpu/convert.hpp"
 #include "kernel/cpu/parallel.hpp"
 #include "kernel/cpu/simd.hpp"
 
@@ -176,49 +174,6 @@ void prepare(const packed_matrix& w) {
   for (std::size_t rows = 1; rows <= max_tile_rows; rows *= 2)
     for (auto columns : {w.n(), std::min(tile_columns, w.n()), w.n() % tile_columns})
       if (columns) plan_for({w.type(), rows, columns, w.k()});
-}
-
-void packed_matrix::release::operator()(std::byte* p) const noexcept { std::free(p); }
-
-std::uint64_t packed_matrix::bytes_of(dtype compute, std::uint64_t n, std::uint64_t k) noexcept {
-  const auto whole = compute == dtype::bf16 ? 32 : 16;
-  return (n + width - 1) / width * width * ((k + whole - 1) / whole * whole) * size_of(compute);
-}
-
-packed_matrix::packed_matrix(dtype compute, std::size_t k, std::span<const matrix_rows> parts) : type_(compute), k_(k) {
-  for (auto& p : parts) n_ += p.count;
-  bool half = type_ == dtype::bf16;
-  panel_bytes_ = bytes_of(type_, width, k);
-  auto bytes = std::max<std::size_t>(panels() * panel_bytes_, 64);
-  data_.reset(static_cast<std::byte*>(std::aligned_alloc(64, (bytes + 63) / 64 * 64)));
-  if (!data_) throw std::bad_alloc();
-  struct source {
-    const std::byte* data;
-    const matrix_rows* part;
-  };
-  std::vector<source> rows;
-  rows.reserve(n_);
-  for (auto& p : parts)
-    for (std::size_t i = 0; i < p.count; ++i)
-      rows.push_back({static_cast<const std::byte*>(p.data) + i * p.row_step * size_of(p.type), &p});
-  parallel(panels(), static_cast<double>(panel_bytes_), [&](std::size_t panel) {
-    auto* out = data_.get() + panel * panel_bytes_;
-    std::memset(out, 0, panel_bytes_);
-    std::vector<float> row(k);
-    for (std::size_t c = 0; c < width && panel * width + c < n_; ++c) {
-      auto [from, part] = rows[panel * width + c];
-      if (part->column_step == 1)
-        to_floats(from, part->type, row.data(), k);
-      else  // the panel's next row finds these lines in the cache
-        for (std::size_t i = 0; i < k; ++i)
-          to_floats(from + i * part->column_step * size_of(part->type), part->type, &row[i], 1);
-      for (std::size_t i = 0; i < k; ++i)
-        if (half)
-          reinterpret_cast<bf16*>(out)[(i / 2 * width + c) * 2 + i % 2] = to_bf16(row[i]);
-        else
-          reinterpret_cast<float*>(out)[i * width + c] = row[i];
-    }
-  });
 }
 
 void matmul(const void* x, const packed_matrix& w, float* y, std::size_t m, bool accumulate, split how,

@@ -1,0 +1,42 @@
+// A decoder's weights as the CPU's kernels want them: matrices packed, in the type that is computed with.
+#pragma once
+
+#include <vector>
+
+#include "kernel/cpu/matmul.hpp"
+#include "model/decoder_tensors.hpp"
+
+namespace cokv {
+
+struct cpu_linear {
+  kernel::packed_matrix matrix;
+  std::vector<float> bias;
+
+  cpu_linear() = default;
+  cpu_linear(dtype compute, const linear_tensors& from);
+  explicit operator bool() const noexcept { return matrix.n() > 0; }
+
+  // y: rows of n floats, overwritten or added to.
+  void multiply(const void* x, float* y, std::size_t rows, bool accumulate, kernel::split how) const;
+};
+
+struct cpu_layer {
+  cpu_linear qkv, out, up, down;
+  norm_tensors attention_norm, mlp_norm;
+
+  double bytes() const noexcept {
+    return static_cast<double>(qkv.matrix.bytes() + out.matrix.bytes() + up.matrix.bytes() + down.matrix.bytes());
+  }
+};
+
+struct cpu_weights {
+  // Reads every matrix; the two tables stay where they are.
+  cpu_weights(dtype compute, const decoder_tensors& from);
+
+  tensor_view embedding, positions;
+  norm_tensors embedding_norm, final_norm;
+  cpu_linear project_in, project_out, head;
+  std::vector<cpu_layer> layers;
+};
+
+}  // namespace cokv

@@ -103,8 +103,10 @@ result<std::shared_ptr<generation_state>> engine_state::submit(generation_reques
   if (draining_) return refuse(errc::closed);
   if (broken_) return refuse(broken_);
   const auto vocab = runs->config().vocab;
+  const auto unknown = [&](token_id t) { return t < 0 || static_cast<std::uint32_t>(t) >= vocab; };
   if (r.prompt.empty() || r.max_tokens == 0 || check(r.sampling) || (!r.stop.empty() && !text_) ||
-      std::ranges::any_of(r.prompt, [&](token_id t) { return t < 0 || static_cast<std::uint32_t>(t) >= vocab; }))
+      r.continues > r.prompt.size() || std::ranges::any_of(r.prompt, unknown) ||
+      std::ranges::any_of(r.sampling.logit_bias, unknown, &token_bias::token))
     return refuse(errc::invalid_argument);
   if (r.prompt.size() >= max_sequence) return refuse(errc::too_large);
   if (live_.size() >= options.max_requests) return refuse(errc::queue_full);

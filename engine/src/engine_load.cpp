@@ -106,7 +106,7 @@ awaitable<void> engine_state::load_and_compute(std::shared_ptr<engine_state> sel
   s.note_loaded(l, good);
   s.note_admitted(*g, l.start + good * s.options.block_tokens);
   if (auto appended = s.scheduler_.loaded_and_computed(l.id, *token, good * s.options.block_tokens))
-    s.deliver(*appended);
+    s.deliver(*appended, *step.samples);
   s.wake();
 }
 

@@ -15,9 +15,10 @@ namespace cokv::detail {
 struct step_samples {
   struct one {
     request_id id;
-    sampling_params params;
+    std::shared_ptr<sampling_state> sampling;
     std::uint64_t position;
     result<token_id> token = error_code();
+    std::optional<token_logprobs> logprobs = {};
   };
   std::vector<one> all;
 };
@@ -86,7 +87,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void postprocess(const step_samples& samples);
   void fail_step(const schedule& plan, error_code why);
   void replace_stream();
-  void deliver(const sampled_token& t);
+  void deliver(const sampled_token& t, const step_samples& samples);
 
   clock& time_;
   device device_;

@@ -126,7 +126,7 @@ void engine_state::begin(model_step& step, std::span<const schedule_item> items,
     to.tokens.assign(tokens.begin() + item.start, tokens.begin() + item.start + item.count);
     to.sample = item.sample;
     kv_items.push_back({item.id, item.start, item.count, scheduler_.known_tokens(item.id), blocks, hold_context});
-    if (item.sample) step.samples->all.push_back({item.id, live_.at(item.id)->request.sampling, tokens.size()});
+    if (item.sample) step.samples->all.push_back({item.id, live_.at(item.id)->sampling, tokens.size()});
   }
   step.kv = connector.begin_step(kv_items);
 }
@@ -165,7 +165,10 @@ error_code engine_state::enqueue_end(model_step& step) {
       cokv::kernel::parallel(n, static_cast<double>(what->logits.size() / n), [&](std::size_t i) {
         thread_local sampler choose;
         auto& one = samples->all[i];
-        one.token = choose.sample(what->logits_of(i), one.params, one.position);
+        const auto logits = what->logits_of(i);
+        one.token = one.sampling->sample(choose, logits, one.position);
+        if (one.token && one.sampling->logprobs)
+          one.logprobs = logprobs_of(logits, *one.token, *one.sampling->logprobs);
       });
     });
     if (ec) return ec;
@@ -203,10 +206,10 @@ void engine_state::postprocess(const step_samples& samples) {
     auto found = live_.find(one.id);
     if (!one.token && found != live_.end()) finish(std::shared_ptr(found->second), errc::device_failed);
   }
-  for (auto& t : scheduler_.done(tokens)) deliver(t);
+  for (auto& t : scheduler_.done(tokens)) deliver(t, samples);
 }
 
-void engine_state::deliver(const sampled_token& t) {
+void engine_state::deliver(const sampled_token& t, const step_samples& samples) {
   auto found = live_.find(t.id);
   if (found == live_.end()) return;
   const auto held = found->second;
@@ -221,6 +224,8 @@ void engine_state::deliver(const sampled_token& t) {
   ++counters_.generated_tokens;
   auto step = g.stop->push(t.token, g.text ? g.text->push(t.token) : std::string());
   generated piece{.token = t.token, .text = std::move(step.text), .reason = step.reason};
+  if (auto one = std::ranges::find(samples.all, t.id, &step_samples::one::id); one != samples.all.end())
+    piece.logprobs = one->logprobs;
   if (piece.reason == finish_reason::none && t.last) piece.reason = finish_reason::length;
   if (piece.reason != finish_reason::none) {
     auto tail = g.stop->finish(g.text ? g.text->finish() : std::string());

@@ -48,6 +48,8 @@ void read_generation(const fields& g, model_config& out) {
   out.sampling.temperature = static_cast<float>(g.number_or("temperature", out.sampling.temperature));
   out.sampling.top_k = static_cast<std::uint32_t>(g.uint_or("top_k", 0, 0, 1 << 22));
   out.sampling.top_p = static_cast<float>(g.number_or("top_p", out.sampling.top_p));
+  out.sampling.min_p = static_cast<float>(g.number_or("min_p", 0));
+  out.sampling.repetition_penalty = static_cast<float>(g.number_or("repetition_penalty", 1));
   if (!g.boolean_or("do_sample", true)) out.sampling.temperature = 0;
   if (auto problem = check(out.sampling)) throw config_error(g.place(*problem));
 }

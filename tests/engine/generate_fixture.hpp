@@ -10,6 +10,7 @@ namespace cokv::test {
 
 struct answer {
   std::vector<token_id> tokens;
+  std::vector<token_logprobs> logprobs;  // where they were asked for
   std::string text;
   error_code ended;
   finish_reason reason = finish_reason::none;
@@ -24,6 +25,7 @@ inline awaitable<void> collect(generation g, answer& out) {
       break;
     }
     out.tokens.push_back(piece.token);
+    if (piece.logprobs) out.logprobs.push_back(*piece.logprobs);
     out.text += piece.text;
     out.reason = piece.reason;
   }

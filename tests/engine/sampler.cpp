@@ -119,6 +119,80 @@ TEST_CASE("top-p keeps the smallest set that holds the mass, and always one") {
   CHECK(support(logits, {.top_k = 2, .top_p = 0.65f}) == std::set<token_id>{0, 1});
 }
 
+TEST_CASE("min-p keeps what is that part as likely as the likeliest, of what top-k and top-p kept") {
+  std::vector<float> logits;
+  for (double p : {0.5, 0.3, 0.15, 0.05}) logits.push_back(static_cast<float>(std::log(p)));
+  CHECK(support(logits, {.min_p = 0.05f}) == std::set<token_id>{0, 1, 2, 3});
+  CHECK(support(logits, {.min_p = 0.2f}) == std::set<token_id>{0, 1, 2});
+  CHECK(support(logits, {.min_p = 0.59f}) == std::set<token_id>{0, 1});
+  CHECK(support(logits, {.min_p = 1}) == std::set<token_id>{0});
+  CHECK(support(logits, {.top_k = 2, .min_p = 0.2f}) == std::set<token_id>{0, 1});
+  CHECK(support(logits, {.top_p = 0.7f, .min_p = 0.01f}) == std::set<token_id>{0, 1});
+  CHECK(support(logits, {.temperature = 0.5f, .min_p = 0.2f}) == std::set<token_id>{0, 1});  // 0.36 and 0.09 of it
+  const auto left = frequencies(logits, {.min_p = 0.59f, .seed = 2}, 20'000);
+  CHECK(std::abs(left[0] - 0.625) < 0.02);
+}
+
+TEST_CASE("penalties move the logits of tokens that were there, each once, as their formulas say") {
+  std::mt19937_64 random(7);
+  sampler s, fresh;
+  for (std::uint64_t round = 0; round < 300; ++round) {
+    std::vector<float> logits(40);
+    for (auto& l : logits) l = static_cast<float>(random() % 2000) / 100 - 10;
+    std::vector<token_id> prompt, answer;
+    for (int i = 0; i < 12; ++i) prompt.push_back(static_cast<token_id>(random() % 40));
+    for (int i = 0; i < 20; ++i) answer.push_back(static_cast<token_id>(random() % 20));
+    const sampling_params params{.temperature = round % 2 ? 1.0f : 0.0f,
+                                 .repetition_penalty = round % 3 ? 1.3f : 1,
+                                 .presence_penalty = round % 5 ? 0.4f : 0,
+                                 .frequency_penalty = round % 7 ? -0.25f : 0,
+                                 .logit_bias = {{3, 2.5f}, {39, -100}},
+                                 .seed = round};
+    auto want = logits;
+    for (token_id t = 0; t < 40; ++t) {
+      auto& l = want[static_cast<std::size_t>(t)];
+      const auto n = std::ranges::count(answer, t);
+      if (n > 0 || std::ranges::count(prompt, t) > 0)
+        l = l > 0 ? l / params.repetition_penalty : l * params.repetition_penalty;
+      if (n > 0) l -= params.presence_penalty + static_cast<float>(n) * params.frequency_penalty;
+    }
+    want[3] += 2.5f, want[39] -= 100;
+    const auto token = *s.sample(logits, params, round, {prompt, answer});
+    CHECK(token == *fresh.sample(want, {.temperature = params.temperature, .seed = round}, round));
+    CHECK(*s.sample(logits, {.temperature = 0}, 0) == std::ranges::max_element(logits) - logits.begin());
+  }
+}
+
+TEST_CASE("a bias bans or forces a token, and of one that is none nothing is sampled") {
+  const std::vector<float> logits{1, 5, 2, 4};
+  sampler s;
+  CHECK(*s.sample(logits, {.temperature = 0, .logit_bias = {{1, -infinity}}}, 0) == 3);
+  CHECK(support(logits, {.logit_bias = {{0, 100}}}) == std::set<token_id>{0});
+  CHECK(s.sample(logits, {.logit_bias = {{4, 1}}}, 0).error() == errc::invalid_argument);
+  CHECK(s.sample(logits, {.logit_bias = {{-1, 1}}}, 0).error() == errc::invalid_argument);
+  CHECK(*s.sample(logits, {.temperature = 0, .repetition_penalty = 2}, 0, {std::vector<token_id>{99, -5, 1}, {}}) == 3);
+}
+
+TEST_CASE("logprobs are of the logits as they come, the likeliest first") {
+  const std::vector<float> logits{0, 3, 1, 3, -infinity};
+  const double all = std::log(1 + 2 * std::exp(3.0) + std::exp(1.0));
+  const auto p = logprobs_of(logits, 2, 3);
+  CHECK(p.chosen == doctest::Approx(1 - all));
+  REQUIRE(p.top.size() == 3);
+  CHECK(p.top[0].token == 1);
+  CHECK(p.top[1].token == 3);
+  CHECK(p.top[2].token == 2);
+  CHECK(p.top[0].logprob == doctest::Approx(3 - all));
+  CHECK(p.top[2].logprob == p.chosen);
+  CHECK(logprobs_of(logits, 0, 0).top.empty());
+  CHECK(logprobs_of(logits, 0, 99).top.size() == 5);
+  double sum = 0;
+  for (auto& t : logprobs_of(logits, 0, 5).top) sum += std::exp(double{t.logprob});
+  CHECK(sum == doctest::Approx(1));
+  const std::vector<float> large{3e38f, 3e38f};
+  CHECK(logprobs_of(large, 0, 1).chosen == doctest::Approx(-std::log(2.0)));
+}
+
 TEST_CASE("top-p over many near-equal logits sorts as far as it has to") {
   std::vector<float> logits(3000);
   for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = static_cast<float>((i * 7919) % 3000) * 1e-4f;
@@ -157,6 +231,12 @@ TEST_CASE("parameters out of range are named") {
   CHECK(!check({}));
   CHECK(!check({.temperature = 0, .top_k = 5, .top_p = 0.1f}));
   CHECK(check({.temperature = -1}) == "temperature: -1 is not in 0 to 100");
+  CHECK(check({.min_p = 1.5f}) == "min_p: 1.5 is not in 0 to 1");
+  CHECK(check({.repetition_penalty = 0}) == "repetition_penalty: 0 is not in 0.01 to 100");
+  CHECK(check({.presence_penalty = std::nanf("")}).has_value());
+  CHECK(check({.frequency_penalty = 101}) == "frequency_penalty: 101 is not in -100 to 100");
+  CHECK(check({.logit_bias = {{1, infinity}}}) == "logit_bias: inf for token 1");
+  CHECK(!check({.logit_bias = {{1, -infinity}}}));
   CHECK(check({.temperature = std::nanf("")}).has_value());
   CHECK(check({.top_p = 0}) == "top_p: 0 is not above 0 and at most 1");
   CHECK(check({.top_p = 1.5f}) == "top_p: 1.5 is not above 0 and at most 1");

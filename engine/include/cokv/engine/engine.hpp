@@ -70,9 +70,12 @@ struct generation_request {
   std::vector<token_id> prompt;
   std::uint32_t max_tokens = 16;
   sampling_params sampling = {};
-  std::vector<std::string> stop = {};  // strings that end the answer; they need a tokenizer
+  std::optional<std::uint32_t> logprobs = {};  // of each token and of so many likeliest, with it
+  std::vector<std::string> stop = {};          // strings that end the answer; they need a tokenizer
   bool ignore_end_tokens = false;
   std::string salt = {};  // requests of different salts share no KV
+  std::uint32_t continues =
+      0;  // so many of the prompt's last tokens are an answer begun elsewhere: penalties count them
 };
 
 // One token of an answer. Its text may be empty: held back because it may begin a stop string or is half a character,
@@ -81,6 +84,7 @@ struct generated {
   token_id token = 0;
   std::string text;
   finish_reason reason = finish_reason::none;  // of the last token, why it is the last
+  std::optional<token_logprobs> logprobs = {};
 };
 
 struct generation_report {
@@ -154,8 +158,8 @@ class engine {
   engine& operator=(const engine&) = delete;
   ~engine();  // cancels everything
 
-  // errc::invalid_argument (empty prompt, a token outside the vocabulary, max_tokens 0, sampling that check() refuses,
-  // stop strings without a tokenizer), errc::too_large (the prompt leaves no room for a token), errc::queue_full,
+  // errc::invalid_argument (empty prompt, a token outside the vocabulary, max_tokens 0, sampling that check() refuses or
+  // that biases such a token, more continued than there are, stop strings without a tokenizer), errc::too_large (the prompt leaves no room for a token), errc::queue_full,
   // errc::closed (draining).
   result<generation> submit(generation_request request);
 

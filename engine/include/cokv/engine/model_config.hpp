@@ -89,7 +89,8 @@ model_config load_model_config_file(const std::filesystem::path& config_json);
 model_config parse_model_config(std::string_view config, const std::string& config_name,
                                 std::string_view generation = {}, const std::string& generation_name = {});
 
-using load_progress = std::function<void(std::uint64_t done, std::uint64_t total)>;  // bytes; on any thread, one at a time
+using load_progress =
+    std::function<void(std::uint64_t done, std::uint64_t total)>;  // bytes; on any thread, one at a time
 
 // Names the function that a model computes, so KV of one model is never read as another's: SHA-256 over the fields of
 // the config that change KV, and for each tensor in the order of names, its name, type, shape and XXH3-128 of every

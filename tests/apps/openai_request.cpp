@@ -118,14 +118,25 @@ TEST_CASE("openai: what is malformed, out of range, unknown or not supported is 
       {with(R"("stream_options":{"include_usage":true})"), "stream_options", "invalid_value"},
       {with(R"("stream":true,"stream_options":{"x":1})"), "stream_options.x", "unknown_parameter"},
       {with(R"("stream":true,"stream_options":7)"), "stream_options", "invalid_type"},
-      {with(R"("n":2)"), "n", "unsupported_value"},
+      {with(R"("n":0)"), "n", "invalid_value"},
+      {with(R"("n":129)"), "n", "invalid_value"},
       {with(R"("best_of":2)"), "best_of", "unsupported_value"},
       {with(R"("echo":true)"), "echo", "unsupported_value"},
-      {with(R"("logprobs":1)"), "logprobs", "unsupported_value"},
+      {with(R"("logprobs":6)"), "logprobs", "invalid_value"},
+      {with(R"("logprobs":true)"), "logprobs", "invalid_type"},
       {with(R"("suffix":"x")"), "suffix", "unsupported_value"},
-      {with(R"("logit_bias":{"1":2})"), "logit_bias", "unsupported_value"},
-      {with(R"("presence_penalty":0.5)"), "presence_penalty", "unsupported_value"},
-      {with(R"("frequency_penalty":0.5)"), "frequency_penalty", "unsupported_value"},
+      {with(R"("logit_bias":[1])"), "logit_bias", "invalid_type"},
+      {with(R"("logit_bias":{"1":101})"), "logit_bias.1", "invalid_value"},
+      {with(R"("logit_bias":{"1":"2"})"), "logit_bias.1", "invalid_type"},
+      {with(R"("logit_bias":{"-1":2})"), "logit_bias.-1", "invalid_value"},
+      {with(R"("logit_bias":{"1x":2})"), "logit_bias.1x", "invalid_value"},
+      {with(R"("logit_bias":{"":2})"), "logit_bias.", "invalid_value"},
+      {with(R"("logit_bias":{"99999999999":2})"), "logit_bias.99999999999", "invalid_value"},
+      {with(R"("presence_penalty":2.5)"), "presence_penalty", "invalid_value"},
+      {with(R"("frequency_penalty":-2.5)"), "frequency_penalty", "invalid_value"},
+      {with(R"("frequency_penalty":"much")"), "frequency_penalty", "invalid_type"},
+      {with(R"("min_p":1.5)"), "min_p", "invalid_value"},
+      {with(R"("repetition_penalty":0)"), "repetition_penalty", "invalid_value"},
       {with(R"("tools":[])"), "tools", "unknown_parameter"},
       {with(R"("frobnicate":1)"), "frobnicate", "unknown_parameter"},
       {with(R"("frobnicate":null)"), "frobnicate", "unknown_parameter"},
@@ -148,8 +159,9 @@ TEST_CASE("openai: what is malformed, out of range, unknown or not supported is 
       {chat_with(R"("tools":[{}])"), "tools", "unsupported_value"},
       {chat_with(R"("tool_choice":"auto")"), "tool_choice", "unsupported_value"},
       {chat_with(R"("response_format":{"type":"json_object"})"), "response_format", "unsupported_value"},
-      {chat_with(R"("logprobs":true)"), "logprobs", "unsupported_value"},
-      {chat_with(R"("top_logprobs":2)"), "top_logprobs", "unsupported_value"},
+      {chat_with(R"("logprobs":1)"), "logprobs", "invalid_type"},
+      {chat_with(R"("top_logprobs":2)"), "top_logprobs", "invalid_value"},
+      {chat_with(R"("logprobs":true,"top_logprobs":21)"), "top_logprobs", "invalid_value"},
       {chat_with(R"("max_tokens":2,"max_completion_tokens":3)"), "max_completion_tokens", "invalid_value"},
       {chat_with(R"("prompt":"x")"), "prompt", "unknown_parameter"},
   };
@@ -165,6 +177,26 @@ TEST_CASE("openai: chat messages hold text, or parts of text; max_completion_tok
   REQUIRE(r->messages.size() == 3);
   CHECK(r->messages[1].content == "ab");
   CHECK(r->max_tokens == 9);
+}
+
+TEST_CASE("openai: how to sample, how many answers, and what is told of their tokens") {
+  auto r = parse_completion(with(R"("min_p":0.25,"repetition_penalty":1.5,"presence_penalty":0.5,
+      "frequency_penalty":-0.5,"logit_bias":{"17":-100,"3":1.5},"n":3,"best_of":3,"logprobs":0)"),
+                            {});
+  REQUIRE(r.has_value());
+  CHECK(r->sampling.min_p == 0.25f);
+  CHECK(r->sampling.repetition_penalty == 1.5f);
+  CHECK(r->sampling.presence_penalty == 0.5f);
+  CHECK(r->sampling.frequency_penalty == -0.5f);
+  REQUIRE(r->sampling.logit_bias.size() == 2);
+  CHECK(r->sampling.logit_bias[0].token == 17);
+  CHECK(r->sampling.logit_bias[0].bias == -100);
+  CHECK(r->n == 3);
+  CHECK(r->logprobs == 0);
+  CHECK_FALSE(parse_completion(with(R"("logprobs":null)"), {})->logprobs);
+  CHECK(parse_chat(chat_with(R"("logprobs":true,"top_logprobs":20)"), {})->logprobs == 20);
+  CHECK(parse_chat(chat_with(R"("logprobs":true)"), {})->logprobs == 0);
+  CHECK_FALSE(parse_chat(chat_with(R"("logprobs":false)"), {})->logprobs);
 }
 
 TEST_CASE("openai: deep nesting and huge token lists end in a refusal or a value, not in a crash") {

@@ -1,6 +1,8 @@
 #include "openai/service.hpp"
 
 #include <boost/json/parse.hpp>
+#include <map>
+#include <set>
 
 #include "http_fixture.hpp"
 
@@ -20,11 +22,14 @@ class fake_backend final : public openai::backend {
   }
   std::uint32_t context() const override { return 100; }
   std::uint32_t vocabulary() const override { return 50; }
+  std::string token_bytes(token_id id) const override { return "t" + std::to_string(id); }
   result<std::unique_ptr<openai::answer>> submit(generation_request request) override;
 
   generation_request last;
+  std::vector<std::uint64_t> seeds;
   error_code refuse_with;
-  std::optional<std::uint32_t> fail_at;  // token
+  std::optional<std::size_t> refuse_after;  // so many
+  std::optional<std::uint32_t> fail_at;     // token
   int live = 0;
 };
 
@@ -43,6 +48,8 @@ class fake_answer final : public openai::answer {
     if (told.generated_tokens == request.max_tokens) co_return asio::error::make_error_code(asio::error::eof);
     generated g;
     g.text = "w" + std::to_string(told.generated_tokens) + ' ';
+    g.token = static_cast<token_id>(told.generated_tokens);
+    if (request.logprobs) g.logprobs = token_logprobs{-0.5f, {{g.token, -0.5f}}};
     if (++told.generated_tokens == request.max_tokens) g.reason = finish_reason::length;
     co_return g;
   }
@@ -55,7 +62,8 @@ class fake_answer final : public openai::answer {
 
 result<std::unique_ptr<openai::answer>> fake_backend::submit(generation_request request) {
   last = request;
-  if (refuse_with) return refuse_with;
+  seeds.push_back(request.sampling.seed);
+  if (refuse_with && (!refuse_after || seeds.size() > *refuse_after)) return refuse_with;
   return std::make_unique<fake_answer>(*this, std::move(request));
 }
 
@@ -179,7 +187,8 @@ TEST_CASE("openai service: refusals carry OpenAI's error object") {
          "context_length_exceeded"},
         {post("/v1/completions", R"({"model":"m","prompt":"x","max_tokens":100})"), 400, "context_length_exceeded"},
         {post("/v1/completions", R"({"model":"m","prompt":[50]})"), 400, "invalid_value"},
-        {post("/v1/completions", R"({"model":"m","prompt":"x","n":2})"), 400, "unsupported_value"},
+        {post("/v1/completions", R"({"model":"m","prompt":"x","n":2,"best_of":3})"), 400, "unsupported_value"},
+        {post("/v1/completions", R"({"model":"m","prompt":"x","logit_bias":{"50":1}})"), 400, "invalid_value"},
         {post("/v1/completions", R"({"model":"m","prompt":"x","prompt":"y"})"), 400, "duplicate_parameter"},
         {post("/v1/completions", R"({"model":"m","prompt":"x","max_tokens":99999999999999999999})"), 400,
          "invalid_value"},
@@ -238,6 +247,86 @@ TEST_CASE("openai service: a client that goes in the middle ends its generation"
       CHECK(w.backend.live == 0);
     }
     CHECK(w.page.text().find("cokv_generations_total{outcome=\"cancelled\"} 2") != std::string::npos);
+    CHECK(w.page.text().find("cokv_generations_active 0") != std::string::npos);
+  }));
+}
+
+TEST_CASE("openai service: several answers to one prompt, each with its seed, its logprobs and its end") {
+  on_both_contexts(serving([](site& s, world& w) -> awaitable<void> {
+    auto r = co_await s.ask(
+        post("/v1/completions", R"({"model":"m","prompt":"123","max_tokens":3,"n":3,"seed":9,"logprobs":1})"));
+    CHECK(r.result_int() == 200);
+    auto v = json::parse(r.body());
+    REQUIRE(v.at("choices").as_array().size() == 3);
+    for (std::size_t i = 0; i < 3; ++i) {
+      const auto& c = v.at("choices").at(i);
+      CHECK(c.at("index") == i);
+      CHECK(c.at("text") == "w0 w1 w2 ");
+      CHECK(c.at("finish_reason") == "length");
+      CHECK(c.at("logprobs") == json::parse(R"({"tokens":["t0","t1","t2"],"token_logprobs":[-0.5,-0.5,-0.5],
+          "top_logprobs":[{"t0":-0.5},{"t1":-0.5},{"t2":-0.5}],"text_offset":[0,2,4]})"));
+    }
+    CHECK(v.at("usage").at("prompt_tokens") == 3);
+    CHECK(v.at("usage").at("completion_tokens") == 9);
+    REQUIRE(w.backend.seeds.size() == 3);
+    CHECK(w.backend.seeds[0] == 9);
+    CHECK(std::set(w.backend.seeds.begin(), w.backend.seeds.end()).size() == 3);
+    CHECK(w.backend.live == 0);
+
+    r = co_await s.ask(post("/v1/chat/completions",
+                            R"({"model":"m","messages":[{"role":"user","content":"x"}],"max_tokens":3,"n":2,
+                                "stream":true,"logprobs":true,"stream_options":{"include_usage":true}})"));
+    std::map<std::int64_t, std::string> texts, reasons;
+    std::map<std::int64_t, int> openings, tokens;
+    const auto events = events_of(r.body());
+    for (std::size_t i = 0; i + 2 < events.size(); ++i) {
+      const auto c = json::parse(events[i]).at("choices").at(0);
+      const auto index = c.at("index").as_int64();
+      const auto& delta = c.at("delta").as_object();
+      openings[index] += delta.contains("role");
+      CHECK((openings[index] == 1));  // before anything else
+      if (auto* content = delta.if_contains("content")) texts[index] += content->as_string().c_str();
+      if (!c.at("logprobs").is_null())
+        tokens[index] += static_cast<int>(c.at("logprobs").at("content").as_array().size());
+      if (!c.at("finish_reason").is_null()) reasons[index] += c.at("finish_reason").as_string().c_str();
+    }
+    const std::map<std::int64_t, std::string> both{{0, "w0 w1 w2 "}, {1, "w0 w1 w2 "}};
+    CHECK(texts == both);
+    CHECK(reasons == std::map<std::int64_t, std::string>{{0, "length"}, {1, "length"}});
+    CHECK(tokens == std::map<std::int64_t, int>{{0, 3}, {1, 3}});
+    CHECK(json::parse(events[events.size() - 2]).at("usage").at("completion_tokens") == 6);
+    CHECK(events.back() == "[DONE]");
+    CHECK(w.backend.live == 0);
+  }));
+}
+
+TEST_CASE("openai service: where one of several answers is refused or fails, or its client goes, none is left behind") {
+  on_both_contexts(serving([](site& s, world& w) -> awaitable<void> {
+    w.backend.refuse_with = errc::queue_full;
+    for (const char* stream : {"true", "false"}) {
+      CAPTURE(stream);
+      const auto ask = post("/v1/completions",
+                            std::string(R"({"model":"m","prompt":"x","max_tokens":9,"n":3,"stream":)") + stream + "}");
+      w.backend.refuse_after = w.backend.seeds.size() + 2;
+      CHECK((co_await s.ask(ask)).result_int() == 503);
+      CHECK(w.backend.live == 0);
+      w.backend.refuse_after = w.backend.seeds.size() + 3;
+      w.backend.fail_at = 4;
+      const auto r = co_await s.ask(ask);
+      CHECK(r.result_int() == (stream[0] == 't' ? 200 : 500));
+      CHECK(r.body().find("generation_failed") != std::string::npos);
+      CHECK(w.backend.live == 0);
+      w.backend.fail_at.reset();
+      w.backend.refuse_after = w.backend.seeds.size() + 3;
+      auto c = co_await s.connect();
+      co_await c.send(post("/v1/completions",
+                           std::string(R"({"model":"m","prompt":"x","max_tokens":99,"n":3,"stream":)") + stream + "}"));
+      while (w.backend.live < 3) co_await pause(1ms);
+      co_await pause(5ms);
+      c.stream.close();
+      while (s.server.connections() != 0) co_await pause(1ms);
+      CHECK(w.backend.live == 0);
+    }
     CHECK(w.page.text().find("cokv_generations_active 0") != std::string::npos);
   }));
 }

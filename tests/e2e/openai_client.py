@@ -66,6 +66,44 @@ def chats(binary, folder):
         same("second turn", client.chat.completions.create(**ask).choices[0].message.role, "assistant")
 
 
+def samplings(binary, folder):
+    with serve(binary) as server:
+        client = client_of(server)
+        ask = dict(model="tiny-kjv", prompt=CASE["prompt"], max_tokens=12, seed=5)
+        three = client.completions.create(**ask, n=3, logprobs=2, temperature=1)
+        same("answers", [c.index for c in three.choices], [0, 1, 2])
+        same("different answers", len({c.text for c in three.choices}) > 1, True)
+        same("prompt tokens are counted once", three.usage.prompt_tokens, len(CASE["prompt_tokens"]))
+        for choice in three.choices:
+            log = choice.logprobs
+            same("text of the tokens", "".join(log.tokens), choice.text)
+            same("offsets", log.text_offset, [sum(map(len, log.tokens[:i])) for i in range(len(log.tokens))])
+            same("the likeliest is no less likely", all(p <= max(top.values()) + 1e-6 for p, top in
+                                                        zip(log.token_logprobs, log.top_logprobs)), True)
+        same("the first of three is the one", client.completions.create(**ask, temperature=1).choices[0].text,
+             three.choices[0].text)
+        streamed = {}
+        for chunk in client.completions.create(**ask, n=3, temperature=1, stream=True):
+            for choice in chunk.choices:
+                streamed[choice.index] = streamed.get(choice.index, "") + choice.text
+        same("streamed", [streamed[i] for i in range(3)], [c.text for c in three.choices])
+        best = client.completions.create(**{**ask, "temperature": 0, "logprobs": 1})
+        banned = CASE["tokens"][0]
+        other = client.completions.create(**{**ask, "temperature": 0, "logprobs": 1, "logit_bias": {str(banned): -100}})
+        same("a banned token", other.choices[0].logprobs.tokens[0] != best.choices[0].logprobs.tokens[0], True)
+        same("whose logprob stays", other.choices[0].logprobs.top_logprobs[0], best.choices[0].logprobs.top_logprobs[0])
+        plain = client.completions.create(**{**ask, "max_tokens": 60, "temperature": 0})
+        less = client.completions.create(**{**ask, "max_tokens": 60, "temperature": 0}, frequency_penalty=2,
+                                         presence_penalty=1, extra_body={"repetition_penalty": 1.3, "min_p": 0.1})
+        same("penalties change an answer", plain.choices[0].text != less.choices[0].text, True)
+        chat = client.chat.completions.create(model="tiny-kjv", messages=[{"role": "user", "content": "Who?"}],
+                                              max_completion_tokens=5, logprobs=True, top_logprobs=3, n=2)
+        for choice in chat.choices:
+            same("top", [len(t.top_logprobs) for t in choice.logprobs.content], [3] * len(choice.logprobs.content))
+            same("bytes", b"".join(bytes(t.bytes) for t in choice.logprobs.content).decode(errors="replace").startswith(
+                choice.message.content), True)
+
+
 def errors(binary, folder):
     keys = os.path.join(folder, "keys")
     with open(keys, "w") as file:
@@ -80,13 +118,13 @@ def errors(binary, folder):
             raise AssertionError(f"{change} was not refused with {kind.__name__}")
         refused(openai.AuthenticationError, key="wrong")
         refused(openai.NotFoundError, model="gpt")
-        same("param", refused(openai.BadRequestError, n=3).param, "n")
+        same("param", refused(openai.BadRequestError, n=300).param, "n")
         same("code", refused(openai.BadRequestError, max_tokens=100000).code, "context_length_exceeded")
         refused(openai.BadRequestError, prompt="")
 
 
 if openai is None:
-    print(f"the openai package is not installed for {sys.executable}: 3 checks with the client are skipped", flush=True)
+    print(f"the openai package is not installed for {sys.executable}: 4 checks with the client are skipped", flush=True)
     run(what_a_client_reads)
 else:
-    run(what_a_client_reads, completions, chats, errors)
+    run(what_a_client_reads, completions, chats, samplings, errors)

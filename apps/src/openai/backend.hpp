@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -23,6 +24,7 @@ class backend {
   virtual std::vector<token_id> encode(std::string_view text) const = 0;
   virtual std::uint32_t context() const = 0;     // prompt and answer together
   virtual std::uint32_t vocabulary() const = 0;  // token ids are below this
+  virtual std::string token_bytes(token_id id) const = 0;
   virtual result<std::unique_ptr<answer>> submit(generation_request request) = 0;
 };
 

@@ -13,6 +13,7 @@ class engine_backend final : public backend {
   std::vector<token_id> encode(std::string_view text) const override;
   std::uint32_t context() const override;
   std::uint32_t vocabulary() const override;
+  std::string token_bytes(token_id id) const override { return std::string(text_.token_bytes(id)); }
   result<std::unique_ptr<answer>> submit(generation_request request) override;
 
  private:

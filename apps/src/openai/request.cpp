@@ -1,5 +1,6 @@
 #include "openai/request.hpp"
 
+#include <charconv>
 #include <cmath>
 #include <functional>
 #include <limits>
@@ -12,6 +13,9 @@ namespace {
 
 namespace json = boost::json;
 using fault = std::optional<problem>;
+
+constexpr std::size_t most_biases = 1024;
+constexpr std::int64_t most_answers = 128;
 
 std::string text(json::string_view s) { return {s.data(), s.size()}; }
 
@@ -67,8 +71,8 @@ fault take_number(std::string_view field, const json::value& v, double low, doub
   return {};
 }
 
-fault take_count(std::string_view field, const json::value& v, std::int64_t low, std::uint32_t& into) {
-  constexpr std::int64_t high = std::numeric_limits<std::int32_t>::max();
+fault take_count(std::string_view field, const json::value& v, std::int64_t low, std::uint32_t& into,
+                 std::int64_t high = std::numeric_limits<std::int32_t>::max()) {
   const auto n = integer(v);
   if (!n && !whole(v)) return refuse(field, "has to be an integer", "invalid_type");
   if (!n || *n < low || *n > high)
@@ -78,14 +82,6 @@ fault take_count(std::string_view field, const json::value& v, std::int64_t low,
 }
 
 // Parameters of which one value means "don't": that one is honoured by doing nothing.
-fault only_zero(std::string_view field, const json::value& v) {
-  const auto n = number(v);
-  return n && *n == 0 ? fault() : unsupported(field, "0");
-}
-fault only_one(std::string_view field, const json::value& v) {
-  const auto n = integer(v);
-  return n && *n == 1 ? fault() : unsupported(field, "1");
-}
 fault only_false(std::string_view field, const json::value& v) {
   return v.is_bool() && !v.get_bool() ? fault() : unsupported(field, "false");
 }
@@ -109,6 +105,22 @@ fault take_stop(std::string_view field, const json::value& v, std::vector<std::s
   if (v.get_array().size() > 4) return refuse(field, "at most 4 strings");
   for (const auto& s : v.get_array())
     if (auto f = one(s)) return f;
+  return {};
+}
+
+// {"token id": bias}: ids in any order.
+fault take_biases(std::string_view field, const json::value& v, std::vector<token_bias>& into) {
+  if (!v.is_object()) return refuse(field, "has to be an object", "invalid_type");
+  if (v.get_object().size() > most_biases) return refuse(field, "more than " + std::to_string(most_biases) + " tokens");
+  for (const auto& [key, value] : v.get_object()) {
+    const std::string name = std::string(field) + '.' + text(key);
+    token_bias b;
+    const auto [end, ec] = std::from_chars(key.data(), key.data() + key.size(), b.token);
+    if (ec != std::errc() || end != key.data() + key.size() || b.token < 0)
+      return refuse(name, "token ids are integers from 0");
+    if (auto f = take_number(name, value, -100, 100, b.bias)) return f;
+    into.push_back(b);
+  }
   return {};
 }
 
@@ -238,10 +250,14 @@ void add_common(takers& t, common_request& r, std::optional<bool>& usage) {
   t["stream_options"] = [&](auto f, auto& v) { return take_stream_options(f, v, usage.emplace(false)); };
   t["cache_salt"] = [&](auto f, auto& v) { return take_string(f, v, r.cache_salt, 1024); };
   t["user"] = [&](auto f, auto& v) { return take_string(f, v, r.user, 1024); };
-  t["n"] = only_one;
-  t["presence_penalty"] = only_zero;
-  t["frequency_penalty"] = only_zero;
-  t["logit_bias"] = only_empty;
+  t["n"] = [&](auto f, auto& v) { return take_count(f, v, 1, r.n, most_answers); };
+  t["min_p"] = [&](auto f, auto& v) { return take_number(f, v, 0, 1, r.sampling.min_p); };
+  t["repetition_penalty"] = [&](auto f, auto& v) {
+    return take_number(f, v, 0.01, 100, r.sampling.repetition_penalty);
+  };
+  t["presence_penalty"] = [&](auto f, auto& v) { return take_number(f, v, -2, 2, r.sampling.presence_penalty); };
+  t["frequency_penalty"] = [&](auto f, auto& v) { return take_number(f, v, -2, 2, r.sampling.frequency_penalty); };
+  t["logit_bias"] = [&](auto f, auto& v) { return take_biases(f, v, r.sampling.logit_bias); };
 }
 
 template <class Request>
@@ -276,14 +292,17 @@ parsed<completion_request> parse_completion(std::string_view body, const default
   completion_request r;
   r.sampling = d.sampling;
   std::optional<bool> usage;
+  std::optional<std::uint32_t> best_of;
   takers t;
   add_common(t, r, usage);
   t["prompt"] = [&](auto f, auto& v) { return take_prompt(f, v, r); };
-  t["best_of"] = only_one;
+  t["best_of"] = [&](auto f, auto& v) { return take_count(f, v, 1, best_of.emplace(), most_answers); };
   t["echo"] = only_false;
-  t["logprobs"] = never;
+  t["logprobs"] = [&](auto f, auto& v) { return take_count(f, v, 0, r.logprobs.emplace(), 5); };
   t["suffix"] = only_empty;
-  return parse(body, r, t, usage, "prompt");
+  auto all = parse(body, r, t, usage, "prompt");
+  if (all && best_of && *best_of != all->n) return *unsupported("best_of", "the same as n");
+  return all;
 }
 
 parsed<chat_request> parse_chat(std::string_view body, const defaults& d) {
@@ -295,8 +314,10 @@ parsed<chat_request> parse_chat(std::string_view body, const defaults& d) {
   add_common(t, r, usage);
   t["messages"] = [&](auto f, auto& v) { return take_messages(f, v, r.messages); };
   t["max_completion_tokens"] = [&](auto f, auto& v) { return take_count(f, v, 1, completion_tokens.emplace()); };
-  t["logprobs"] = only_false;
-  t["top_logprobs"] = only_zero;
+  bool logprobs = false;
+  std::uint32_t top_logprobs = 0;
+  t["logprobs"] = [&](auto f, auto& v) { return take_flag(f, v, logprobs); };
+  t["top_logprobs"] = [&](auto f, auto& v) { return take_count(f, v, 0, top_logprobs, 20); };
   t["tools"] = only_empty;
   t["functions"] = only_empty;
   t["tool_choice"] =
@@ -312,6 +333,8 @@ parsed<chat_request> parse_chat(std::string_view body, const defaults& d) {
     return v == "auto" || v == "default" ? fault() : unsupported(f, "default");
   };
   auto out = parse(body, r, t, usage, "messages");
+  if (out && top_logprobs > 0 && !logprobs) return *refuse("top_logprobs", "only goes with logprobs: true");
+  if (out && logprobs) out->logprobs = top_logprobs;
   if (out && completion_tokens) {
     if (out->max_tokens && *out->max_tokens != *completion_tokens)
       return *refuse("max_completion_tokens", "says another number than max_tokens");

@@ -34,6 +34,8 @@ struct common_request {
   bool seeded = false;                      // the client chose the seed
   std::optional<std::uint32_t> max_tokens;  // at least 1
   std::vector<std::string> stop;            // at most 4, none empty
+  std::uint32_t n = 1;                      // answers, at most 128
+  std::optional<std::uint32_t> logprobs;    // of each token, and of so many likeliest
   bool stream = false;
   bool include_usage = false;  // of a stream
   std::string cache_salt;      // requests share KV only with requests of the same salt

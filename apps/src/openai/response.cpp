@@ -1,15 +1,17 @@
 #include "openai/response.hpp"
 
+#include <algorithm>
 #include <boost/json/array.hpp>
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
+#include <cstdio>
+
+#include "cokv/engine/detokenizer.hpp"
 
 namespace cokv::openai {
 namespace {
 
 namespace json = boost::json;
-
-json::string_view view(std::string_view s) { return {s.data(), s.size()}; }
 
 json::value reason_value(finish_reason reason) {
   switch (reason) {
@@ -48,13 +50,67 @@ std::string chunk_text(const reply& r, json::array choices, json::value usage) {
   return json::serialize(out);
 }
 
-json::object choice_of(const reply& r, std::string_view text, json::object delta, finish_reason reason) {
-  json::object choice{{"index", 0}, {"logprobs", nullptr}, {"finish_reason", reason_value(reason)}};
+// A token whose bytes are no characters by themselves is spelt out.
+std::string name_of(const std::string& bytes) {
+  utf8_repair repair;
+  std::string repaired;
+  repair.push(bytes, repaired), repair.finish(repaired);
+  if (repaired == bytes) return bytes;
+  std::string out = "bytes:";
+  for (const unsigned char c : bytes) {
+    char hex[5];
+    std::snprintf(hex, sizeof hex, "\\x%02x", c);
+    out += hex;
+  }
+  return out;
+}
+
+json::object chat_token(const std::string& bytes, float logprob) {
+  json::array numbers;
+  for (const unsigned char c : bytes) numbers.push_back(c);
+  return {{"token", name_of(bytes)}, {"logprob", logprob}, {"bytes", std::move(numbers)}};
+}
+
+json::value logprobs_value(kind k, const choice& c) {
+  if (!c.logprobs) return nullptr;
+  if (k == kind::chat) {
+    json::array content;
+    for (auto& t : *c.logprobs) {
+      json::array top;
+      for (auto& [bytes, logprob] : t.top) top.push_back(chat_token(bytes, logprob));
+      content.push_back(chat_token(t.bytes, t.logprob));
+      content.back().as_object()["top_logprobs"] = std::move(top);
+    }
+    return {{"content", std::move(content)}, {"refusal", nullptr}};
+  }
+  json::array tokens, logprobs, likeliest, offsets;
+  std::size_t offset = c.offset;
+  for (auto& t : *c.logprobs) {
+    json::object top;
+    for (auto& [bytes, logprob] : t.top) top[name_of(bytes)] = logprob;
+    tokens.push_back(json::string(name_of(t.bytes)));
+    logprobs.push_back(t.logprob);
+    likeliest.push_back(std::move(top));
+    offsets.push_back(offset);
+    offset += characters(t.bytes);
+  }
+  return {{"tokens", std::move(tokens)},
+          {"token_logprobs", std::move(logprobs)},
+          {"top_logprobs", std::move(likeliest)},
+          {"text_offset", std::move(offsets)}};
+}
+
+json::object choice_object(const reply& r, const choice& c) {
+  return {{"index", c.index}, {"logprobs", logprobs_value(r.kind, c)}, {"finish_reason", reason_value(c.reason)}};
+}
+
+json::object chunk_choice(const reply& r, const choice& c, json::object delta) {
+  auto out = choice_object(r, c);
   if (r.kind == kind::completion)
-    choice["text"] = view(text);
+    out["text"] = c.text;
   else
-    choice["delta"] = std::move(delta);
-  return choice;
+    out["delta"] = std::move(delta);
+  return out;
 }
 
 json::object object_of(const model_entry& m) {
@@ -64,30 +120,38 @@ json::object object_of(const model_entry& m) {
 
 }  // namespace
 
-std::string reply::whole(std::string_view text, finish_reason reason, const usage& u) const {
-  json::object choice{{"index", 0}, {"logprobs", nullptr}, {"finish_reason", reason_value(reason)}};
-  if (kind == kind::completion)
-    choice["text"] = view(text);
-  else
-    choice["message"] = {{"role", "assistant"}, {"content", view(text)}, {"refusal", nullptr}};
+std::size_t characters(std::string_view bytes) noexcept {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(bytes, [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+std::string reply::whole(std::span<const choice> choices, const usage& u) const {
+  json::array all;
+  for (auto& c : choices) {
+    auto one = choice_object(*this, c);
+    if (kind == kind::completion)
+      one["text"] = c.text;
+    else
+      one["message"] = {{"role", "assistant"}, {"content", c.text}, {"refusal", nullptr}};
+    all.push_back(std::move(one));
+  }
   auto out = envelope(*this, false);
-  out["choices"] = json::array{std::move(choice)};
+  out["choices"] = std::move(all);
   out["usage"] = usage_object(u);
   return json::serialize(out);
 }
 
-std::string reply::first() const {
+std::string reply::first(std::uint32_t index) const {
   if (kind == kind::completion) return {};
-  return chunk_text(*this, {choice_of(*this, {}, {{"role", "assistant"}, {"content", ""}}, finish_reason::none)},
-                    nullptr);
+  return chunk_text(*this, {chunk_choice(*this, {.index = index}, {{"role", "assistant"}, {"content", ""}})}, nullptr);
 }
 
-std::string reply::chunk(std::string_view text) const {
-  return chunk_text(*this, {choice_of(*this, text, {{"content", view(text)}}, finish_reason::none)}, nullptr);
+std::string reply::chunk(const choice& c) const {
+  return chunk_text(*this, {chunk_choice(*this, c, {{"content", c.text}})}, nullptr);
 }
 
-std::string reply::last(finish_reason reason) const {
-  return chunk_text(*this, {choice_of(*this, {}, {}, reason)}, nullptr);
+std::string reply::last(std::uint32_t index, finish_reason reason) const {
+  return chunk_text(*this, {chunk_choice(*this, {.index = index, .reason = reason}, {})}, nullptr);
 }
 
 std::string reply::usage_chunk(const usage& u) const { return chunk_text(*this, {}, usage_object(u)); }

@@ -2,6 +2,11 @@
 
 #include <spdlog/spdlog.h>
 
+#include "cokv/runtime/channel.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/task_group.hpp"
+#include "cokv/runtime/with.hpp"
+
 namespace cokv::openai {
 namespace {
 
@@ -32,6 +37,7 @@ std::uint64_t mix(std::uint64_t x) {  // the finaliser of SplitMix64 (Steele, Le
 
 double seconds(duration d) { return std::chrono::duration<double>(d).count(); }
 
+constexpr const char* not_taken = "the request was not taken";
 constexpr const char* generations = "cokv_generations_total";
 constexpr const char* generations_help =
     "Completions and chats by how their answers ended; refused: an error instead of an answer. Requests whose body was "
@@ -42,29 +48,50 @@ const std::vector<double> tpot_bounds{0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0
 
 }  // namespace
 
+// A request's answers.
 struct service::work {
   service& of;
-  std::unique_ptr<answer> making;
   reply form;
+  bool logprobs;
+  std::vector<std::unique_ptr<answer>> making;  // by choice; nothing behind its end
+  usage used;
 
-  work(service& s, std::unique_ptr<answer> a, reply f) : of(s), making(std::move(a)), form(std::move(f)) {
+  work(service& s, reply f, bool logprobs) : of(s), form(std::move(f)), logprobs(logprobs) {}
+  work(const work&) = delete;
+  ~work() { end_all("cancelled"); }  // those that came no further than that
+
+  void add(std::unique_ptr<answer> a) {
+    making.push_back(std::move(a));
     of.active_.Increment();
   }
-  work(const work&) = delete;
-  ~work() { end("cancelled"); }  // unless it came further than that
-
   // Counts it and gives its blocks back: before its last byte is sent, so that who has the answer sees both.
-  usage end(const char* outcome) {
-    if (!making) return {};
-    const auto r = making->report();
-    making.reset();
+  void end(std::size_t i, const char* outcome) {
+    if (!making[i]) return;
+    const auto r = making[i]->report();
+    making[i].reset();
     of.active_.Decrement();
     of.page_.counter(generations, generations_help, {{"outcome", outcome}}).Increment();
     if (r.generated_tokens > 0) of.ttft_.Observe(seconds(r.first));
     if (r.generated_tokens > 1) of.tpot_.Observe(seconds(r.per_token));
-    return {r.prompt_tokens, r.cached_tokens, r.generated_tokens};
+    if (i == 0) used.prompt = r.prompt_tokens, used.cached = r.cached_tokens;
+    used.generated += r.generated_tokens;
   }
-  usage end(finish_reason reason) { return end(reason == finish_reason::length ? "length" : "stop"); }
+  void end(std::size_t i, finish_reason reason) { end(i, reason == finish_reason::length ? "length" : "stop"); }
+  void end_all(const char* outcome) {
+    for (std::size_t i = 0; i < making.size(); ++i) end(i, outcome);
+  }
+
+  // What a piece adds to its choice.
+  void append(choice& c, generated piece) const {
+    c.text += piece.text;
+    if (piece.reason != finish_reason::none) c.reason = piece.reason;
+    // An end token has no text and is no part of the answer.
+    if (!logprobs || !piece.logprobs || (piece.reason == finish_reason::stop && piece.text.empty())) return;
+    logged_token t{of.backend_.token_bytes(piece.token), piece.logprobs->chosen, {}};
+    for (auto& l : piece.logprobs->top) t.top.emplace_back(of.backend_.token_bytes(l.token), l.logprob);
+    if (!c.logprobs) c.logprobs.emplace();
+    c.logprobs->push_back(std::move(t));
+  }
 };
 
 service::service(backend& b, service_options options, http::metrics& page)
@@ -160,80 +187,158 @@ awaitable<void> service::generate(exchange& x, common_request r, std::vector<tok
       co_return co_await refuse(
           x, {status::bad_request, "prompt: token id " + std::to_string(id) + " is not in the vocabulary", "prompt",
               "invalid_value"});
+  for (const auto& bias : r.sampling.logit_bias)
+    if (static_cast<std::uint32_t>(bias.token) >= backend_.vocabulary())
+      co_return co_await refuse(
+          x, {status::bad_request, "logit_bias: token id " + std::to_string(bias.token) + " is not in the vocabulary",
+              "logit_bias", "invalid_value"});
   if (!r.seeded) r.sampling.seed = next_random();
-
-  auto making = backend_.submit({.prompt = std::move(prompt),
-                                 .max_tokens = *count,
-                                 .sampling = r.sampling,
-                                 .stop = std::move(r.stop),
-                                 .salt = std::move(r.cache_salt)});
-  if (!making) co_return co_await count_refusal(x, problem_of(making.error(), "the request was not taken"));
+  const auto n = r.n;
+  const bool stream = r.stream;
+  generation_request each{.prompt = std::move(prompt),
+                          .max_tokens = *count,
+                          .sampling = std::move(r.sampling),
+                          .logprobs = r.logprobs,
+                          .stop = std::move(r.stop),
+                          .salt = std::move(r.cache_salt)};
+  const auto seed = each.sampling.seed;
+  auto making = backend_.submit(each);
+  if (!making) co_return co_await count_refusal(x, problem_of(making.error(), not_taken));
   if (!r.user.empty()) spdlog::debug("user {}", r.user);
 
   const auto now = clock::of(co_await asio::this_coro::executor).wall_now().time_since_epoch();
   char id[40];
   std::snprintf(id, sizeof id, "%s-%016llx", k == kind::chat ? "chatcmpl" : "cmpl",
                 static_cast<unsigned long long>(next_random()));
-  work w(*this, std::move(*making),
+  work w(*this,
          {k, id, options_.id, std::chrono::duration_cast<std::chrono::seconds>(now).count(), options_.fingerprint,
-          r.include_usage});
-  if (r.stream)
-    co_await answer_stream(x, w);
+          r.include_usage},
+         each.logprobs.has_value());
+  w.add(std::move(*making));
+  // Its first token is there when its prompt's KV is: the others find that, and each has a seed of its own.
+  auto first = co_await w.making[0]->next();
+  if (!first) co_return co_await fail(x, w, first.error());
+  for (std::uint32_t i = 1; i < n; ++i) {
+    each.sampling.seed = mix(seed + i);
+    making = backend_.submit(each);
+    if (!making) {
+      w.end_all("cancelled");
+      co_return co_await count_refusal(x, problem_of(making.error(), not_taken));
+    }
+    w.add(std::move(*making));
+  }
+  if (stream)
+    co_await answer_stream(x, w, std::move(*first));
   else
-    co_await answer_whole(x, w);
+    co_await answer_whole(x, w, std::move(*first));
 }
 
 // A client that went away took its answer back: nothing failed.
 static const char* outcome_of(error_code ec) { return ec == asio::error::operation_aborted ? "cancelled" : "failed"; }
 
-awaitable<void> service::answer_whole(exchange& x, work& w) {
-  std::string text;
-  auto reason = finish_reason::none;
-  for (;;) {
-    auto piece = co_await w.making->next();
-    if (!piece) {
-      if (piece.error() == asio::error::eof) break;
-      w.end(outcome_of(piece.error()));
-      co_await x.refuse(problem_of(piece.error(), "the answer was not completed"));
-      co_return;
-    }
-    text += piece->text;
-    if (piece->reason != finish_reason::none) reason = piece->reason;
-  }
-  const auto body = w.form.whole(text, reason, w.end(reason));
-  co_await x.respond(status::ok, "application/json", body);
+awaitable<void> service::fail(exchange& x, work& w, error_code ec) {
+  w.end_all(outcome_of(ec));
+  co_await x.refuse(problem_of(ec, "the answer was not completed"));
 }
 
-awaitable<void> service::answer_stream(exchange& x, work& w) {
-  auto reason = finish_reason::none;
-  for (bool first = true;; first = false) {
-    auto piece = co_await w.making->next();
-    if (!piece && piece.error() != asio::error::eof) {
-      w.end(outcome_of(piece.error()));
-      auto p = problem_of(piece.error(), "the answer was not completed");
-      if (first)
-        co_await x.refuse(std::move(p));
-      else if (!co_await x.write(event(http::error_body(p))))  // too late for a status: an event, and no [DONE]
-        co_await x.finish();
-      co_return;
+awaitable<error_code> service::each_piece(work& w, generated first, const piece_handler& take) {
+  if (!co_await take(0, std::move(first))) co_return asio::error::operation_aborted;
+  if (w.making.size() == 1) {
+    for (;;) {
+      auto piece = co_await w.making[0]->next();
+      if (!piece && piece.error() != asio::error::eof) co_return piece.error();
+      const bool over = !piece;
+      if (!co_await take(0, over ? std::optional<generated>() : std::optional(std::move(*piece))))
+        co_return asio::error::operation_aborted;
+      if (over) co_return error_code();
     }
-    std::string out;
-    if (first) {
-      x.set(http::field::cache_control, "no-cache");
-      x.last_words(event(http::error_body(problem_of(errc::closed, "the answer was not completed"))));
-      x.start(status::ok, "text/event-stream");
-      if (const auto opening = w.form.first(); !opening.empty()) out += event(opening);
-    }
-    if (!piece) break;
-    if (!piece->text.empty()) out += event(w.form.chunk(piece->text));
-    if (piece->reason != finish_reason::none) reason = piece->reason;
-    if (co_await x.write(out)) co_return;
   }
-  const auto used = w.end(reason);
-  std::string out = event(w.form.last(reason));
-  if (w.form.usage_in_stream) out += event(w.form.usage_chunk(used));
-  out += done_event;
-  if (!co_await x.write(out)) co_await x.finish();
+  // All at once; none runs ahead of who takes their pieces by more than one.
+  using numbered = std::pair<std::size_t, std::optional<generated>>;
+  channel<numbered> pieces(co_await asio::this_coro::executor, 0);
+  const auto ended = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {
+    for (std::size_t i = 0; i < w.making.size(); ++i)
+      group.spawn([&w, &pieces, i]() -> awaitable<error_code> {
+        for (;;) {
+          auto piece = co_await w.making[i]->next();
+          if (!piece && piece.error() != asio::error::eof) co_return piece.error();
+          const bool over = !piece;
+          auto [ec] =
+              co_await pieces.async_send({i, over ? std::optional<generated>() : std::optional(std::move(*piece))},
+                                         asio::as_tuple(asio::deferred));
+          if (ec || over) co_return ec;
+        }
+      });
+    for (std::size_t left = w.making.size(); left > 0;) {
+      auto piece = co_await pieces.async_receive(as_result);
+      if (!piece) co_return piece.error();
+      left -= !piece->second;
+      if (!co_await take(piece->first, std::move(piece->second))) co_return asio::error::operation_aborted;
+    }
+    co_return error_code();
+  });
+  co_return ended.error();
+}
+
+awaitable<void> service::answer_whole(exchange& x, work& w, generated first) {
+  std::vector<choice> choices(w.making.size());
+  const auto ec =
+      co_await each_piece(w, std::move(first), [&](std::size_t i, std::optional<generated> piece) -> awaitable<bool> {
+        choices[i].index = static_cast<std::uint32_t>(i);
+        if (piece)
+          w.append(choices[i], std::move(*piece));
+        else
+          w.end(i, choices[i].reason);
+        co_return true;
+      });
+  if (ec) co_return co_await fail(x, w, ec);
+  co_await x.respond(status::ok, "application/json", w.form.whole(choices, w.used));
+}
+
+awaitable<void> service::answer_stream(exchange& x, work& w, generated first) {
+  x.set(http::field::cache_control, "no-cache");
+  x.last_words(event(http::error_body(problem_of(errc::closed, "the answer was not completed"))));
+  x.start(status::ok, "text/event-stream");
+  struct progress {
+    finish_reason reason = finish_reason::none;
+    std::size_t characters = 0;  // of its tokens so far
+    bool begun = false;
+  };
+  std::vector<progress> all(w.making.size());
+  auto left = w.making.size();
+  bool gone = false;
+  const auto take = [&](std::size_t i, std::optional<generated> piece) -> awaitable<bool> {
+    auto& at = all[i];
+    const auto index = static_cast<std::uint32_t>(i);
+    std::string out;
+    if (const auto opening = at.begun ? std::string() : w.form.first(index); !opening.empty()) out += event(opening);
+    at.begun = true;
+    if (piece) {
+      choice c{.index = index, .offset = at.characters};
+      w.append(c, std::move(*piece));
+      if (c.reason != finish_reason::none) at.reason = std::exchange(c.reason, finish_reason::none);
+      if (c.logprobs)
+        for (auto& t : *c.logprobs) at.characters += characters(t.bytes);
+      if (!c.text.empty() || c.logprobs) out += event(w.form.chunk(c));
+    } else {
+      w.end(i, at.reason);
+      out += event(w.form.last(index, at.reason));
+      if (--left == 0) {
+        if (w.form.usage_in_stream) out += event(w.form.usage_chunk(w.used));
+        out += done_event;
+      }
+    }
+    gone = static_cast<bool>(co_await x.write(out));
+    co_return !gone;
+  };
+  const auto ec = co_await each_piece(w, std::move(first), take);
+  if (gone) co_return;
+  // Too late for a status: an event, and no [DONE].
+  if (ec) {
+    w.end_all(outcome_of(ec));
+    if (co_await x.write(event(http::error_body(problem_of(ec, "the answer was not completed"))))) co_return;
+  }
+  co_await x.finish();
 }
 
 }  // namespace cokv::openai

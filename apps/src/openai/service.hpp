@@ -5,6 +5,8 @@
 //     api.route(server);
 #pragma once
 
+#include <functional>
+
 #include "http/metrics.hpp"
 #include "openai/backend.hpp"
 #include "openai/request.hpp"
@@ -35,8 +37,13 @@ class service {
   awaitable<void> completion(http::exchange& x);
   awaitable<void> chat(http::exchange& x);
   awaitable<void> generate(http::exchange& x, common_request r, std::vector<token_id> prompt, kind k);
-  awaitable<void> answer_whole(http::exchange& x, work& w);
-  awaitable<void> answer_stream(http::exchange& x, work& w);
+  // A piece of a choice, or its end; false: nobody wants more.
+  using piece_handler = std::function<awaitable<bool>(std::size_t choice, std::optional<generated> piece)>;
+  // All pieces of all choices as they come, and each one's end once.
+  static awaitable<error_code> each_piece(work& w, generated first, const piece_handler& take);
+  awaitable<void> answer_whole(http::exchange& x, work& w, generated first);
+  awaitable<void> answer_stream(http::exchange& x, work& w, generated first);
+  awaitable<void> fail(http::exchange& x, work& w, error_code ec);
   awaitable<void> refuse(http::exchange& x, problem p);         // not given to the engine
   awaitable<void> count_refusal(http::exchange& x, problem p);  // nor taken by it
   parsed<std::vector<token_id>> encode(std::string_view text, std::string_view field) const;

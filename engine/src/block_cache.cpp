@@ -176,6 +176,8 @@ kv_pool& block_cache::pool() const noexcept { return *state_->pool; }
 std::size_t block_cache::capacity() const { return state_->slots.size(); }
 std::size_t block_cache::available() const { return state_->pool->available() + state_->idle; }
 
+std::size_t block_cache::coming() const { return state_->pool->stats().quarantined; }
+
 bool block_cache::allocate(std::size_t n, std::vector<block_index>& out) { return state_->allocate(n, out); }
 
 // From the back: of a sequence's blocks the last is evicted first, so that what is left is a prefix.

@@ -105,7 +105,7 @@ result<std::shared_ptr<generation_state>> engine_state::submit(generation_reques
   const auto vocab = runs->config().vocab;
   const auto unknown = [&](token_id t) { return t < 0 || static_cast<std::uint32_t>(t) >= vocab; };
   if (r.prompt.empty() || r.max_tokens == 0 || check(r.sampling) || (!r.stop.empty() && !text_) ||
-      r.continues > r.prompt.size() || std::ranges::any_of(r.prompt, unknown) ||
+      r.continues > r.prompt.size() || std::abs(r.priority) > most_priority || std::ranges::any_of(r.prompt, unknown) ||
       std::ranges::any_of(r.sampling.logit_bias, unknown, &token_bias::token))
     return refuse(errc::invalid_argument);
   if (r.prompt.size() >= max_sequence) return refuse(errc::too_large);
@@ -138,8 +138,11 @@ void engine_state::admit(const std::shared_ptr<generation_state>& g, error_code 
   g->found = std::move(found);
   // A lookup that failed found nothing; the prompt is then computed.
   const auto loadable = ec ? 0 : g->found.tokens;
-  ec = scheduler_.add(
-      {.id = g->id, .prompt = g->request.prompt, .max_tokens = g->request.max_tokens, .loadable_tokens = loadable});
+  ec = scheduler_.add({.id = g->id,
+                       .prompt = g->request.prompt,
+                       .max_tokens = g->request.max_tokens,
+                       .loadable_tokens = loadable,
+                       .priority = g->request.priority});
   if (ec) return finish(g, ec);
   if (looping_) return wake();
   looping_ = true;

@@ -1,9 +1,11 @@
 #include "cokv/engine/scheduler.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 #include "cokv/runtime/error.hpp"
 
@@ -12,6 +14,8 @@ namespace cokv {
 struct scheduler::entry {
   request_id id = 0;
   std::uint64_t arrival = 0;
+  std::int64_t turn = 0;
+  std::int32_t priority = 0;
   state where = state::waiting;
   bool admitted_before = false;
   std::vector<token_id> tokens;
@@ -25,6 +29,7 @@ struct scheduler::entry {
   std::uint32_t scheduled = 0;  // tokens of the step in flight
   std::uint32_t cached = 0;
   std::uint32_t unknown = 0;  // placeholders at the end of tokens
+  std::size_t lacking = 0;    // blocks that it was not admitted for
 
   std::uint32_t remaining() const noexcept { return static_cast<std::uint32_t>(tokens.size()) - computed; }
 };
@@ -35,7 +40,9 @@ void at_least_one(const char* name, std::uint32_t value) {
   if (value == 0) throw config_error(std::string(name) + ": 0 is not at least 1");
 }
 
-constexpr auto by_arrival = [](const auto* a, const auto* b) { return a->arrival < b->arrival; };
+constexpr auto by_turn = [](const auto* a, const auto* b) {
+  return std::pair(a->turn, a->arrival) < std::pair(b->turn, b->arrival);
+};
 
 }  // namespace
 
@@ -64,7 +71,8 @@ void scheduler::release(entry& e) {
 }
 
 error_code scheduler::add(schedule_request request) {
-  if (request.prompt.empty() || request.max_tokens == 0) return errc::invalid_argument;
+  if (request.prompt.empty() || request.max_tokens == 0 || std::abs(request.priority) > most_priority)
+    return errc::invalid_argument;
   if (requests_.contains(request.id)) return errc::already_exists;
   if (waiting_.size() >= options_.max_waiting) return errc::queue_full;
   auto room =
@@ -73,11 +81,13 @@ error_code scheduler::add(schedule_request request) {
   auto e = std::make_unique<entry>();
   e->id = request.id;
   e->arrival = arrivals_++;
+  e->priority = request.priority;
+  e->turn = static_cast<std::int64_t>(e->arrival) - std::int64_t{options_.priority_lead} * request.priority;
   e->prompt = static_cast<std::uint32_t>(request.prompt.size());
   e->limit = static_cast<std::uint32_t>(std::min<std::uint64_t>(room, std::uint64_t{e->prompt} + request.max_tokens));
   e->loadable = std::min(request.loadable_tokens, e->prompt);
   e->tokens = std::move(request.prompt);
-  waiting_.push_back(e.get());
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), e.get(), by_turn), e.get());
   requests_.emplace(request.id, std::move(e));
   return {};
 }
@@ -94,6 +104,8 @@ const schedule& scheduler::next() {
   now_->arrivals.clear();
   now_->places.clear();
   now_->assumed = false;
+  make_way();
+  const auto made_way = step.preempted.size();
   auto ready = [](const entry& e) { return e.where == state::running && e.tokens.size() < e.limit; };
   // By index: make_room may take requests off the end, never at or before i.
   for (std::size_t i = 0; i < running_.size(); ++i) {
@@ -106,7 +118,7 @@ const schedule& scheduler::next() {
     if (ready(*e) && e->remaining() > 1) plan(*e, std::min(left, e->remaining()));
   }
   // Room that preemption just made is for the requests that lacked it.
-  if (step.preempted.empty()) admit();
+  if (step.preempted.size() == made_way) admit();
   in_flight_ += !step.items.empty();
   return step;
 }
@@ -138,16 +150,33 @@ void scheduler::assume(flight& f) {
   }
 }
 
-// One more token's block; newer requests give way. False: e has to sit this step out.
+// One more token's block; requests whose turn is later give way. False: e has to sit this step out.
 bool scheduler::make_room(entry& e) {
   if (e.blocks.size() * options_.block_tokens > e.computed) return true;
   while (!source_->allocate(1, e.blocks)) {
     auto victim =
         std::find_if(running_.rbegin(), running_.rend(), [](const entry* r) { return r->where == state::running; });
-    if (victim == running_.rend() || (*victim)->arrival <= e.arrival) return false;
+    if (victim == running_.rend() || !by_turn(&e, *victim)) return false;
     preempt(**victim);
   }
   return true;
+}
+
+// For the first that waits, those of lower priorities whose turn is later give way.
+void scheduler::make_way() {
+  if (waiting_.empty() || waiting_.front()->unknown > 0) return;
+  auto& e = *waiting_.front();
+  auto there = source_->available() + source_->coming();
+  for (;;) {
+    const bool room =
+        running_.size() < options_.max_running && (e.lacking == 0 || there >= e.lacking + running_.size());
+    auto victim = std::find_if(running_.rbegin(), running_.rend(), [&](const entry* r) {
+      return r->where == state::running && r->priority < e.priority && by_turn(&e, r);
+    });
+    if (room || victim == running_.rend()) return;
+    there += (*victim)->blocks.size();
+    preempt(**victim);
+  }
 }
 
 void scheduler::preempt(entry& e) {
@@ -160,7 +189,7 @@ void scheduler::wait_again(entry& e) {
   e.computed = 0;
   e.where = state::waiting;
   std::erase(running_, &e);
-  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &e, by_arrival), &e);
+  waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &e, by_turn), &e);
 }
 
 void scheduler::admit() {
@@ -179,10 +208,12 @@ void scheduler::admit() {
       auto hits = blocks_for(known) - need;
       e.blocks.resize(hits);
       release(e);
+      e.lacking = need;
       return;
     }
+    e.lacking = 0;
     waiting_.pop_front();
-    running_.insert(std::upper_bound(running_.begin(), running_.end(), &e, by_arrival), &e);
+    running_.insert(std::upper_bound(running_.begin(), running_.end(), &e, by_turn), &e);
     e.computed = static_cast<std::uint32_t>(blocks_for(known) - need) * options_.block_tokens;
     if (!e.admitted_before) e.cached = e.computed;
     auto loadable = std::min(e.loadable, known - 1) / options_.block_tokens * options_.block_tokens;

@@ -136,6 +136,8 @@ TEST_CASE("openai: what is malformed, out of range, unknown or not supported is 
       {with(R"("frequency_penalty":-2.5)"), "frequency_penalty", "invalid_value"},
       {with(R"("frequency_penalty":"much")"), "frequency_penalty", "invalid_type"},
       {with(R"("min_p":1.5)"), "min_p", "invalid_value"},
+      {with(R"("priority":9)"), "priority", "invalid_value"},
+      {with(R"("priority":"high")"), "priority", "invalid_type"},
       {with(R"("repetition_penalty":0)"), "repetition_penalty", "invalid_value"},
       {with(R"("tools":[])"), "tools", "unknown_parameter"},
       {with(R"("frobnicate":1)"), "frobnicate", "unknown_parameter"},
@@ -181,7 +183,7 @@ TEST_CASE("openai: chat messages hold text, or parts of text; max_completion_tok
 
 TEST_CASE("openai: how to sample, how many answers, and what is told of their tokens") {
   auto r = parse_completion(with(R"("min_p":0.25,"repetition_penalty":1.5,"presence_penalty":0.5,
-      "frequency_penalty":-0.5,"logit_bias":{"17":-100,"3":1.5},"n":3,"best_of":3,"logprobs":0)"),
+      "frequency_penalty":-0.5,"logit_bias":{"17":-100,"3":1.5},"n":3,"best_of":3,"logprobs":0,"priority":-3)"),
                             {});
   REQUIRE(r.has_value());
   CHECK(r->sampling.min_p == 0.25f);
@@ -192,6 +194,7 @@ TEST_CASE("openai: how to sample, how many answers, and what is told of their to
   CHECK(r->sampling.logit_bias[0].token == 17);
   CHECK(r->sampling.logit_bias[0].bias == -100);
   CHECK(r->n == 3);
+  CHECK(r->priority == 3);
   CHECK(r->logprobs == 0);
   CHECK_FALSE(parse_completion(with(R"("logprobs":null)"), {})->logprobs);
   CHECK(parse_chat(chat_with(R"("logprobs":true,"top_logprobs":20)"), {})->logprobs == 20);

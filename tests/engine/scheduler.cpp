@@ -64,6 +64,80 @@ TEST_CASE("requests are admitted in order of arrival, and a small one doesn't pa
   s.done(answer(step));
 }
 
+TEST_CASE("a higher priority is admitted sooner, as if it had come so many requests before") {
+  counted_blocks blocks(100);
+  scheduler s({.max_batched_tokens = 1, .max_running = 1, .priority_lead = 2}, blocks);
+  for (request_id id = 1; id <= 4; ++id) REQUIRE(!s.add({.id = id, .prompt = prompt(1), .max_tokens = 1}));
+  REQUIRE(!s.add({.id = 5, .prompt = prompt(1), .max_tokens = 1, .priority = 1}));   // passes two
+  REQUIRE(!s.add({.id = 6, .prompt = prompt(1), .max_tokens = 1, .priority = -1}));  // is passed by two
+  REQUIRE(!s.add({.id = 7, .prompt = prompt(1), .max_tokens = 1}));
+  REQUIRE(!s.add({.id = 8, .prompt = prompt(1), .max_tokens = 1}));
+  std::vector<request_id> served;
+  while (s.has_work()) {
+    auto step = s.next();
+    for (auto id : ids(step)) served.push_back(id);
+    s.done(answer(step));
+  }
+  CHECK(served == std::vector<request_id>{1, 2, 3, 5, 4, 7, 6, 8});
+}
+
+TEST_CASE("a higher priority takes blocks and places from those of lower ones, and they are computed again") {
+  for (bool by_blocks : {true, false}) {
+    for (bool quarantined : {false, true}) {
+      INFO("for want of ", by_blocks ? "blocks" : "places", quarantined ? ", which come late" : "");
+      counted_blocks blocks(by_blocks ? 9 : 100);
+      blocks.quarantine_all = quarantined;
+      scheduler s({.max_batched_tokens = 1000, .max_running = by_blocks ? 256u : 2u}, blocks);
+      REQUIRE(!s.add({.id = 1, .prompt = prompt(50), .max_tokens = 40}));
+      REQUIRE(!s.add({.id = 2, .prompt = prompt(20), .max_tokens = 40}));
+      s.done(answer(s.next()));
+      CHECK(s.running() == 2);
+      REQUIRE(!s.add({.id = 3, .prompt = prompt(60), .max_tokens = 2}));  // of the same priority: waits
+      for (int i = 0; i < 3; ++i) {
+        auto step = s.next();
+        CHECK(step.preempted.empty());
+        s.done(answer(step));
+      }
+      REQUIRE(!s.add({.id = 4, .prompt = prompt(30), .max_tokens = 2, .priority = 1}));
+      std::vector<request_id> gone;
+      for (int i = 0; i < 4 && s.computed_tokens(4) == 0; ++i) {
+        auto step = s.next();
+        for (auto id : step.preempted) gone.push_back(id);
+        if (!step.items.empty()) s.done(answer(step));
+        blocks.end_quarantine();
+      }
+      CHECK(gone == std::vector<request_id>{2});  // the later of the two, and no more than that
+      CHECK(s.computed_tokens(4) > 0);
+      std::size_t steps = 0;
+      for (; s.has_work() && steps < 300; ++steps) {
+        auto step = s.next();
+        CHECK(std::ranges::count(step.preempted, request_id{4}) == 0);
+        if (!step.items.empty()) s.done(answer(step));
+        blocks.end_quarantine();
+      }
+      CHECK(!s.has_work());
+      CHECK(blocks.available() == blocks.capacity());
+    }
+  }
+}
+
+TEST_CASE("however many of a higher priority come, a lower one gets its turn") {
+  counted_blocks blocks(100);
+  scheduler s({.max_batched_tokens = 4, .max_running = 2, .priority_lead = 3}, blocks);
+  request_id next = 1;
+  for (; next <= 4; ++next) REQUIRE(!s.add({.id = next, .prompt = prompt(2), .max_tokens = 2, .priority = 8}));
+  const auto low = next++;
+  REQUIRE(!s.add({.id = low, .prompt = prompt(2), .max_tokens = 2, .priority = -8}));
+  std::size_t before = 0;
+  for (; s.contains(low); ++before) {
+    REQUIRE(before < 200);
+    REQUIRE(!s.add({.id = next++, .prompt = prompt(2), .max_tokens = 2, .priority = 8}));
+    for (int i = 0; i < 2; ++i) s.done(answer(s.next()));
+  }
+  CHECK(before > 3);
+  CHECK(next - low <= 16 * 3 + 8);  // what it may be passed by, and what ran
+}
+
 TEST_CASE("when blocks run out the newest request gives way and is computed again with what it had generated") {
   counted_blocks blocks(4);
   scheduler s({.block_tokens = 4, .max_batched_tokens = 100}, blocks);
@@ -176,6 +250,14 @@ TEST_CASE("requests that can't be served are refused when they come") {
   CHECK(!s.add({.id = 2, .prompt = prompt(1)}));
   CHECK(s.add({.id = 3, .prompt = prompt(1)}) == errc::queue_full);
   CHECK_THROWS_AS(scheduler({.block_tokens = 0}, blocks), config_error);
+}
+
+TEST_CASE("a priority beyond the most is refused") {
+  counted_blocks blocks(10);
+  scheduler s({}, blocks);
+  CHECK(s.add({.id = 1, .prompt = prompt(2), .priority = 9}) == errc::invalid_argument);
+  CHECK(s.add({.id = 1, .prompt = prompt(2), .priority = -9}) == errc::invalid_argument);
+  CHECK(!s.add({.id = 1, .prompt = prompt(2), .priority = -8}));
 }
 
 TEST_CASE("calling out of turn is an error of the program") {

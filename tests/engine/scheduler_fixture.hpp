@@ -20,6 +20,7 @@ class counted_blocks final : public block_source {
 
   std::size_t capacity() const override { return holders_.size(); }
   std::size_t available() const override { return free_.size(); }
+  std::size_t coming() const override { return quarantine_.size(); }
   bool allocate(std::size_t n, std::vector<block_index>& out) override {
     if (n > free_.size()) return false;
     for (; n > 0; --n) {

@@ -42,6 +42,7 @@ void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out) {
                  .max_batched_tokens = budget,
                  .max_running = 1 + below(12),
                  .max_sequence = 10 + below(200),
+                 .priority_lead = below(10),
                  .ahead = ahead},
                 blocks);
     auto told = [&](const sampled_token& t) {
@@ -87,7 +88,12 @@ void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out) {
         std::vector<token_id> p;
         for (std::uint32_t i = 0; i < n; ++i) p.push_back(static_cast<token_id>(below(1000)));
         const auto loadable = below(3) == 0 ? below(n + 5) : 0;
-        if (!s.add({.id = next_id, .prompt = p, .max_tokens = 1 + below(20), .loadable_tokens = loadable}))
+        const auto priority = below(2) ? 0 : static_cast<std::int32_t>(below(17)) - most_priority;
+        if (!s.add({.id = next_id,
+                    .prompt = p,
+                    .max_tokens = 1 + below(20),
+                    .loadable_tokens = loadable,
+                    .priority = priority}))
           sequences[next_id] = p;
         ++next_id;
       }
@@ -163,16 +169,17 @@ tally simulate(std::uint64_t seed) {
   scheduler_options options{.block_tokens = block_tokens,
                             .max_batched_tokens = budget,
                             .max_running = 1 + below(12),
-                            .max_sequence = 10 + below(200)};
+                            .max_sequence = 10 + below(200),
+                            .priority_lead = below(10)};
   tally out;
   struct life {
     std::uint32_t prompt, max_tokens;
     std::size_t seen = 0;
-    std::uint64_t arrival = 0;
+    std::int64_t turn = 0, arrival = 0;
   };
   std::map<request_id, life> alive;
   std::map<request_id, std::uint32_t> loading;  // and what is computed along
-  std::uint64_t arrivals = 0;
+  std::int64_t arrivals = 0;
   {
     scheduler s(options, blocks);
     request_id next_id = 1;
@@ -193,10 +200,15 @@ tally simulate(std::uint64_t seed) {
       REQUIRE(++out.steps < 20'000);  // everyone finishes
       while (to_come > 0 && below(3) == 0) {
         --to_come;
-        life l{1 + below(40), 1 + below(20), 0, arrivals};
+        const auto priority = below(2) ? 0 : static_cast<std::int32_t>(below(17)) - most_priority;
+        life l{1 + below(40), 1 + below(20), 0, arrivals - std::int64_t{options.priority_lead} * priority, arrivals};
         auto loadable = below(3) == 0 ? below(l.prompt + 5) : 0;
         std::vector<token_id> tokens(l.prompt, static_cast<token_id>(next_id));
-        auto ec = s.add({.id = next_id, .prompt = tokens, .max_tokens = l.max_tokens, .loadable_tokens = loadable});
+        auto ec = s.add({.id = next_id,
+                         .prompt = tokens,
+                         .max_tokens = l.max_tokens,
+                         .loadable_tokens = loadable,
+                         .priority = priority});
         CHECK((!ec || ec == errc::too_large));
         if (!ec) {
           alive[next_id] = l;
@@ -241,9 +253,10 @@ tally simulate(std::uint64_t seed) {
       std::uint32_t along = 0;
       for (auto& [id, n] : loading) along += n;
       CHECK(along <= budget);
-      // A preempted request is newer than all that are served.
+      // The turn of a preempted request comes after those of all that are served.
+      const auto turn = [&](request_id id) { return std::pair(alive[id].turn, alive[id].arrival); };
       for (auto gone : step.preempted)
-        for (auto& i : step.items) CHECK(alive[i.id].arrival < alive[gone].arrival);
+        for (auto& i : step.items) CHECK((gone == i.id || turn(i.id) < turn(gone)));
       if (below(12) == 0 && !alive.empty()) {
         auto it = std::next(alive.begin(), below(alive.size()));
         CHECK(s.cancel(it->first));

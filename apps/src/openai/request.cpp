@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 
+#include "cokv/engine/scheduler.hpp"
 #include "http/json.hpp"
 
 namespace cokv::openai {
@@ -249,6 +250,14 @@ void add_common(takers& t, common_request& r, std::optional<bool>& usage) {
   t["stream"] = [&](auto f, auto& v) { return take_flag(f, v, r.stream); };
   t["stream_options"] = [&](auto f, auto& v) { return take_stream_options(f, v, usage.emplace(false)); };
   t["cache_salt"] = [&](auto f, auto& v) { return take_string(f, v, r.cache_salt, 1024); };
+  t["priority"] = [&](auto f, auto& v) -> fault {  // the lower the sooner
+    const auto n = integer(v);
+    if (!n && !whole(v)) return refuse(f, "has to be an integer", "invalid_type");
+    if (!n || *n < -most_priority || *n > most_priority)
+      return refuse(f, "has to be from -" + std::to_string(most_priority) + " to " + std::to_string(most_priority));
+    r.priority = static_cast<std::int32_t>(-*n);
+    return {};
+  };
   t["user"] = [&](auto f, auto& v) { return take_string(f, v, r.user, 1024); };
   t["n"] = [&](auto f, auto& v) { return take_count(f, v, 1, r.n, most_answers); };
   t["min_p"] = [&](auto f, auto& v) { return take_number(f, v, 0, 1, r.sampling.min_p); };

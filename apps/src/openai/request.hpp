@@ -38,6 +38,7 @@ struct common_request {
   std::optional<std::uint32_t> logprobs;    // of each token, and of so many likeliest
   bool stream = false;
   bool include_usage = false;  // of a stream
+  std::int32_t priority = 0;   // higher is sooner; requests say it the other way round, as vLLM's clients do
   std::string cache_salt;      // requests share KV only with requests of the same salt
   std::string user;            // for the log
 };

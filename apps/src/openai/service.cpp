@@ -200,6 +200,7 @@ awaitable<void> service::generate(exchange& x, common_request r, std::vector<tok
                           .sampling = std::move(r.sampling),
                           .logprobs = r.logprobs,
                           .stop = std::move(r.stop),
+                          .priority = r.priority,
                           .salt = std::move(r.cache_salt)};
   const auto seed = each.sampling.seed;
   auto making = backend_.submit(each);

@@ -65,6 +65,7 @@ class block_cache final : public block_source {
 
   std::size_t capacity() const override;
   std::size_t available() const override;
+  std::size_t coming() const override;
   bool allocate(std::size_t n, std::vector<block_index>& out) override;
   void release(std::span<const block_index> blocks) override;
   std::vector<block_index> match(request_id id, std::span<const token_id> tokens) override;

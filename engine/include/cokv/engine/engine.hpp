@@ -73,7 +73,8 @@ struct generation_request {
   std::optional<std::uint32_t> logprobs = {};  // of each token and of so many likeliest, with it
   std::vector<std::string> stop = {};          // strings that end the answer; they need a tokenizer
   bool ignore_end_tokens = false;
-  std::string salt = {};  // requests of different salts share no KV
+  std::int32_t priority = 0;  // of those that wait the higher is sooner, -8 to 8 (scheduler.hpp)
+  std::string salt = {};      // requests of different salts share no KV
   std::uint32_t continues =
       0;  // so many of the prompt's last tokens are an answer begun elsewhere: penalties count them
 };

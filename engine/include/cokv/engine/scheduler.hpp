@@ -1,5 +1,5 @@
 // Decides what each model step computes: which requests, which of their tokens, in which KV blocks. Continuous batching
-// with chunked prefill under a token budget, admission by free blocks, preemption by recomputation. A pure state
+// with chunked prefill under a token budget, admission by priority and free blocks, preemption by recomputation. A pure state
 // machine: it does no I/O, reads no clock, and asks a block_source for blocks.
 //
 //     cokv::scheduler scheduler({.block_tokens = 16, .max_batched_tokens = 1024}, blocks);
@@ -31,8 +31,9 @@ using block_index = std::uint32_t;
 class block_source {
  public:
   virtual ~block_source() = default;
-  virtual std::size_t capacity() const = 0;   // all blocks there are
-  virtual std::size_t available() const = 0;  // how many allocate() would give now
+  virtual std::size_t capacity() const = 0;         // all blocks there are
+  virtual std::size_t available() const = 0;        // how many allocate() would give now
+  virtual std::size_t coming() const { return 0; }  // given back, and still written: it will give them later
   // Appends n blocks, or none and returns false.
   virtual bool allocate(std::size_t n, std::vector<block_index>& out) = 0;
   // May be called while a step or load that was handed out still writes the blocks (the request was cancelled): the
@@ -48,6 +49,7 @@ struct scheduler_options {
   std::uint32_t max_running = 256;          // the most requests of one step; never more than max_batched_tokens
   std::uint32_t max_waiting = 4096;         // the bound of the queue
   std::uint32_t max_sequence = 8192;        // prompt and answer together
+  std::uint32_t priority_lead = 256;        // each priority is as good as having come before so many others
   std::uint32_t ahead = 0;  // 1: a step may be planned while the one before runs, on what that will have done
 };
 
@@ -56,7 +58,9 @@ struct schedule_request {
   std::vector<token_id> prompt;       // not empty
   std::uint32_t max_tokens = 16;      // of the answer, at least 1
   std::uint32_t loadable_tokens = 0;  // leading prompt tokens whose KV a slower tier holds; whole blocks are used
+  std::int32_t priority = 0;          // higher is sooner
 };
+inline constexpr std::int32_t most_priority = 8;  // either way
 
 // Compute tokens [start, start + count) of the request's sequence; their KV goes to blocks start / block_tokens onward.
 struct schedule_item {
@@ -97,9 +101,12 @@ struct sampled_token {
 // sequence at once (a placeholder, until done() fills it in), and may be computed on. A request that ends meanwhile has one
 // token sampled for nothing, which done() drops.
 //
-// Guarantees: no request is passed by a later one in admission; the oldest request never waits for a newer one's
-// blocks; a request that decodes gets its token in every step while there are blocks; a step has at most
-// max_batched_tokens.
+// A request's turn is its place among all that came, less priority_lead for each priority: so one passes at most
+// priority_lead others that came before for each priority that it has above theirs, and nobody waits forever.
+//
+// Guarantees: no request is passed in admission by one whose turn is later; the first in turn never waits for another's
+// blocks, and one of a higher priority takes them from those of lower ones whose turn is later; a request that decodes
+// gets its token in every step while there are blocks; a step has at most max_batched_tokens.
 class scheduler {
  public:
   scheduler(scheduler_options options, block_source& blocks);
@@ -107,7 +114,7 @@ class scheduler {
   scheduler& operator=(const scheduler&) = delete;
   ~scheduler();  // releases all blocks
 
-  // errc::invalid_argument (empty prompt, max_tokens 0), errc::already_exists, errc::queue_full, errc::too_large (the
+  // errc::invalid_argument (empty prompt, max_tokens 0, priority beyond most_priority), errc::already_exists, errc::queue_full, errc::too_large (the
   // prompt leaves no room for a token under max_sequence, or needs more blocks than there are). An answer that would
   // not fit is cut where the sequence is full.
   error_code add(schedule_request request);
@@ -168,6 +175,7 @@ class scheduler {
   std::size_t blocks_for(std::size_t tokens) const noexcept;
   void release(entry& e);
   bool make_room(entry& e);
+  void make_way();
   void admit();
   void preempt(entry& e);
   entry* loading(request_id id);
@@ -178,8 +186,8 @@ class scheduler {
   scheduler_options options_;
   block_source* source_;
   std::map<request_id, std::unique_ptr<entry>> requests_;
-  std::deque<entry*> waiting_;   // by arrival
-  std::vector<entry*> running_;  // by arrival; loading ones included
+  std::deque<entry*> waiting_;   // by turn
+  std::vector<entry*> running_;  // by turn; loading ones included
   std::vector<flight> flights_;  // a ring: the steps in flight, and the one being planned
   std::size_t oldest_ = 0, in_flight_ = 0;
   flight* now_ = nullptr;    // being planned

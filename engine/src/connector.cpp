@@ -72,10 +72,17 @@ void kv_connector::lookup(std::shared_ptr<detail::connector_state> state, reques
                           std::string salt, kv_lookup how, double tokens_ahead, lookup_handler h) {
   if (state->tiers) state->cache->open(id, prompt, salt);
   state->plans[id] = {};
+  look(std::move(state), id, prompt.size(), how, tokens_ahead, std::move(h));
+}
+
+void kv_connector::look(std::shared_ptr<detail::connector_state> state, request_id id, std::size_t tokens,
+                        kv_lookup how, double tokens_ahead, lookup_handler h) {
   auto ex = state->ex;
-  detail::run_as_operation(ex, detail::connector_state::lookup(std::move(state), id, prompt.size(), how, tokens_ahead),
+  detail::run_as_operation(ex, detail::connector_state::lookup(std::move(state), id, tokens, how, tokens_ahead),
                            std::move(h));
 }
+
+void kv_connector::extend(request_id id, std::span<const token_id> sequence) { state_->cache->extend(id, sequence); }
 
 kv_load kv_connector::load(request_id id, std::uint32_t first, std::span<const block_index> blocks) {
   const auto& keys = state_->cache->keys(id);

@@ -87,6 +87,7 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
                   .max_running = options.max_running,
                   .max_waiting = options.max_requests,
                   .max_sequence = max_sequence,
+                  .ask_again = !options.tiers.empty(),
                   .ahead = options.async_scheduling},
                  cache) {
   cache.on_room([this] { wake(); });

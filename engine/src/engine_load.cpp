@@ -30,7 +30,7 @@ void engine_state::release_unused() {
 
 void engine_state::begin_load(const schedule_load& l) {
   auto& g = *live_.at(l.id);
-  g.report.queued = time_.now() - g.submitted;
+  if (!g.admitted) g.report.queued = time_.now() - g.submitted;
   const auto first = l.start / options.block_tokens, count = l.count / options.block_tokens;
   g.load = connector.load(l.id, first, scheduler_.blocks(l.id).subspan(first, count));
   if (l.compute > 0) {
@@ -152,7 +152,10 @@ void engine_state::note_loaded(const schedule_load& l, std::uint32_t good) {
   if (found == live_.end()) return;
   auto& g = *found->second;
   g.load.reset();
-  if (g.admitted) return;
+  if (g.admitted) {
+    counters_.restored_tokens += std::uint64_t{good} * options.block_tokens;
+    return;
+  }
   g.loaded_from = l.start;
   g.loaded.assign(options.tiers.size(), 0);
   std::uint64_t at = l.start / options.block_tokens, end = at + good, tier_end = g.found.device_blocks;

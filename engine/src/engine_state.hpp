@@ -71,6 +71,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void enqueue(const schedule& plan);
   awaitable<void> end_oldest();
   void name_blocks();
+  void preempted(request_id id);
   std::shared_ptr<batch> spare_batch();
   bool begins_at_once(const generation_state& g) const;
   void release_unused();

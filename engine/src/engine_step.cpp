@@ -16,10 +16,7 @@ awaitable<void> engine_state::loop(std::shared_ptr<engine_state> self) {
     if (s.flying_.size() < most && s.scheduler_.has_work()) {
       const schedule& plan = s.scheduler_.next();
       s.woken_ = false;  // what it gave back itself, having found no room for a request, makes none
-      for (auto id : plan.preempted) {
-        ++s.counters_.preemptions;
-        ++s.live_.at(id)->report.preemptions;
-      }
+      for (auto id : plan.preempted) s.preempted(id);
       for (auto& l : plan.loads) s.begin_load(l);
       s.release_unused();
       planned = !plan.items.empty();
@@ -34,6 +31,22 @@ awaitable<void> engine_state::loop(std::shared_ptr<engine_state> self) {
   }
   s.looping_ = false;
   if (s.live_.empty()) s.drains_.complete_all({});
+}
+
+// Its KV went to the tiers as it was computed: what they have of it, and expect to load sooner than it is computed, comes
+// back from there.
+void engine_state::preempted(request_id id) {
+  ++counters_.preemptions;
+  ++live_.at(id)->report.preemptions;
+  if (options.tiers.empty()) return;
+  const auto ahead = connector.policy() ? static_cast<double>(scheduler_.prompt_tokens_left()) : 0;
+  connector.async_lookup_again(id, scheduler_.known_tokens(id), ahead,
+                               [weak = weak_from_this(), id](error_code ec, kv_match found) {
+                                 auto self = weak.lock();
+                                 if (!self) return;
+                                 self->scheduler_.found(id, ec ? 0 : found.tokens);
+                                 self->wake();
+                               });
 }
 
 // The first time that a request computes something.

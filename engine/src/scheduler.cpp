@@ -18,6 +18,7 @@ struct scheduler::entry {
   std::int32_t priority = 0;
   state where = state::waiting;
   bool admitted_before = false;
+  bool asking = false;  // found() will tell
   std::vector<token_id> tokens;
   std::vector<block_index> blocks;
   std::uint32_t prompt = 0;
@@ -164,7 +165,7 @@ bool scheduler::make_room(entry& e) {
 
 // For the first that waits, those of lower priorities whose turn is later give way.
 void scheduler::make_way() {
-  if (waiting_.empty() || waiting_.front()->unknown > 0) return;
+  if (waiting_.empty() || waiting_.front()->unknown > 0 || waiting_.front()->asking) return;
   auto& e = *waiting_.front();
   auto there = source_->available() + source_->coming();
   for (;;) {
@@ -182,6 +183,7 @@ void scheduler::make_way() {
 void scheduler::preempt(entry& e) {
   now_->plan.preempted.push_back(e.id);
   wait_again(e);
+  e.asking = options_.ask_again;
 }
 
 void scheduler::wait_again(entry& e) {
@@ -196,7 +198,7 @@ void scheduler::admit() {
   auto& step = now_->plan;
   while (!waiting_.empty() && running_.size() < options_.max_running && step.tokens < options_.max_batched_tokens) {
     auto& e = *waiting_.front();
-    if (e.unknown > 0) return;  // preempted while its token is sampled: nobody passes it
+    if (e.unknown > 0 || e.asking) return;  // preempted while its token is sampled, or not found yet: nobody passes it
     auto known = static_cast<std::uint32_t>(e.tokens.size());
     // The last known token is always computed: its logits are what the next one is sampled from.
     auto most_hits = std::size_t{known - 1} / options_.block_tokens;
@@ -298,6 +300,13 @@ std::optional<sampled_token> scheduler::loaded_and_computed(request_id id, token
   e->computed = computed;
   if (!sample) return std::nullopt;
   return append(*e, token);
+}
+
+void scheduler::found(request_id id, std::uint32_t loadable_tokens) {
+  auto at = requests_.find(id);
+  if (at == requests_.end() || !at->second->asking) return;
+  at->second->asking = false;
+  at->second->loadable = loadable_tokens;
 }
 
 scheduler::entry* scheduler::loading(request_id id) {

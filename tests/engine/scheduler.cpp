@@ -175,6 +175,46 @@ TEST_CASE("when blocks run out the newest request gives way and is computed agai
   CHECK(blocks.available() == 4);
 }
 
+TEST_CASE("what a tier holds of a preempted request is asked for, and loaded before it goes on") {
+  for (std::uint32_t held : {0u, 48u, 1000u}) {
+    INFO("held ", held);
+    counted_blocks blocks(8);
+    scheduler s({.max_batched_tokens = 1000, .ask_again = true}, blocks);
+    REQUIRE(!s.add({.id = 1, .prompt = prompt(60), .max_tokens = 30}));
+    REQUIRE(!s.add({.id = 2, .prompt = prompt(40), .max_tokens = 30}));
+    schedule step;
+    for (int i = 0; i < 60 && step.preempted.empty(); ++i) {
+      step = s.next();
+      s.done(answer(step));
+    }
+    REQUIRE(step.preempted == std::vector<request_id>{2});
+    const auto known = static_cast<std::uint32_t>(s.known_tokens(2).size());
+    REQUIRE(!s.add({.id = 3, .prompt = prompt(2), .max_tokens = 2}));
+    s.cancel(1);
+    CHECK(s.next().empty());  // nobody passes it
+    s.found(2, held);
+    s.found(2, 16);  // too late
+    step = s.next();
+    const auto loaded = std::min(held, known - 1) / 16 * 16;
+    if (loaded == 0) {
+      CHECK(step.loads.empty());
+      CHECK(step.items[0].count == known);
+      s.done(answer(step));
+      continue;
+    }
+    REQUIRE(step.loads.size() == 1);
+    CHECK(step.loads[0].start == 0);
+    CHECK(step.loads[0].count == loaded);
+    CHECK(step.loads[0].compute == known - loaded);
+    CHECK(ids(step) == std::vector<request_id>{3});
+    s.done(answer(step));
+    const auto sampled = s.loaded_and_computed(2, 7, loaded);
+    REQUIRE(sampled.has_value());
+    CHECK(sampled->token == 7);
+    CHECK(s.tokens(2).size() == known + 1);
+  }
+}
+
 TEST_CASE("blocks that are already computed count as computed, and the last prompt token never does") {
   counted_blocks blocks(10);
   std::vector<block_index> pinned;

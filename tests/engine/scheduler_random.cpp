@@ -37,12 +37,14 @@ void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out) {
   blocks.quarantine_all = below(2);
   std::map<request_id, std::vector<token_id>> sequences;  // what each has to be told, from its prompt on
   std::map<request_id, schedule_load> loading;
+  std::vector<std::pair<request_id, std::uint32_t>> asking;  // preempted, and what was known of them
   {
     scheduler s({.block_tokens = block_tokens,
                  .max_batched_tokens = budget,
                  .max_running = 1 + below(12),
                  .max_sequence = 10 + below(200),
                  .priority_lead = below(10),
+                 .ask_again = below(2) == 0,
                  .ahead = ahead},
                 blocks);
     auto told = [&](const sampled_token& t) {
@@ -102,6 +104,7 @@ void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out) {
         out.preemptions += plan.preempted.size();
         std::uint32_t sum = 0;
         for (auto& load : plan.loads) loading[load.id] = load;
+        for (auto id : plan.preempted) asking.emplace_back(id, static_cast<std::uint32_t>(s.known_tokens(id).size()));
         if (!plan.items.empty()) {
           flying f{plan, {}};
           for (auto& item : plan.items) {
@@ -118,6 +121,10 @@ void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out) {
         }
       }
       if (flights.size() > ahead || (!flights.empty() && below(2))) end_oldest();
+      if (!asking.empty() && below(3) == 0) {
+        s.found(asking.back().first, below(asking.back().second + 5));
+        asking.pop_back();
+      }
       if (below(12) == 0 && !sequences.empty()) {
         auto it = std::next(sequences.begin(), below(sequences.size()));
         CHECK(s.cancel(it->first));

@@ -8,7 +8,8 @@ using namespace cokv::test;
 namespace {
 
 struct tally {
-  std::uint64_t preemptions = 0, cached = 0, resumed = 0, late = 0, load_failures = 0, cancelled = 0, tokens = 0;
+  std::uint64_t preemptions = 0, cached = 0, resumed = 0, late = 0, load_failures = 0, cancelled = 0, tokens = 0,
+                restored = 0;
 };
 
 // Prompts that begin alike, some cancelled, on a small pool. `eos`: some answers end early.
@@ -18,7 +19,9 @@ awaitable<void> serve_some(engine& e, sim_context& ctx, const std::vector<token_
       auto prompt = toy_prompt(1 + ctx.below(100), ctx.below(3));
       if (ctx.chance(0.3)) prompt.push_back(static_cast<token_id>(ctx.below(90)));
       const auto n = static_cast<std::uint32_t>(1 + ctx.below(30));
-      auto submitted = e.submit(toy_request(prompt, n));
+      auto request = toy_request(prompt, n);
+      if (ctx.chance(0.3)) request.priority = static_cast<std::int32_t>(ctx.below(5)) - 2;
+      auto submitted = e.submit(std::move(request));
       REQUIRE(submitted.has_value());
       const auto patience = ctx.chance(0.2) ? ctx.between(1ns, 20ms) : duration::zero();
       group.spawn([](generation g, std::vector<token_id> prompt, std::uint32_t n, duration patience,
@@ -57,7 +60,7 @@ void random_engines(bool ahead, std::size_t seeds_wanted, tally& out) {
         auto& ctx = static_cast<sim_context&>(asio::query(ex, asio::execution::context));
         const std::vector<token_id> eos = ctx.chance(0.5) ? std::vector<token_id>{1, 2, 3} : std::vector<token_id>{};
         const faults some{.error = 0.02,
-                          .hang = 0.01,
+                          .hang = 0.03,
                           .damaged = 0.06,
                           .lost = 0.06,
                           .slowest = 300us,
@@ -85,6 +88,7 @@ void random_engines(bool ahead, std::size_t seeds_wanted, tally& out) {
           CHECK(c.failed == 0);
           out.preemptions += c.preemptions;
           out.resumed += c.resumed_tokens;
+          out.restored += c.restored_tokens;
           for (auto& t : e.run.kv_counters().tiers) {
             out.late += t.late_blocks;
             out.load_failures += t.load_failures;
@@ -97,13 +101,15 @@ void random_engines(bool ahead, std::size_t seeds_wanted, tally& out) {
 
 void all_came_up(const tally& t) {
   MESSAGE(t.tokens, " tokens; ", t.preemptions, " preemptions, ", t.cancelled, " cancelled, ", t.cached, " cached, ",
-          t.load_failures, " blocks failed, ", t.late, " came late, ", t.resumed, " tokens resumed");
+          t.load_failures, " blocks failed, ", t.late, " came late, ", t.resumed, " tokens resumed, ", t.restored,
+          " restored");
   CHECK(t.preemptions >= enough(50));
   CHECK(t.cancelled >= enough(200));
   CHECK(t.cached >= enough(5000));
   CHECK(t.load_failures >= enough(200));
   CHECK(t.late >= enough(1));
   CHECK(t.resumed >= enough(20));
+  CHECK(t.restored >= enough(100));
 }
 
 }  // namespace

@@ -269,6 +269,7 @@ TEST_CASE("where KV came from: the device, each tier, what was promoted, after p
             CHECK(static_cast<bool>(v));
             CHECK(preemptions > 0);
             CHECK(e.run.counters().preemptions == preemptions);
+            CHECK(e.run.counters().restored_tokens > 0);
             CHECK(e.run.counters().cached_tokens == 96);
             co_await e.drain();
           }

@@ -21,6 +21,8 @@ void requests(http::scrape& s, const engine_counters& c, std::uint64_t refused_b
   s.counter("cokv_generated_tokens_total", "Tokens of answers", static_cast<double>(c.generated_tokens));
   s.counter("cokv_preemptions_total", "Requests that gave their blocks back for a while",
             static_cast<double>(c.preemptions));
+  s.counter("cokv_restored_tokens_total", "Tokens of those that were loaded again and not computed",
+            static_cast<double>(c.restored_tokens));
   s.counter("cokv_resumed_tokens_total", "Tokens computed beside a load that came short, and kept",
             static_cast<double>(c.resumed_tokens));
   s.counter("cokv_steps_total", "Steps of the model", static_cast<double>(c.steps));

@@ -79,6 +79,17 @@ class kv_connector {
           lookup(std::move(state), id, std::move(prompt), std::move(salt), how, tokens_ahead, std::move(h));
         });
   }
+  // The same for an open request that gave its blocks back: of its sequence as far as it is known.
+  template <class Token = asio::deferred_t>
+  auto async_lookup_again(request_id id, std::span<const token_id> sequence, double tokens_ahead = 0,
+                          Token&& token = Token()) {
+    extend(id, sequence);
+    return detail::initiate_erased<void(error_code, kv_match)>(
+        std::forward<Token>(token), get_executor(),
+        [state = state_, id, tokens = sequence.size(), tokens_ahead](lookup_handler h) mutable {
+          look(std::move(state), id, tokens, kv_lookup::ask, tokens_ahead, std::move(h));
+        });
+  }
   // Gives up what an opening lookup of this request holds and no load has taken over.
   void release(request_id id);
 
@@ -102,6 +113,9 @@ class kv_connector {
   using lookup_handler = asio::any_completion_handler<void(error_code, kv_match)>;
   static void lookup(std::shared_ptr<detail::connector_state> state, request_id id, std::vector<token_id> prompt,
                      std::string salt, kv_lookup how, double tokens_ahead, lookup_handler h);
+  static void look(std::shared_ptr<detail::connector_state> state, request_id id, std::size_t tokens, kv_lookup how,
+                   double tokens_ahead, lookup_handler h);
+  void extend(request_id id, std::span<const token_id> sequence);
   tiered_cache& behind() const noexcept;
 
   std::shared_ptr<detail::connector_state> state_;

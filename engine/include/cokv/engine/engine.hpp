@@ -105,7 +105,8 @@ struct generation_report {
 struct engine_counters {
   std::uint64_t submitted = 0, finished = 0, cancelled = 0, failed = 0, refused = 0;
   std::uint64_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0, preemptions = 0;
-  std::uint64_t resumed_tokens = 0;  // computed beside a load that came short, and kept
+  std::uint64_t restored_tokens = 0;  // of preempted requests, loaded and not computed again
+  std::uint64_t resumed_tokens = 0;   // computed beside a load that came short, and kept
   std::uint64_t steps = 0;
   duration stepping{};                   // the time of all steps but those that begin before their KV is there
   std::size_t waiting = 0, running = 0;  // now

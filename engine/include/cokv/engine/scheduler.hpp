@@ -1,6 +1,7 @@
 // Decides what each model step computes: which requests, which of their tokens, in which KV blocks. Continuous batching
-// with chunked prefill under a token budget, admission by priority and free blocks, preemption by recomputation. A pure state
-// machine: it does no I/O, reads no clock, and asks a block_source for blocks.
+// with chunked prefill under a token budget, admission by priority and free blocks; preempted requests are loaded again
+// where a tier has them, or computed. A pure state machine: it does no I/O, reads no clock, and asks a block_source for
+// blocks.
 //
 //     cokv::scheduler scheduler({.block_tokens = 16, .max_batched_tokens = 1024}, blocks);
 //     scheduler.add({.id = 1, .prompt = tokens, .max_tokens = 64});
@@ -50,6 +51,7 @@ struct scheduler_options {
   std::uint32_t max_waiting = 4096;         // the bound of the queue
   std::uint32_t max_sequence = 8192;        // prompt and answer together
   std::uint32_t priority_lead = 256;        // each priority is as good as having come before so many others
+  bool ask_again = false;                   // what a tier holds of preempted requests: see found()
   std::uint32_t ahead = 0;  // 1: a step may be planned while the one before runs, on what that will have done
 };
 
@@ -129,6 +131,10 @@ class scheduler {
 
   // A load ended; the first good_tokens of its count arrived and were verified (0: none did, all is computed).
   void loaded(request_id id, std::uint32_t good_tokens);
+
+  // With ask_again, what a slower tier holds of a request that next() preempted: leading tokens of those known then. It
+  // waits for that, and nobody passes it.
+  void found(request_id id, std::uint32_t loadable_tokens);
 
   // A load took too long: its tokens behind the first good_tokens are computed, into other blocks, since it may still
   // write its own. Where there are none, the request waits for them.

@@ -54,6 +54,89 @@ TEST_CASE("every family's tokenizer gives the reference's ids, and its tokens gi
   }
 }
 
+namespace {
+
+// OPT's tokenizer.json taken apart into the files that its checkpoints have.
+void write_older_files(const temp_dir& to, const std::string& settings) {
+  const auto whole = boost::json::parse(slurp(fixtures() / "opt/tokenizer.json"));
+  auto vocabulary = whole.at("model").at("vocab");
+  for (auto& t : whole.at("added_tokens").as_array()) vocabulary.as_object()[t.at("content").as_string()] = t.at("id");
+  to.write("vocab.json", boost::json::serialize(vocabulary));
+  std::string merges = "#version: 0.2\n";
+  for (auto& m : whole.at("model").at("merges").as_array()) {
+    const auto pair = m.is_string() ? std::string(m.as_string())
+                                    : std::string(m.at(0).as_string()) + ' ' + std::string(m.at(1).as_string());
+    merges += pair + '\n';
+  }
+  to.write("merges.txt", merges);
+  to.write("tokenizer_config.json", settings);
+}
+
+}  // namespace
+
+TEST_CASE("vocab.json and merges.txt make the tokenizer that tokenizer.json makes") {
+  temp_dir dir;
+  write_older_files(dir, R"({"add_bos_token": true, "bos_token": {"content": "</s>"}, "eos_token": "</s>"})");
+  const auto t = tokenizer::load(dir.path()), whole = tokenizer::load(fixtures() / "opt");
+  for (auto& text : strings()) REQUIRE(t.encode(text) == whole.encode(text));
+  CHECK(t.size() == whole.size());
+  const auto end = *whole.find_added("</s>");
+  CHECK(t.find_added("</s>") == end);
+  CHECK(t.is_special(end));
+  dir.write("tokenizer_config.json", "{}");
+  CHECK(tokenizer::load(dir.path()).encode("</s>a") != whole.encode("</s>a"));
+  dir.write("special_tokens_map.json", R"({"bos_token": "</s>"})");
+  CHECK(tokenizer::load(dir.path()).encode("a</s>") == whole.encode("a</s>", {.add_special = false}));
+  std::filesystem::remove(dir.path() / "special_tokens_map.json");
+  std::filesystem::remove(dir.path() / "tokenizer_config.json");
+  dir.write("added_tokens.json", R"({"<more>": )" + std::to_string(whole.size() + 3) + "}");
+  CHECK(tokenizer::load(dir.path()).encode("<more>") == std::vector<token_id>{token_id(whole.size() + 3)});
+}
+
+TEST_CASE("what is wrong in vocab.json, merges.txt and the special tokens beside them is named") {
+  struct {
+    const char *file, *text, *named;
+  } table[] = {
+      {"vocab.json", "[]", "vocab.json: "},
+      {"vocab.json", "{", "vocab.json: "},
+      {"vocab.json", R"({"a": -1})", "model.vocab"},
+      {"merges.txt", "#version: 0.2\na b\nab\n", "merges.txt: line 3: "},
+      {"merges.txt", "a b c\n", "merges.txt: line 1: "},
+      {"merges.txt", " b\n", "merges.txt: line 1: "},
+      {"merges.txt", "nobody knows\n", "model.merges"},
+      {"tokenizer_config.json", R"({"bos_token": "<absent>"})", "tokenizer_config.json: bos_token: <absent>"},
+      {"tokenizer_config.json", R"({"bos_token": 7})", "tokenizer_config.json: bos_token"},
+      {"tokenizer_config.json", R"({"add_bos_token": true})", "tokenizer_config.json: add_bos_token: "},
+      {"tokenizer_config.json", R"({"add_bos_token": "yes"})", "tokenizer_config.json: add_bos_token"},
+      {"tokenizer_config.json", R"({"add_prefix_space": true})", "tokenizer_config.json: add_prefix_space: "},
+      {"tokenizer_config.json", R"({"added_tokens_decoder": {"x": {"content": "y"}}})", "added_tokens_decoder.x: "},
+      {"tokenizer_config.json", R"({"added_tokens_decoder": {"1": {}}})", "added_tokens_decoder.1.content"},
+      {"special_tokens_map.json", R"({"additional_special_tokens": ["<absent>"]})",
+       "additional_special_tokens[0]: <absent>"},
+      {"added_tokens.json", R"({"<more>": "7"})", "added_tokens.json: <more>"},
+  };
+  for (auto& row : table) {
+    CAPTURE(row.file);
+    CAPTURE(row.text);
+    temp_dir dir;
+    write_older_files(dir, "{}");
+    dir.write(row.file, row.text);
+    std::string said;
+    try {
+      tokenizer::load(dir.path());
+    } catch (const config_error& e) {
+      said = e.what();
+    }
+    CHECK(said.find(row.named) != std::string::npos);
+    CHECK(said.find('\n') == std::string::npos);
+    CHECK(said.find(dir.path().string()) == 0);
+  }
+  temp_dir dir;
+  write_older_files(dir, "{}");
+  std::filesystem::remove(dir.path() / "merges.txt");
+  CHECK_THROWS_AS(tokenizer::load(dir.path()), config_error);
+}
+
 TEST_CASE("normal form C composes, orders marks, and leaves broken bytes and plain text alone") {
   using detail::nfc;
   CHECK(nfc("") == "");

@@ -312,7 +312,10 @@ std::shared_ptr<tokenizer_tables> reader::read() {
 }  // namespace
 
 std::shared_ptr<const tokenizer_tables> tokenizer_tables::parse(std::string_view text, const std::string& name) {
-  auto value = parse_json(text, name);
+  return read(parse_json(text, name), name);
+}
+
+std::shared_ptr<const tokenizer_tables> tokenizer_tables::read(const json::value& value, const std::string& name) {
   return reader(value, name).read();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <boost/json/value.hpp>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -61,6 +62,8 @@ struct tokenizer_tables {
 
   // tokenizer.json's text; throws config_error beginning with `name`.
   static std::shared_ptr<const tokenizer_tables> parse(std::string_view json, const std::string& name);
+  static std::shared_ptr<const tokenizer_tables> read(const boost::json::value& tokenizer_json,
+                                                      const std::string& name);
 };
 
 }  // namespace cokv::detail

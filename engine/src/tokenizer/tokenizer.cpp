@@ -8,6 +8,7 @@
 #include "nfc.hpp"
 #include "tables.hpp"
 #include "utf8.hpp"
+#include "vocabulary_files.hpp"
 
 namespace cokv {
 
@@ -106,7 +107,9 @@ tokenizer& tokenizer::operator=(tokenizer&&) noexcept = default;
 tokenizer::~tokenizer() = default;
 
 tokenizer tokenizer::load(const std::filesystem::path& dir) {
-  auto file = dir / "tokenizer.json";
+  const auto file = dir / "tokenizer.json", vocabulary = dir / "vocab.json";
+  if (!std::filesystem::exists(file) && std::filesystem::exists(vocabulary))
+    return tokenizer(tables::read(detail::read_vocabulary_files(dir), vocabulary.string() + " and merges.txt"));
   return parse(detail::read_file(file, file_limit), file.string());
 }
 

@@ -36,7 +36,7 @@ struct encode_options {
 // ended there. Time is linear in the text, n log n in the longest single piece.
 class tokenizer {
  public:
-  // Throws config_error naming the file and the field. Normalizers other than NFC, SentencePiece models and byte fallback are refused
+  // tokenizer.json, or vocab.json and merges.txt. Throws config_error naming the file and the field. Normalizers other than NFC, SentencePiece models and byte fallback are refused
   // by name.
   static tokenizer load(const std::filesystem::path& dir);
   static tokenizer parse(std::string_view json, const std::string& name);

@@ -15,7 +15,7 @@ std::shared_ptr<model> load(const checkpoint_options& o, model_options how) {
 
 void check_vocabulary(const checkpoint_options& o, const tokenizer& text, const model_config& config) {
   if (text.size() > config.vocab)
-    throw config_error(o.dir + "/tokenizer.json: has token ids up to " + std::to_string(text.size() - 1) + ", and " +
+    throw config_error(o.dir + ": its tokenizer has token ids up to " + std::to_string(text.size() - 1) + ", and " +
                        (o.random_weights.empty() ? "config.json" : o.random_weights) + "'s vocab_size is " +
                        std::to_string(config.vocab));
 }

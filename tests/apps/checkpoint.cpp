@@ -13,7 +13,7 @@ TEST_CASE("a tokenizer with tokens that the embedding has not is refused, and bo
   config.vocab = static_cast<std::uint32_t>(text.size());
   check_vocabulary({"m", ""}, text, config);
   --config.vocab;
-  const auto named = "m/tokenizer.json: has token ids up to " + std::to_string(text.size() - 1) +
+  const auto named = "m: its tokenizer has token ids up to " + std::to_string(text.size() - 1) +
                      ", and config.json's vocab_size is " + std::to_string(text.size() - 1);
   CHECK_THROWS_WITH_AS(check_vocabulary({"m", ""}, text, config), named.c_str(), config_error);
 }

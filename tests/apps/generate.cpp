@@ -95,7 +95,7 @@ TEST_CASE("cokv generate computes with random weights of any shape that has room
   const std::string shapes = std::string(COKV_SOURCE_DIR) + "/tests/engine/fixtures/families/qwen2/config.json";
   auto r = generate_with({"--prompt", "x", "--random-weights", shapes});
   CHECK(r.code == 2);
-  CHECK(r.err == "cokv: " + test::model_dir().string() + "/tokenizer.json: has token ids up to 2047, and " + shapes +
+  CHECK(r.err == "cokv: " + test::model_dir().string() + ": its tokenizer has token ids up to 2047, and " + shapes +
                      "'s vocab_size is 320\n");
   std::ifstream in(shapes);
   std::string text(std::istreambuf_iterator<char>(in), {});

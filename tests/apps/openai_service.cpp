@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "engine/files.hpp"
 #include "http_fixture.hpp"
 
 using namespace cokv;
@@ -16,7 +17,9 @@ namespace {
 // Answers with the words "w0 w1 ...", one a token and a millisecond; counts what lives.
 class fake_backend final : public openai::backend {
  public:
-  std::vector<token_id> encode(std::string_view text) const override {
+  std::vector<token_id> encode(std::string_view text, encode_options how) const override {
+    last_text = text;
+    last_encoding = how;
     if (text.find("endless") != text.npos) throw std::runtime_error("match limit exceeded");
     return std::vector<token_id>(text.size(), token_id(1));
   }
@@ -27,6 +30,8 @@ class fake_backend final : public openai::backend {
 
   generation_request last;
   std::vector<std::uint64_t> seeds;
+  mutable std::string last_text;
+  mutable encode_options last_encoding;
   error_code refuse_with;
   std::optional<std::size_t> refuse_after;  // so many
   std::optional<std::uint32_t> fail_at;     // token
@@ -68,15 +73,17 @@ result<std::unique_ptr<openai::answer>> fake_backend::submit(generation_request 
 }
 
 struct world {
+  explicit world(chat_template chat)
+      : api(backend, {.id = "m", .fingerprint = "fp", .created = 7, .chat = std::move(chat)}, page) {}
   fake_backend backend;
   http::metrics page;
-  openai::service api{backend, {.id = "m", .fingerprint = "fp", .created = 7}, page};
+  openai::service api;
 };
 
 template <class Body>
-auto serving(Body body) {
-  return [body] {
-    auto w = std::make_shared<world>();
+auto serving(Body body, chat_template chat = {}) {
+  return [body, chat] {
+    auto w = std::make_shared<world>(chat);
     http::server_options o;
     o.observe = w->page.observer();
     return with_site(
@@ -146,6 +153,9 @@ TEST_CASE("openai service: a chat, whole and streamed, ends where the model woul
     auto v = json::parse(r.body());
     CHECK(v.at("choices").at(0).at("message").at("content") == "w0 w1 ");
     CHECK(w.backend.last.stop == chat_stop_strings());
+    CHECK(w.backend.last_text == "User: hi\n\nAssistant:");
+    CHECK(!w.backend.last_encoding.parse_special);
+    CHECK(w.backend.last_encoding.add_special);
     r = co_await s.ask(
         post("/v1/chat/completions",
              R"({"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":2,"stream":true})"));
@@ -155,6 +165,49 @@ TEST_CASE("openai service: a chat, whole and streamed, ends where the model woul
     CHECK(json::parse(events[1]).at("choices").at(0).at("delta").at("content") == "w0 ");
     CHECK(events[4] == "[DONE]");
   }));
+}
+
+TEST_CASE("openai service: a checkpoint's own template forms its chats, and what it raises is told") {
+  const test::temp_dir dir;
+  dir.write("tokenizer_config.json", R"({"eos_token": {"content": "</s>"}, "chat_template": "unused"})");
+  dir.write(
+      "chat_template.jinja",
+      "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no \"tools\" here') }}{% endif %}"
+      "<{{ m.role }}>{{ m.content }}{{ eos_token }}{% endfor %}<assistant>{{ nothing.at_all if messages|length > 2 }}");
+  on_both_contexts(serving(
+      [](site& s, world& w) -> awaitable<void> {
+        auto r = co_await s.ask(post(
+            "/v1/chat/completions",
+            R"({"model":"m","messages":[{"role":"developer","content":"Be <b>."},{"role":"user","content":"hi"}],"max_tokens":2})"));
+        CHECK(r.result_int() == 200);
+        CHECK(w.backend.last_text == "<developer>Be <b>.</s><user>hi</s><assistant>");
+        CHECK(w.backend.last.stop.empty());
+        CHECK(w.backend.last_encoding.parse_special);
+        CHECK(!w.backend.last_encoding.add_special);
+
+        r = co_await s.ask(post("/v1/chat/completions", R"({"model":"m","messages":[{"role":"tool","content":"4"}]})"));
+        CHECK(r.result_int() == 400);
+        auto error = json::parse(r.body()).at("error");
+        CHECK(error.at("message") == "messages: no \"tools\" here");
+        CHECK(error.at("type") == "invalid_request_error");
+        CHECK(error.at("param") == "messages");
+        CHECK(error.at("code") == "invalid_value");
+
+        const std::string turn = R"({"role":"user","content":"x"})";
+        r = co_await s.ask(
+            post("/v1/chat/completions", R"({"model":"m","messages":[)" + turn + ',' + turn + ',' + turn + "]}"));
+        CHECK(r.result_int() == 400);
+        CHECK(json::parse(r.body()).at("error").at("message") ==
+              "messages: the chat template, line 1: 'nothing' is undefined");
+        r = co_await s.ask(
+            post("/v1/chat/completions", R"({"model":"m","messages":[{"role":"wizard","content":"x"}]})"));
+        CHECK(r.result_int() == 400);
+        CHECK(w.api.refused_before_engine() == 3);
+        co_await s.ask(post("/v1/completions", R"({"model":"m","prompt":"<user>","max_tokens":2})"));
+        CHECK(!w.backend.last_encoding.parse_special);
+        CHECK(w.backend.last_encoding.add_special);
+      },
+      chat_template::load(dir.path())));
 }
 
 TEST_CASE("openai service: what a request leaves open is chosen for it") {

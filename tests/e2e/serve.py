@@ -240,7 +240,7 @@ def bad_flags_are_one_line_and_exit_code_2(binary, folder):
             (["--model", MODEL, "--kv-dir", os.path.join(folder, "kv"), "--kv-disk", "10"], "--kv-disk"),
             (["--model", MODEL, "--max-sequence", "100000"], "--max-sequence"),
             (["--model", MODEL, "--kv-blocks", "1", "--block-tokens", "1"], "--kv-blocks"),
-            (["--model", broken, "--trace", os.path.join(folder, "trace")], "tokenizer.json"),
+            (["--model", broken, "--trace", os.path.join(folder, "trace")], "broken: its tokenizer"),
             (["--model", MODEL, "--frobnicate"], "--frobnicate"),
         ]
         for arguments, word in table:

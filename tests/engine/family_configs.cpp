@@ -1,6 +1,12 @@
 // config.json as the families' checkpoints bring it.
 #include <doctest/doctest.h>
 
+#include <boost/json/parse.hpp>
+#include <boost/json/serialize.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
 #include "cokv/engine/model_config.hpp"
 #include "files.hpp"
 
@@ -159,4 +165,38 @@ TEST_CASE("what a family's checkpoint could ask for and nobody computes is refus
         "config.json: apply_residual_connection_post_layernorm: true is not supported");
   CHECK(error_with(bloom, "n_embed", "") == "config.json: n_embed: missing");
   CHECK(error_with(bloom, "num_attention_heads", "0") == "config.json: num_attention_heads: 0 is not in 1 to 1024");
+}
+
+TEST_CASE("a field of any family's file that is not what it should be is refused by its own name") {
+  // What says nothing about the computation is not looked at.
+  const std::set<std::string, std::less<>> unread{"max_window_layers", "sliding_window", "n_ctx", "offset_alibi"};
+  std::size_t refused = 0;
+  for (auto text : {qwen2, glm, gpt2, opt, bloom}) {
+    const auto whole = boost::json::parse(text).as_object();
+    REQUIRE(config_error_of([&] { parsed(text); }) == "[no error]");
+    for (auto& [name, value] : whole) {
+      if (unread.contains(name)) continue;
+      std::vector<std::string> wrong{"{}", "\"\\n\"", "[[]]", "[1, \"a\"]"};
+      if (value.is_int64() || value.is_double())
+        wrong.insert(wrong.end(), {"true", "\"7\"", "-1", "1e300", "-0.5", "99999999999999999999"});
+      if (value.is_int64() && name != "eos_token_id") wrong.insert(wrong.end(), {"0", "1.5", "1e-400", "4294967296", "[]"});
+      if (value.is_bool()) wrong.insert(wrong.end(), {"0", "\"true\"", "[]"});
+      if (value.is_string()) wrong.insert(wrong.end(), {"0", "true", "[]", "\"\""});
+      for (auto& w : wrong) {
+        auto changed = whole;
+        changed[name] = boost::json::parse(w);
+        const auto error = config_error_of([&] { parsed(boost::json::serialize(changed)); });
+        INFO(std::string(name) << ": " << w);
+        CHECK(error.starts_with("config.json: " + std::string(name)));
+        CHECK(error.find('\n') == error.npos);
+        ++refused;
+      }
+      auto changed = whole;
+      changed.erase(name);
+      const auto without = config_error_of([&] { parsed(boost::json::serialize(changed)); });  // a default, or named
+      INFO(without);
+      CHECK((without == "[no error]" || without.ends_with(": missing")));  // by one of its names
+    }
+  }
+  CHECK(refused > 300);
 }

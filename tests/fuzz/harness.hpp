@@ -21,6 +21,13 @@ void http(bytes in);    // the HTTP server's parsers
 void places(bytes in);  // block_places, of reads and of writes
 void text(bytes in);    // topologies, names, element types, endpoints, URLs
 
+void config(bytes in);       // config.json, and behind a 0 generation_config.json
+void safetensors(bytes in);  // a whole file
+void index(bytes in);        // of a checkpoint's shards
+void tokens(bytes in);       // tokenizer.json, @ for a vocabulary of bytes, and behind a 0 a text
+void pattern(bytes in);      // a split pattern, and behind a 0 a text
+void chat(bytes in);         // a chat template, and behind a 0 what the user says
+
 struct broken : std::logic_error {
   using std::logic_error::logic_error;
 };

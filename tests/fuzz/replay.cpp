@@ -72,8 +72,21 @@ TEST_CASE("fuzz: places of the corpus lie in their memory, and are written as th
           "places: some of a write", "places: written", "places: refused write", "places: damaged write"});
 }
 
+TEST_CASE("fuzz: a model folder's files of the corpus are taken whole, or refused in a line") {
+  replay("config", fuzz::config,
+         {"config: taken", "config: taken with generation", "config: refused", "config: refused generation"});
+  replay("safetensors", fuzz::safetensors, {"safetensors: tensor", "safetensors: other type", "safetensors: refused"});
+  replay("index", fuzz::index, {"index: tensor", "index: refused"});
+  replay("tokens", fuzz::tokens, {"tokens: taken", "tokens: encoded", "tokens: refused"});
+  replay("pattern", fuzz::pattern, {"pattern: piece", "pattern: refused"});
+}
+
 TEST_CASE("fuzz: texts of the corpus are written as they were read") {
   replay("text", fuzz::text,
          {"text: topology", "text: topology with starts", "text: no topology", "text: element type", "text: id",
           "text: endpoint", "text: no endpoint", "text: link URL", "text: HTTP URL", "text: socket URL"});
+}
+
+TEST_CASE("fuzz: chat templates of the corpus render text, fail, or are refused in a line") {
+  replay("chat", fuzz::chat, {"chat: rendered", "chat: failed", "chat: raised", "chat: refused"});
 }

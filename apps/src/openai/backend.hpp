@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cokv/engine/engine.hpp"
+#include "cokv/engine/tokenizer.hpp"
 
 namespace cokv::openai {
 
@@ -21,7 +22,7 @@ class answer {
 class backend {
  public:
   virtual ~backend() = default;
-  virtual std::vector<token_id> encode(std::string_view text) const = 0;
+  virtual std::vector<token_id> encode(std::string_view text, encode_options how) const = 0;
   virtual std::uint32_t context() const = 0;     // prompt and answer together
   virtual std::uint32_t vocabulary() const = 0;  // token ids are below this
   virtual std::string token_bytes(token_id id) const = 0;

@@ -17,9 +17,8 @@ class engine_answer final : public answer {
 
 }  // namespace
 
-std::vector<token_id> engine_backend::encode(std::string_view text) const {
-  // A client's text must not become control tokens.
-  return text_.encode(text, {.parse_special = false});
+std::vector<token_id> engine_backend::encode(std::string_view text, encode_options how) const {
+  return text_.encode(text, how);
 }
 
 std::uint32_t engine_backend::context() const { return engine_.max_sequence(); }

@@ -138,9 +138,9 @@ awaitable<void> service::count_refusal(exchange& x, problem p) {
 }
 
 // A text that the split patterns can't cope with is its sender's affair: the request fails, and nothing else.
-parsed<std::vector<token_id>> service::encode(std::string_view text, std::string_view field) const {
+parsed<std::vector<token_id>> service::encode(std::string_view text, std::string_view field, encode_options how) const {
   try {
-    return backend_.encode(text);
+    return backend_.encode(text, how);
   } catch (const std::bad_alloc&) {
     throw;
   } catch (const std::exception& e) {
@@ -155,9 +155,11 @@ awaitable<void> service::completion(exchange& x) {
   auto r = parse_completion(*body, options_.defaults);
   if (!r) co_return co_await refuse(x, r.error());
   if (auto p = check_model(r->model)) co_return co_await refuse(x, *p);
+  // A client's text must not become control tokens.
+  constexpr encode_options plain{.parse_special = false};
   auto* ids = std::get_if<std::vector<token_id>>(&r->prompt);
   auto prompt =
-      ids ? parsed<std::vector<token_id>>(std::move(*ids)) : encode(std::get<std::string>(r->prompt), "prompt");
+      ids ? parsed<std::vector<token_id>>(std::move(*ids)) : encode(std::get<std::string>(r->prompt), "prompt", plain);
   if (!prompt) co_return co_await refuse(x, prompt.error());
   co_await generate(x, std::move(*r), std::move(*prompt), kind::completion);
 }
@@ -168,10 +170,12 @@ awaitable<void> service::chat(exchange& x) {
   auto r = parse_chat(*body, options_.defaults);
   if (!r) co_return co_await refuse(x, r.error());
   if (auto p = check_model(r->model)) co_return co_await refuse(x, *p);
-  const auto text = render_chat(r->messages);
-  if (!text) co_return co_await refuse(x, {status::bad_request, "messages: " + text.error().message(), "messages"});
-  for (auto& s : chat_stop_strings()) r->stop.push_back(std::move(s));
-  auto prompt = encode(*text, "messages");
+  const auto now = clock::of(co_await asio::this_coro::executor).wall_now();
+  const auto text = options_.chat.render(r->messages, now);
+  if (!text)
+    co_return co_await refuse(x, {status::bad_request, "messages: " + text.error().what, "messages", "invalid_value"});
+  for (auto& s : options_.chat.stop_strings()) r->stop.push_back(std::move(s));
+  auto prompt = encode(*text, "messages", options_.chat.encoding());
   if (!prompt) co_return co_await refuse(x, prompt.error());
   co_await generate(x, std::move(*r), std::move(*prompt), kind::chat);
 }

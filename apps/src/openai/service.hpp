@@ -19,6 +19,7 @@ struct service_options {
   std::string fingerprint;   // system_fingerprint
   std::int64_t created = 0;  // seconds since 1970
   openai::defaults defaults = {};
+  chat_template chat = {};   // the form of chats
   std::uint64_t random = 0;  // what ids, and the seeds of requests without one, are made from
   std::uint64_t body_bytes = 8 << 20;
 };
@@ -46,7 +47,7 @@ class service {
   awaitable<void> fail(http::exchange& x, work& w, error_code ec);
   awaitable<void> refuse(http::exchange& x, problem p);         // not given to the engine
   awaitable<void> count_refusal(http::exchange& x, problem p);  // nor taken by it
-  parsed<std::vector<token_id>> encode(std::string_view text, std::string_view field) const;
+  parsed<std::vector<token_id>> encode(std::string_view text, std::string_view field, encode_options how) const;
   std::optional<problem> check_model(const std::string& model) const;
   std::uint64_t next_random();
 

@@ -124,6 +124,7 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   const auto config = load_config(o.model);
   auto text = tokenizer::load(o.model.dir);
   check_vocabulary(o.model, text, config);
+  auto chat = chat_template::load(o.model.dir);
   check_tiers(o, config);
   check_fits(o, config);
   auto what = load_weights(o);
@@ -138,6 +139,7 @@ awaitable<void> serve(const options& o, std::ostream& out) {
                        .fingerprint = "fp_" + what->fingerprint().hex().substr(0, 12) + '_' + o.dtype,
                        .created = std::chrono::duration_cast<std::chrono::seconds>(now).count(),
                        .defaults = {.sampling = what->config().sampling},
+                       .chat = std::move(chat),
                        .random = random_number()},
                       page);
   add_engine_metrics(page, runs, tiers, [&api] { return api.refused_before_engine(); });

@@ -3,8 +3,8 @@
 #include <atomic>
 #include <cstdlib>
 
+#include "cokv/runtime/detail/shared_library.hpp"
 #include "cokv/runtime/error.hpp"
-#include "link/shared_library.hpp"
 #include "link/ucx/ucx_network.hpp"
 
 namespace cokv::detail {

@@ -14,6 +14,7 @@ namespace {
 constexpr unsigned message_id = 1;
 constexpr int most_tries = 16;  // to sleep, before others have their turn
 constexpr auto patience = std::chrono::milliseconds(200);
+constexpr auto a_moment = std::chrono::milliseconds(50);
 
 std::string text_of(const asio::ip::tcp::endpoint& at) {
   return endpoint{at.address().to_string(), at.port()}.to_string();
@@ -102,6 +103,8 @@ result<std::shared_ptr<ucx_channel>> ucx_port::call(const asio::ip::tcp::endpoin
   p.field_mask = UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR;
   p.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
   p.sockaddr = raw(to);
+  for (const auto& e : entrances_)
+    if (e->at == to) ++e->calls;
   return open(p, text_of(to));
 }
 
@@ -121,7 +124,8 @@ result<asio::ip::tcp::endpoint> ucx_port::open_door(ucx_door& door, const asio::
   p.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR | UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
   p.sockaddr = raw(at);
   p.conn_handler.cb = [](ucp_conn_request_h r, void* where) {
-    const auto& e = *static_cast<entrance*>(where);
+    auto& e = *static_cast<entrance*>(where);
+    ++e.heard;
     e.door ? e.door->called(r) : (void)e.port->api_.listener_reject(e.listener, r);
   };
   p.conn_handler.arg = made.get();
@@ -296,6 +300,7 @@ void ucx_port::shutdown() {
   for (const auto& c : all) c->fail(errc::closed);
   hang_up_now();
   progress_for(patience, [&] { return !requests_.empty(); });
+  progress_for(a_moment, [&] { return std::ranges::any_of(entrances_, [](auto& e) { return e->calls > e->heard; }); });
   for (const auto& e : entrances_) api_.listener_destroy(e->listener);
   events_->release();
   events_.reset();

@@ -98,11 +98,14 @@ class ucx_port final : public asio::execution_context::service, public progress_
   std::map<ucp_ep_h, std::shared_ptr<ucx_channel>> channels_;
   // A listener that is destroyed while somebody is calling makes UCX call what is gone: it lives as long as the worker,
   // and rejects who calls while it is nobody's door.
+  // Whoever it has let in and not told us of yet makes it call what is gone all the same
+  // (github.com/openucx/ucx/issues/11087): at the end our own callers get a moment to be told of.
   struct entrance {
     ucx_port* port = nullptr;
     ucp_listener_h listener = nullptr;
     ucx_door* door = nullptr;
     asio::ip::tcp::endpoint at;
+    std::uint64_t calls = 0, heard = 0;  // our own; anybody's
   };
   std::vector<std::unique_ptr<entrance>> entrances_;
   std::vector<ucp_ep_h> unwanted_;  // to be closed

@@ -94,8 +94,9 @@ awaitable<void> engine_state::load_and_compute(std::shared_ptr<engine_state> sel
   const auto g = found->second;
   result<token_id> token = token_id(0);
   if (!ec) ec = status;
+  if (!ec) s.runs->collect(*step.what);
   if (!ec && l.sample) {
-    token = step.samples->all.front().token;
+    token = step.what->sampled.front().token;
     if (!token) ec = errc::device_failed;
   }
   if (ec) {
@@ -106,7 +107,7 @@ awaitable<void> engine_state::load_and_compute(std::shared_ptr<engine_state> sel
   s.note_loaded(l, good);
   s.note_admitted(*g, l.start + good * s.options.block_tokens);
   if (auto appended = s.scheduler_.loaded_and_computed(l.id, *token, good * s.options.block_tokens))
-    s.deliver(*appended, *step.samples);
+    s.deliver(*appended, step);
   s.wake();
 }
 

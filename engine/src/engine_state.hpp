@@ -11,23 +11,11 @@
 
 namespace cokv::detail {
 
-// What a step's last kernel leaves for the loop: a token, or why there is none, for each sequence that samples.
-struct step_samples {
-  struct one {
-    request_id id;
-    std::shared_ptr<sampling_state> sampling;
-    std::uint64_t position;
-    result<token_id> token = error_code();
-    std::optional<token_logprobs> logprobs = {};
-  };
-  std::vector<one> all;
-};
-
 // A run of the model: what it computes, on which stream, and what holds the blocks that it writes.
 struct model_step {
   std::shared_ptr<batch> what;
   stream where;
-  std::shared_ptr<step_samples> samples = std::make_shared<step_samples>();
+  std::vector<request_id> sampling = {};  // whose tokens what->sampled are
   kv_step kv = {};
 };
 
@@ -83,12 +71,13 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void note_admitted(generation_state& g, std::uint32_t cached_tokens);
   void begin(model_step& step, std::span<const schedule_item> items, bool hold_context);
   error_code feed(const model_step& step, std::span<const schedule_item> items);
+  error_code enqueue_step(model_step& step);
   error_code enqueue_layer(model_step& step, std::uint32_t layer);
   error_code enqueue_end(model_step& step);
-  void postprocess(const step_samples& samples);
+  void postprocess(const model_step& step);
   void fail_step(const schedule& plan, error_code why);
   void replace_stream();
-  void deliver(const sampled_token& t, const step_samples& samples);
+  void deliver(const sampled_token& t, const model_step& step);
 
   clock& time_;
   device device_;

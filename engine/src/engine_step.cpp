@@ -3,7 +3,6 @@
 
 #include "cokv/runtime/detail/initiate.hpp"
 #include "engine_state.hpp"
-#include "kernel/cpu/parallel.hpp"
 
 namespace cokv::detail {
 
@@ -13,7 +12,9 @@ awaitable<void> engine_state::loop(std::shared_ptr<engine_state> self) {
   while (s.scheduler_.has_work() || !s.flying_.empty()) {
     s.woken_ = false;
     bool planned = false;
-    if (s.flying_.size() < most && s.scheduler_.has_work()) {
+    // Behind a step that was refused nothing runs: its tokens would be fed to it.
+    const bool refused = !s.flying_.empty() && s.flying_.back().refused;
+    if (s.flying_.size() < most && !refused && s.scheduler_.has_work()) {
       const schedule& plan = s.scheduler_.next();
       s.woken_ = false;  // what it gave back itself, having found no room for a request, makes none
       for (auto id : plan.preempted) s.preempted(id);
@@ -80,8 +81,7 @@ void engine_state::enqueue(const schedule& plan) {
   begin(now.step, plan.items, options.async_scheduling && !options.tiers.empty());
   auto& ec = now.refused;
   if (flying_.size() > 1) ec = feed(now.step, plan.items);
-  for (std::uint32_t l = 0; !ec && l < runs->config().layers; ++l) ec = enqueue_layer(now.step, l);
-  if (!ec) ec = enqueue_end(now.step);
+  if (!ec) ec = enqueue_step(now.step);
   now.over = now.step.where.record();
   if (flying_.size() == 1) name_blocks();
 }
@@ -121,7 +121,8 @@ awaitable<void> engine_state::end_oldest() {
     for (auto& item : now.plan->items) work += compute_work::of(item.count, item.start);
     policy->computed(work, took);
   }
-  postprocess(*now.step.samples);
+  runs->collect(*now.step.what);
+  postprocess(now.step);
   if (!flying_.empty()) name_blocks();
 }
 
@@ -129,6 +130,8 @@ void engine_state::begin(model_step& step, std::span<const schedule_item> items,
   ++counters_.steps;
   std::vector<kv_step_item> kv_items;
   step.what->sequences.resize(items.size());
+  step.what->sampled.clear();
+  step.sampling.clear();
   for (std::size_t i = 0; i < items.size(); ++i) {
     auto& item = items[i];
     const auto tokens = scheduler_.tokens(item.id);
@@ -139,29 +142,37 @@ void engine_state::begin(model_step& step, std::span<const schedule_item> items,
     to.tokens.assign(tokens.begin() + item.start, tokens.begin() + item.start + item.count);
     to.sample = item.sample;
     kv_items.push_back({item.id, item.start, item.count, scheduler_.known_tokens(item.id), blocks, hold_context});
-    if (item.sample) step.samples->all.push_back({item.id, live_.at(item.id)->sampling, tokens.size()});
+    if (!item.sample) continue;
+    step.what->sampled.push_back({live_.at(item.id)->sampling, tokens.size()});
+    step.sampling.push_back(item.id);
   }
   step.kv = connector.begin_step(kv_items);
 }
 
 // The tokens that the step before samples are put in their places when they are there: on the device's side, before the
-// first layer. One that could not be sampled ends its request; what stands for it then is looked at by nobody.
+// first layer.
 error_code engine_state::feed(const model_step& step, std::span<const schedule_item> items) {
-  const auto& before = flying_[flying_.size() - 2].step.samples;
-  std::vector<std::pair<std::size_t, std::size_t>> places;
+  const auto& before = flying_[flying_.size() - 2].step;
+  std::vector<fed_token> places;
   for (std::size_t i = 0, at = 0; i < items.size(); ++i) {
     if (!items[i].awaits) continue;
-    for (std::size_t looked = 0; before->all[at].id != items[i].id && looked < before->all.size(); ++looked)
-      at = (at + 1) % before->all.size();
-    places.emplace_back(at, i);
+    for (std::size_t looked = 0; before.sampling[at] != items[i].id && looked < before.sampling.size(); ++looked)
+      at = (at + 1) % before.sampling.size();
+    places.push_back({at, i});
   }
   if (places.empty()) return {};
-  return compute_.launch("feed", [before, to = step.what, places = std::move(places)] {
-    for (auto [from, i] : places) {
-      const auto& token = before->all[from].token;
-      to->sequences[i].tokens.front() = token ? *token : 0;
-    }
-  });
+  return runs->feed(step.what, before.what, std::move(places), compute_);
+}
+
+error_code engine_state::enqueue_step(model_step& step) {
+  const auto layers = runs->config().layers;
+  const auto whole = runs->whole(step.what, pool, step.where);
+  if (!whole) return whole.error();
+  for (std::uint32_t l = 0; *whole && l < layers; ++l) step.kv.layer_done(l, step.where.record());
+  if (*whole) return {};
+  for (std::uint32_t l = 0; l < layers; ++l)
+    if (auto ec = enqueue_layer(step, l)) return ec;
+  return enqueue_end(step);
 }
 
 error_code engine_state::enqueue_layer(model_step& step, std::uint32_t layer) {
@@ -172,21 +183,7 @@ error_code engine_state::enqueue_layer(model_step& step, std::uint32_t layer) {
 
 error_code engine_state::enqueue_end(model_step& step) {
   if (auto ec = runs->finish(step.what, step.where)) return ec;
-  if (!step.samples->all.empty()) {
-    auto ec = step.where.launch("sample", [samples = step.samples, what = step.what] {
-      const auto n = samples->all.size();
-      cokv::kernel::parallel(n, static_cast<double>(what->logits.size() / n), [&](std::size_t i) {
-        thread_local sampler choose;
-        auto& one = samples->all[i];
-        const auto logits = what->logits_of(i);
-        one.token = one.sampling->sample(choose, logits, one.position);
-        if (one.token && one.sampling->logprobs)
-          one.logprobs = logprobs_of(logits, *one.token, *one.sampling->logprobs);
-      });
-    });
-    if (ec) return ec;
-  }
-  return {};
+  return step.what->sampled.empty() ? error_code() : runs->sample(step.what, step.where);
 }
 
 // The stream is of no use any more: its requests fail.
@@ -212,17 +209,18 @@ void engine_state::replace_stream() {
     while (!live_.empty()) finish(std::shared_ptr(live_.begin()->second), broken_);
 }
 
-void engine_state::postprocess(const step_samples& samples) {
+void engine_state::postprocess(const model_step& step) {
   std::vector<token_id> tokens;
-  for (auto& one : samples.all) {
-    tokens.push_back(one.token ? *one.token : 0);
-    auto found = live_.find(one.id);
-    if (!one.token && found != live_.end()) finish(std::shared_ptr(found->second), errc::device_failed);
+  for (std::size_t i = 0; i < step.sampling.size(); ++i) {
+    const auto& token = step.what->sampled[i].token;
+    tokens.push_back(token ? *token : 0);
+    auto found = live_.find(step.sampling[i]);
+    if (!token && found != live_.end()) finish(std::shared_ptr(found->second), errc::device_failed);
   }
-  for (auto& t : scheduler_.done(tokens)) deliver(t, samples);
+  for (auto& t : scheduler_.done(tokens)) deliver(t, step);
 }
 
-void engine_state::deliver(const sampled_token& t, const step_samples& samples) {
+void engine_state::deliver(const sampled_token& t, const model_step& step) {
   auto found = live_.find(t.id);
   if (found == live_.end()) return;
   const auto held = found->second;
@@ -235,10 +233,10 @@ void engine_state::deliver(const sampled_token& t, const step_samples& samples) 
   }
   g.last = now;
   ++counters_.generated_tokens;
-  auto step = g.stop->push(t.token, g.text ? g.text->push(t.token) : std::string());
-  generated piece{.token = t.token, .text = std::move(step.text), .reason = step.reason};
-  if (auto one = std::ranges::find(samples.all, t.id, &step_samples::one::id); one != samples.all.end())
-    piece.logprobs = one->logprobs;
+  auto text = g.stop->push(t.token, g.text ? g.text->push(t.token) : std::string());
+  generated piece{.token = t.token, .text = std::move(text.text), .reason = text.reason};
+  if (auto one = std::ranges::find(step.sampling, t.id); one != step.sampling.end())
+    piece.logprobs = step.what->sampled[static_cast<std::size_t>(one - step.sampling.begin())].logprobs;
   if (piece.reason == finish_reason::none && t.last) piece.reason = finish_reason::length;
   if (piece.reason != finish_reason::none) {
     auto tail = g.stop->finish(g.text ? g.text->finish() : std::string());

@@ -10,36 +10,22 @@
 
 namespace cokv::detail {
 
-// A request's sampling. Only its sampling kernels touch it once it is submitted, and those come one after another; a token
-// whose place was sampled before, and lost, takes that place again.
-struct sampling_state {
-  explicit sampling_state(const generation_request& r)
-      : params(r.sampling), logprobs(r.logprobs), first(r.prompt.size() - r.continues) {
-    if (!params.look_back()) return;
-    prompt.assign(r.prompt.begin(), r.prompt.begin() + static_cast<std::ptrdiff_t>(first));
-    answer.assign(r.prompt.begin() + static_cast<std::ptrdiff_t>(first), r.prompt.end());
-  }
-  result<token_id> sample(sampler& choose, std::span<const float> logits, std::uint64_t position) {
-    if (!params.look_back()) return choose.sample(logits, params, position);
-    answer.resize(static_cast<std::size_t>(position) - first);
-    auto token = choose.sample(logits, params, position, {prompt, answer});
-    if (token) answer.push_back(*token);
-    return token;
-  }
-
-  const sampling_params params;
-  const std::optional<std::uint32_t> logprobs;
-  const std::size_t first;  // the answer's first place
-  std::vector<token_id> prompt, answer;
-};
+inline std::shared_ptr<sampling_state> sampling_of(const generation_request& r) {
+  auto out = std::make_shared<sampling_state>();
+  out->params = r.sampling;
+  out->logprobs = r.logprobs;
+  out->first = r.prompt.size() - r.continues;
+  if (!r.sampling.look_back()) return out;
+  const auto answer = r.prompt.begin() + static_cast<std::ptrdiff_t>(out->first);
+  out->prompt.assign(r.prompt.begin(), answer);
+  out->answer.assign(answer, r.prompt.end());
+  return out;
+}
 
 class generation_state {
  public:
   generation_state(asio::any_io_executor ex, request_id id, generation_request request)
-      : ex(std::move(ex)),
-        id(id),
-        request(std::move(request)),
-        sampling(std::make_shared<sampling_state>(this->request)) {}
+      : ex(std::move(ex)), id(id), request(std::move(request)), sampling(sampling_of(this->request)) {}
 
   void deliver(generated piece) {
     if (!waiters_.empty()) return waiters_.front().complete({}, std::move(piece));

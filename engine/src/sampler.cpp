@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "cokv/runtime/error.hpp"
+#include "kernel/philox.hpp"
 
 namespace cokv {
 namespace {
@@ -36,22 +37,11 @@ std::optional<std::string> check(const sampling_params& p) {
 }
 
 std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> c, std::array<std::uint32_t, 2> k) noexcept {
-  for (int round = 0; round < 10; ++round) {
-    auto a = std::uint64_t{0xD2511F53} * c[0], b = std::uint64_t{0xCD9E8D57} * c[2];
-    c = {static_cast<std::uint32_t>(b >> 32) ^ c[1] ^ k[0], static_cast<std::uint32_t>(b),
-         static_cast<std::uint32_t>(a >> 32) ^ c[3] ^ k[1], static_cast<std::uint32_t>(a)};
-    k[0] += 0x9E3779B9;
-    k[1] += 0xBB67AE85;
-  }
-  return c;
+  const auto r = kernel::philox({{c[0], c[1], c[2], c[3]}}, k[0], k[1]);
+  return {r.all[0], r.all[1], r.all[2], r.all[3]};
 }
 
-double uniform(std::uint64_t seed, std::uint64_t position) noexcept {
-  auto r = philox4x32({static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(position >> 32), 0, 0},
-                      {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)});
-  auto bits = (std::uint64_t{r[0]} << 32 | r[1]) >> 11;
-  return static_cast<double>(bits) * 0x1p-53;
-}
+double uniform(std::uint64_t seed, std::uint64_t position) noexcept { return kernel::uniform_of(seed, position); }
 
 error_code sampler::adjust(std::span<const float> logits, const sampling_params& p, const sampling_history& before) {
   const auto known = [&](token_id t) { return t >= 0 && static_cast<std::size_t>(t) < logits.size(); };

@@ -133,3 +133,24 @@ TEST_CASE("cuda: work that a library enqueues is an operation; what it says is t
     CHECK(s.copy(b, a) == errc::device_failed);
   });
 }
+
+TEST_CASE("cuda: what a library had enqueued before it failed is done when its error is told") {
+  on_cuda([](cuda_machine& m) {
+    auto s = m.device.make_stream().value();
+    auto a = m.pinned(64, 1), b = m.pinned(64, 0);
+    const buffer uses[] = {a, b};
+    gate held(s);
+    CHECK(s.launch_native("half", uses, [&](void* native) {
+      cudaMemcpyAsync(b.data(), a.data(), 64, cudaMemcpyDefault, static_cast<cudaStream_t>(native));
+      return error_code(errc::device_failed);
+    }) == errc::device_failed);
+    const auto over = s.record();
+    CHECK(s.copy(b, a) == errc::device_failed);
+    m.context.restart();
+    m.context.poll();
+    CHECK(!over.ready());
+    held.open();
+    CHECK(m.wait(over) == errc::device_failed);
+    CHECK(all_are(b, 1));
+  });
+}

@@ -18,6 +18,7 @@ void on_cuda(const std::function<void(cuda_machine&)>& body) {
       CHECK_MESSAGE(wrong.empty(), (wrong.empty() ? "" : wrong.front()));
       CHECK(fake_cuda::live_streams() == 0);
       CHECK(fake_cuda::live_events() == 0);
+      CHECK(fake_cuda::live_graphs() == 0);
       CHECK(fake_cuda::live_allocations() == 0);
     }
 }

@@ -55,6 +55,7 @@ std::size_t own_allocations();  // the stand-in's, of those that allocation_coun
 
 std::size_t live_streams();
 std::size_t live_events();
+std::size_t live_graphs();  // that can be launched
 std::size_t live_allocations();  // with registered memory and opened handles
 std::vector<std::string> violations();
 

@@ -19,6 +19,7 @@ void add_stream(model& m, CUstream_st* s);
 struct CUlib_st {};
 struct CUkern_st {
   kernel_maker make;
+  std::size_t most_shared = 48 << 10;  // bytes of a block, without asking for more
 };
 
 // Every call: one lock, counted, and failed when a test planned it.
@@ -41,6 +42,7 @@ class own_work {
 };
 
 thread_local int current = 0;
+thread_local CUstream_st* capturing = nullptr;  // by this thread, which must not do what waits for the device until then
 thread_local cudaError_t last_error = cudaSuccess;
 cudaError_t note(cudaError_t e) { return e == cudaSuccess ? e : last_error = e; }
 
@@ -52,6 +54,7 @@ struct ipc_handle {
 };
 
 cudaError_t take(model& m, void** p, std::size_t n, cudaMemoryType type) {
+  if (capturing) return m.violate("memory is allocated during a capture"), cudaErrorStreamCaptureUnsupported;
   if (n > m.how.memory - std::min(m.how.memory, m.used_memory)) return cudaErrorMemoryAllocation;
   *p = std::aligned_alloc(4096, (n + 4095) / 4096 * 4096);
   std::memset(*p, 0xDB, n);
@@ -62,6 +65,7 @@ cudaError_t take(model& m, void** p, std::size_t n, cudaMemoryType type) {
 
 // Really free: under a sanitizer, whatever still uses it is found as well.
 cudaError_t release(model& m, void* p, const char* call) {
+  if (capturing) return m.violate("memory is freed during a capture"), cudaErrorStreamCaptureUnsupported;
   auto found = m.memory.find(static_cast<std::byte*>(p));
   if (found == m.memory.end())
     return m.violate(std::string(call) + " of what was not allocated"), cudaErrorInvalidValue;
@@ -267,6 +271,53 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* statu
   *status = s->capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   return cudaSuccess;
 }
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+  CALL(cudaStreamBeginCapture);
+  if (!m.valid(s, "cudaStreamBeginCapture")) return cudaErrorInvalidResourceHandle;
+  if (capturing || s->recorded) return note(cudaErrorIllegalState);
+  capturing = s;
+  s->capturing = true;
+  s->recorded = std::make_unique<CUgraph_st>();
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* graph) {
+  *graph = nullptr;
+  capturing = nullptr;  // whatever else it says
+  const own_work inside;
+  auto& m = model::get();
+  auto lock = m.lock();
+  auto recorded = s ? std::move(s->recorded) : nullptr;
+  if (s) s->capturing = false;
+  if (auto planned = m.enter("cudaStreamEndCapture"); planned != cudaSuccess) return note(planned);
+  if (!recorded) return note(cudaErrorIllegalState);
+  *graph = recorded.release();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  CALL(cudaGraphInstantiate);
+  m.graphs.insert(*exec = new CUgraphExec_st{m.epoch, graph->all});
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
+  CALL(cudaGraphLaunch);
+  if (!m.valid(exec, "cudaGraphLaunch") || !m.valid(s, "cudaGraphLaunch")) return cudaErrorInvalidResourceHandle;
+  for (auto op : exec->all) {
+    if (op.kernel) op.kernel = op.kernel->again();
+    m.enqueue(*s, std::move(op));
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  CALL(cudaGraphExecDestroy);
+  if (!m.valid(exec, "cudaGraphExecDestroy")) return cudaErrorInvalidResourceHandle;
+  m.graphs.erase(exec);
+  delete exec;
+  return cudaSuccess;
+}
 cudaError_t cudaStreamGetDevice(cudaStream_t, int* ordinal) { return *ordinal = 0, cudaSuccess; }
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode*) { return cudaSuccess; }
 cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void* data) {
@@ -317,8 +368,18 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, co
   *kernel = &loaded->insert_or_assign(name, CUkern_st{make}).first->second;
   return cudaSuccess;
 }
-cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3, void** arguments, std::size_t, cudaStream_t s) {
+cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t kernel, cudaFuncAttribute attribute, int value, int) {
+  CALL(cudaKernelSetAttributeForDevice);
+  constexpr int most = 227 << 10;  // of compute capability 9.0
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > most)
+    return note(cudaErrorInvalidValue);
+  kernel->most_shared = static_cast<std::size_t>(value);
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3, void** arguments, std::size_t shared,
+                             cudaStream_t s) {
   CALL(cudaLaunchKernel);
+  if (shared > static_cast<const CUkern_st*>(function)->most_shared) return note(cudaErrorInvalidValue);
   if (!m.valid(s, "cudaLaunchKernel")) return cudaErrorInvalidResourceHandle;
   operation op;
   op.kernel = static_cast<const CUkern_st*>(function)->make(arguments, grid.x, s->device);

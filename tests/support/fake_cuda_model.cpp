@@ -35,6 +35,10 @@ cudaError_t model::enter(const char* name) {
 }
 
 void model::enqueue(CUstream_st& s, operation op) {
+  if (s.recorded) {
+    if (!op.copies.empty() || (op.kernel && op.kernel->again())) return s.recorded->all.push_back(std::move(op));
+    return violate("what can't be part of a graph was captured");
+  }
   if (how.seed && how.max_delay) op.delay = static_cast<int>(below(static_cast<std::uint64_t>(how.max_delay) + 1));
   s.queue.push_back(std::move(op));
   ++s.accepted;
@@ -163,6 +167,8 @@ void model::forget_handles(std::unique_lock<std::mutex>& lock) {
   }
   old_events_.insert(old_events_.end(), events.begin(), events.end());
   events.clear();
+  old_graphs_.insert(old_graphs_.end(), graphs.begin(), graphs.end());
+  graphs.clear();
 }
 
 void model::reset(options o) {
@@ -295,6 +301,10 @@ std::size_t live_streams() {
 std::size_t live_events() {
   auto lock = model::get().lock();
   return model::get().events.size();
+}
+std::size_t live_graphs() {
+  auto lock = model::get().lock();
+  return model::get().graphs.size();
 }
 std::size_t live_allocations() {
   auto lock = model::get().lock();

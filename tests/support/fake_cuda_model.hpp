@@ -38,6 +38,8 @@ class kernel {
   virtual void step() = 0;
   virtual bool done() const = 0;
   virtual bool uses(const std::byte* p, std::size_t n) const = 0;
+  // The same launch once more, not begun; null of one that can't be captured.
+  virtual std::shared_ptr<kernel> again() const { return nullptr; }
 };
 
 // What a kernel is that the program loaded by its name and launches, made of a launch's arguments. It does on the host
@@ -68,11 +70,21 @@ struct CUevent_st {
   int device = 0;
 };
 
+struct CUgraph_st {
+  std::vector<cokv::test::fake_cuda::operation> all;
+};
+
+struct CUgraphExec_st {
+  int epoch;
+  std::vector<cokv::test::fake_cuda::operation> all;
+};
+
 struct CUstream_st {
   int epoch;
   int id;
   std::deque<cokv::test::fake_cuda::operation> queue;
   bool busy = false, ending = false, capturing = false;
+  std::unique_ptr<CUgraph_st> recorded;  // while what is enqueued is to be part of a graph
   int device = 0;
   std::uint64_t accepted = 0;  // operations, ever
   std::thread thread;
@@ -122,6 +134,7 @@ class model {
   std::set<CUstream_st*> streams;
   std::vector<CUstream_st*> order;
   std::set<CUevent_st*> events;
+  std::set<CUgraphExec_st*> graphs;
   std::map<std::byte*, allocation> memory;
   std::map<std::string, std::size_t, std::less<>> called;
   std::size_t calls_left = 0;  // until the device is lost; 0: not planned
@@ -147,6 +160,7 @@ class model {
   int next_id_ = 0;
   std::vector<CUstream_st*> old_streams_;  // kept: using one is a violation that has to be seen, not a crash
   std::vector<CUevent_st*> old_events_;
+  std::vector<CUgraphExec_st*> old_graphs_;
   friend void add_stream(model&, CUstream_st*);
 };
 

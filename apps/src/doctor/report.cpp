@@ -65,8 +65,9 @@ void judge_cuda(const facts& f, std::vector<finding>& out) {
     const auto name = fmt::format("cuda:{}", index++);
     const auto value = fmt::format("{}, {} ({})", d.name, bytes_text(d.memory), f.cuda_driver.detail);
     if (f.cuda_built)
-      out.push_back({name, state::good, value,
-                     "its streams, events and memory can be used; models compute on the CPU (--device cpu)"});
+      out.push_back(
+          {name, state::good, value,
+           "its streams, events and memory can be used, and models compute on it where cuBLASLt is installed"});
     else
       out.push_back({name, state::limited, value, "this binary was built without CUDA: build the preset cuda"});
   }

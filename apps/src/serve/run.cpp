@@ -25,7 +25,7 @@ std::string name_of(const options& o) {
   return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
 }
 
-std::shared_ptr<model> load_weights(const options& o) {
+std::shared_ptr<model> load_weights(const options& o, device where) {
   int said = 0;
   auto progress = [&said, &o](std::uint64_t done, std::uint64_t total) {
     if (total < (256ull << 20)) return;  // a moment
@@ -33,7 +33,7 @@ std::shared_ptr<model> load_weights(const options& o) {
     if (tenths > said) spdlog::info("{}: {} % of {}", o.model.dir, 10 * tenths, format_size(total));
     said = std::max(said, tenths);
   };
-  return load(o.model, {.compute = *parse_dtype(o.dtype), .progress = progress});
+  return load(o.model, {.compute = *parse_dtype(o.dtype), .progress = progress, .where = std::move(where)});
 }
 
 device open(const options& o, const asio::any_io_executor& ex) {
@@ -90,10 +90,10 @@ void check_fits(const options& o, const model_config& config) {
   }
 }
 
-std::unique_ptr<engine> make_engine(const asio::any_io_executor& ex, const options& o, std::shared_ptr<model> what,
-                                    const tokenizer& text, const tiers& opened) {
+std::unique_ptr<engine> make_engine(const asio::any_io_executor& ex, const options& o, device where,
+                                    std::shared_ptr<model> what, const tokenizer& text, const tiers& opened) {
   try {
-    return std::make_unique<engine>(ex, open(o, ex), std::move(what), text, engine_options_of(o, opened));
+    return std::make_unique<engine>(ex, std::move(where), std::move(what), text, engine_options_of(o, opened));
   } catch (const config_error& e) {
     throw by_flag(e);
   }
@@ -127,10 +127,11 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   auto chat = chat_template::load(o.model.dir);
   check_tiers(o, config);
   check_fits(o, config);
-  auto what = load_weights(o);
+  const auto where = open(o, ex);
+  auto what = load_weights(o, where);
   const auto opened = co_await open_tiers(o);
   const auto& tiers = opened.list;
-  const auto made = make_engine(ex, o, what, text, opened);
+  const auto made = make_engine(ex, o, where, what, text, opened);
   auto& runs = *made;
   openai::engine_backend backend(runs, text);
   const auto now = clock::of(ex).wall_now().time_since_epoch();

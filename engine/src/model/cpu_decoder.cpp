@@ -1,8 +1,6 @@
 #include "model/cpu_decoder.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <string>
 
 #include "kernel/cpu/activation.hpp"
@@ -11,6 +9,7 @@
 #include "kernel/cpu/norm.hpp"
 #include "kernel/cpu/parallel.hpp"
 #include "kernel/cpu/rows.hpp"
+#include "model/positions.hpp"
 
 namespace cokv {
 namespace {
@@ -37,33 +36,6 @@ T* grown(std::vector<T>& v, std::size_t n) {
   return v.data();
 }
 
-// ALiBi's: powers of 2^(-8/n) for n heads; where n is no power of two, those of the power below it and every other one of
-// the power above.
-std::vector<float> alibi_slopes(std::uint32_t heads) {
-  const std::uint32_t below = std::bit_floor(heads);
-  std::vector<float> out;
-  for (std::uint32_t i = 0; i < heads; ++i)
-    out.push_back(static_cast<float>(i < below ? std::exp2(-8.0 * (i + 1) / below)
-                                               : std::exp2(-4.0 * (2 * (i - below) + 1) / below)));
-  return out;
-}
-
-std::vector<float> rotary_frequencies(const model_config& c) {
-  std::vector<float> out;
-  const auto half = c.rotary_dims / 2;
-  for (std::uint32_t i = 0; i < half; ++i) {
-    double f = std::pow(c.rope_theta, -static_cast<double>(i) / half);
-    if (auto& s = c.rope_scaling) {
-      const double turns = s->original_positions * f / (2 * 3.14159265358979323846);  // over the original context
-      const double span = s->high_frequency_factor - s->low_frequency_factor;
-      const double blend = std::clamp((turns - s->low_frequency_factor) / span, 0.0, 1.0);
-      f = f / s->factor * (1 - blend) + f * blend;
-    }
-    out.push_back(static_cast<float>(f));
-  }
-  return out;
-}
-
 class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_decoder> {
  public:
   cpu_decoder(model_config config, cpu_weights weights, std::shared_ptr<const void> keep, id256 id, dtype compute)
@@ -72,8 +44,8 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
         compute_(compute),
         keep_(std::move(keep)),
         weights_(std::move(weights)) {
-    if (config_.positions == position_type::rotary) frequencies_ = rotary_frequencies(config_);
-    if (config_.positions == position_type::alibi) slopes_ = alibi_slopes(config_.heads);
+    frequencies_ = rotary_frequencies(config_);
+    slopes_ = alibi_slopes(config_);
   }
 
   const model_config& config() const noexcept override { return config_; }

@@ -6,6 +6,7 @@
 #include "cokv/runtime/error.hpp"
 #include "kernel/cpu/parallel.hpp"
 #include "model/cpu_decoder.hpp"
+#include "model/cuda/cuda_decoder.hpp"
 #include "model/family.hpp"
 #include "model/random_source.hpp"
 #include "model/weight_scan.hpp"
@@ -18,6 +19,8 @@ void check_compute(const model_options& o) {
   if (o.compute != dtype::bf16 && o.compute != dtype::f32)
     throw config_error("dtype: " + std::string(to_string(o.compute)) + " is not bf16 or f32");
 }
+
+bool on_cuda(const model_options& o) { return o.where && o.where.name().starts_with("cuda:"); }
 
 void check_fits(const model_config& c, dtype compute, std::uint64_t beside = 0) {
   detail::check_memory_for({{"weights", weight_bytes(c, compute)}, {"random numbers", beside}});
@@ -36,10 +39,16 @@ std::uint64_t weight_bytes(const model_config& c, dtype compute) {
 std::shared_ptr<model> load_model(const std::filesystem::path& dir, model_options options) {
   check_compute(options);
   auto config = load_model_config(dir);
-  check_fits(config, options.compute);
+  if (!on_cuda(options)) check_fits(config, options.compute);
   auto file = weights::open(dir);
   checkpoint_source source(file);
   const auto tensors = find_family(config.architecture)->bind(config, source);
+  if (on_cuda(options)) {
+    const auto seen = scan(file, options.progress);
+    source.require_finite(seen);
+    const auto id = fingerprint(config, file, seen);
+    return make_cuda_decoder(options.where, std::move(config), tensors, id, options.compute);
+  }
   // Both read all of the file: one waits for the disk while the other computes.
   weight_scan seen;
   std::optional<cpu_weights> packed;
@@ -59,10 +68,15 @@ std::shared_ptr<model> random_model(const std::filesystem::path& config_json, mo
   check_compute(options);
   auto config = load_model_config_file(config_json);
   const auto type = config.stored_type.value_or(dtype::bf16);
-  check_fits(config, options.compute, random_source::bytes_for(config, type));
+  const auto beside = random_source::bytes_for(config, type);
+  if (on_cuda(options))
+    detail::check_memory_for({{"random numbers", beside}});
+  else
+    check_fits(config, options.compute, beside);
   random_source source(type, seed);
   auto tensors = find_family(config.architecture)->bind(config, source);
   const auto id = fingerprint(config, seed);
+  if (on_cuda(options)) return make_cuda_decoder(options.where, std::move(config), tensors, id, options.compute);
   cpu_weights packed(options.compute, tensors);
   return make_cpu_decoder(std::move(config), std::move(packed), source.keep_alive(), id, options.compute);
 }

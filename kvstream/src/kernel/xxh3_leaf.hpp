@@ -5,11 +5,7 @@
 
 #include <cstdint>
 
-#if defined(__CUDACC__)
-#define COKV_ON_DEVICE __device__ __forceinline__
-#else
-#define COKV_ON_DEVICE inline
-#endif
+#include "cokv/runtime/detail/on_device.hpp"
 
 namespace cokv::detail {
 

@@ -191,7 +191,10 @@ error_code cuda_stream::launch_native(std::string_view name, std::span<const buf
     in_native_call_ = false;
   }
   const auto ec = push(flights_.back(), status, status == cudaSuccess);
-  if (own && !ec) fail(enqueued_, own);
+  if (own && !ec && !failure_) {  // once what it had enqueued before is done
+    failure_ = own;
+    fails_at_ = enqueued_;
+  }
   return own ? failure_ : ec;
 }
 

@@ -9,66 +9,12 @@
 #include <span>
 #include <tuple>
 
-#include "engine/kernel/random.hpp"
+#include "engine/kernel/paged_kv.hpp"
 #include "kernel/cpu/rows.hpp"
 
 using namespace cokv;
 using namespace cokv::kernel;
 using namespace cokv::test;
-
-namespace {
-
-// A pool whose every byte is 0xff (a NaN in both types) but for the KV of one sequence in scattered blocks.
-struct pool {
-  pool(dtype type, std::uint32_t kv_heads, std::uint32_t dim, std::uint32_t block_tokens, std::uint32_t tokens)
-      : tokens(tokens),
-        keys(random_floats(tokens * kv_heads * dim, 1, 2)),
-        values(random_floats(tokens * kv_heads * dim, 2)) {
-    const auto count = (tokens + block_tokens - 1) / block_tokens;
-    kv = {nullptr, std::size_t{2} * kv_heads * dim * block_tokens * size_of(type), type, kv_heads, dim, block_tokens};
-    memory.assign((2 * count + 1) * kv.block_bytes, std::byte{0xff});
-    kv.base = memory.data();
-    for (std::uint32_t i = 0; i < count; ++i) blocks.push_back(2 * i + 1);
-    std::shuffle(blocks.begin(), blocks.end(), std::mt19937(5));
-  }
-  void write(std::uint32_t up_to) {
-    for (std::uint32_t t = 0; t < up_to; ++t)
-      for (std::uint32_t h = 0; h < kv.heads; ++h) {
-        auto at = (std::size_t{t} * kv.heads + h) * kv.dim;
-        convert(keys.data() + at, kv.at(blocks.data(), t, h, 0), kv.type, kv.dim);
-        convert(values.data() + at, kv.at(blocks.data(), t, h, 1), kv.type, kv.dim);
-      }
-  }
-  float read(const std::vector<float>& from, std::uint32_t t, std::uint32_t head, std::uint32_t d) const {
-    auto v = from[(std::size_t{t} * kv.heads + head) * kv.dim + d];
-    return kv.type == dtype::bf16 ? to_float(to_bf16(v)) : v;
-  }
-  std::vector<double> exact(const float* q, std::uint32_t position, std::uint32_t heads,
-                            std::span<const float> slopes = {}) const {
-    std::vector<double> out;
-    for (std::uint32_t h = 0; h < heads; ++h) {
-      std::vector<double> p(position + 1), o(kv.dim);
-      double total = 0;
-      for (std::uint32_t t = 0; t <= position; ++t) {
-        for (std::uint32_t d = 0; d < kv.dim; ++d)
-          p[t] += double(q[h * kv.dim + d]) * read(keys, t, h / (heads / kv.heads), d);
-        const double further = slopes.empty() ? 0 : double(slopes[h]) * (position - t);
-        total += p[t] = std::exp(p[t] / std::sqrt(double(kv.dim)) - further);
-      }
-      for (std::uint32_t t = 0; t <= position; ++t)
-        for (std::uint32_t d = 0; d < kv.dim; ++d) o[d] += p[t] / total * read(values, t, h / (heads / kv.heads), d);
-      out.insert(out.end(), o.begin(), o.end());
-    }
-    return out;
-  }
-  std::uint32_t tokens;
-  std::vector<float> keys, values;
-  std::vector<std::uint32_t> blocks;
-  std::vector<std::byte> memory;
-  layer_kv kv;
-};
-
-}  // namespace
 
 TEST_CASE("attention over paged KV equals softmax in double precision and reads nothing but its tokens") {
   each_isa([](isa level) {
@@ -76,7 +22,7 @@ TEST_CASE("attention over paged KV equals softmax in double precision and reads 
     for (auto type : {dtype::f32, dtype::bf16})
       for (auto [kv_heads, group, dim] : {std::tuple{2u, 1u, 32u}, {1u, 3u, 20u}, {2u, 8u, 64u}, {1u, 20u, 8u}})
         for (auto block_tokens : {8u, 16u, 32u, 5u}) {
-          pool p(type, kv_heads, dim, block_tokens, 75);
+          paged_sequence p(type, kv_heads, dim, block_tokens, 75);
           const auto heads = kv_heads * group;
           for (auto [start, count] : {std::pair{0u, 1u}, {0u, 40u}, {33u, 42u}, {74u, 1u}, {15u, 2u}}) {
             p.write(start + count);
@@ -108,7 +54,7 @@ TEST_CASE("attention gives a token the same bits however its sequence is cut, ba
   auto q = random_floats(tokens * heads * dim, 9, 2);
   std::vector<float> first;
   for (auto block_tokens : {16u, 8u, 32u}) {
-    pool p(dtype::f32, 2, dim, block_tokens, tokens);
+    paged_sequence p(dtype::f32, 2, dim, block_tokens, tokens);
     p.write(tokens);
     for (auto step : {tokens, 1u, 7u, 16u, 64u}) {
       auto out = poisoned(q.size());

@@ -7,21 +7,25 @@
 //     step->sequences.push_back({.blocks = {0, 1}, .start = 0, .tokens = prompt, .sample = true});
 //     for (std::uint32_t l = 0; l < m->config().layers; ++l) m->forward(l, step, kv, compute);
 //     m->finish(step, compute);
-//     co_await compute.record().async_wait();                      // step->logits holds one row
+//     co_await compute.record().async_wait();
+//     m->collect(*step);                                            // step->logits holds one row
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "cokv/engine/model_config.hpp"
+#include "cokv/engine/sampler.hpp"
 #include "cokv/engine/scheduler.hpp"
 #include "cokv/engine/token.hpp"
 #include "cokv/kvstream/geometry.hpp"
 #include "cokv/kvstream/id256.hpp"
 #include "cokv/kvstream/kv_pool.hpp"
+#include "cokv/runtime/device.hpp"
 #include "cokv/runtime/stream.hpp"
 
 namespace cokv {
@@ -35,12 +39,40 @@ struct batch_sequence {
   bool sample = false;           // the logits after the last of them are wanted
 };
 
-// One step's work. Filled in before forward(0), left alone until finish() is done; reusing the object for the next step
-// reuses its memory.
+// How a request's tokens are chosen, as far as they go. Its steps share it; only models touch it, one step after another.
+// A token whose place was sampled before, and lost, takes that place again.
+struct sampling_state {
+  sampling_params params;
+  std::optional<std::uint32_t> logprobs;  // of so many likeliest tokens, beside the chosen one's
+  std::size_t first = 0;                  // the answer's first place
+  std::vector<token_id> prompt, answer;   // for params that look back, else empty
+
+  // The answer as it was before `position`; of a step that comes behind one under way, short of its token.
+  void go_back_to(std::uint64_t position) {
+    if (const auto n = static_cast<std::size_t>(position) - first; answer.size() > n) answer.resize(n);
+  }
+};
+
+// A sequence's next token.
+struct batch_sample {
+  std::shared_ptr<sampling_state> how;
+  std::uint64_t position = 0;  // its place in the sequence
+  result<token_id> token = error_code();
+  std::optional<token_logprobs> logprobs = {};
+};
+
+// A token that a step samples, as the first new one of a sequence of the next.
+struct fed_token {
+  std::size_t sample, sequence;
+};
+
+// One step's work. Filled in before forward(0), left alone until what was enqueued for it is done; reusing the object for
+// the next step reuses its memory.
 struct batch {
   std::vector<batch_sequence> sequences;
-  std::vector<float> logits;      // [sequences that sample, in order][vocab]
-  std::shared_ptr<void> scratch;  // the model's
+  std::vector<batch_sample> sampled;  // of the sequences that sample, in order; or none, where logits are wanted
+  std::vector<float> logits;          // [sequences that sample, in order][vocab]
+  std::shared_ptr<void> scratch;      // the model's
 
   std::size_t rows() const noexcept {
     std::size_t n = 0;
@@ -75,18 +107,32 @@ class model {
                              stream& compute) = 0;
   // Enqueues what follows the last layer: the logits.
   virtual error_code finish(const std::shared_ptr<batch>& step, stream& compute) = 0;
+
+  // Instead of forward, finish and sample: enqueues all of a step in one piece, where the model can replay what it did
+  // before, which costs the host one call. false: it can't, and enqueued nothing.
+  virtual result<bool> whole(const std::shared_ptr<batch>& step, const kv_pool& kv, stream& compute);
+  // Behind finish: enqueues the choice of step->sampled's tokens.
+  virtual error_code sample(const std::shared_ptr<batch>& step, stream& compute);
+  // Before forward(0) or whole(): tokens that are still being sampled, by a step enqueued before, are put in their places.
+  virtual error_code feed(const std::shared_ptr<batch>& step, const std::shared_ptr<batch>& before,
+                          std::vector<fed_token> places, stream& compute);
+  // When all of it is done, and before the next step's: logits and samples are the host's to read. Logits are there where
+  // nothing was sampled, or a sample wants logprobs.
+  virtual void collect(batch& step);
 };
 
 struct model_options {
   dtype compute = dtype::bf16;  // bf16 or f32
   load_progress progress;       // of reading weights, in bytes
+  device where = {};  // what computes: a CUDA device, or none for the CPU, whatever CPU device its streams are of
 };
 
 // Bytes that the matrices of such a model take on the CPU, once loaded.
 std::uint64_t weight_bytes(const model_config& config, dtype compute);
 
-// Throws config_error naming the file and the field or tensor, or the sum that does not fit into memory; a weight that is not finite is one. Reads every weight; uses the caller's thread and, for
-// packing, oneTBB's.
+// Throws config_error naming the file and the field or tensor, or the sum that does not fit into memory; a weight that is
+// not finite is one. On a CUDA device also one naming the device, which has no room, no kernels or no cuBLASLt. Reads
+// every weight; uses the caller's thread, which waits for what is uploaded, and, for packing, oneTBB's.
 std::shared_ptr<model> load_model(const std::filesystem::path& dir, model_options options = {});
 
 // A model of the shape that a config.json gives, with random numbers for weights: it costs what a trained one does, and

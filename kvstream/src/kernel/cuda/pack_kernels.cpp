@@ -3,12 +3,13 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
 
 #include "cokv/runtime/detail/cuda_error.hpp"
+#include "cokv/runtime/detail/cuda_library.hpp"
 #include "cokv/runtime/error.hpp"
-#include "kernel/cuda/pack_image.hpp"
+
+extern "C" const unsigned char cokv_pack_image[];
 
 namespace cokv::detail {
 namespace {
@@ -17,28 +18,9 @@ namespace {
 // what computes. From data sheets, and unproven: bench_gather --device cuda:0 would settle it.
 constexpr std::uint64_t most_blocks = 32;
 
-// Loaded once for all devices of the process, and never unloaded: a launch may be under way at its end.
-struct loaded {
-  std::mutex mutex;
-  cudaLibrary_t library = nullptr;
-  cudaKernel_t pack = nullptr, unpack = nullptr;
-
-  static loaded& get() {
-    static auto* instance = new loaded;
-    return *instance;
-  }
-};
-
-cudaError_t find_kernels(cudaKernel_t& pack, cudaKernel_t& unpack) {
-  auto& all = loaded::get();
-  std::lock_guard lock(all.mutex);
-  auto e = cudaSuccess;
-  if (!all.library) e = cudaLibraryLoadData(&all.library, cokv_pack_image, nullptr, nullptr, 0, nullptr, nullptr, 0);
-  if (e == cudaSuccess && !all.pack) e = cudaLibraryGetKernel(&all.pack, all.library, "cokv_pack");
-  if (e == cudaSuccess && !all.unpack) e = cudaLibraryGetKernel(&all.unpack, all.library, "cokv_unpack");
-  pack = all.pack;
-  unpack = all.unpack;
-  return e;
+cuda_library& library() {
+  static auto* all = new cuda_library(cokv_pack_image);
+  return *all;
 }
 
 // The current device's: a kernel that touches another's memory would end everything on its device.
@@ -65,14 +47,11 @@ void move_by(T*& p, std::ptrdiff_t offset) {
 
 bool pack_kernels::on(stream s) {
   if (known_ != known::not_yet) return known_ == known::there;
-  auto found = cudaErrorUnknown;
-  const auto ec = s.launch_native("", {}, [&](void*) {
-    cudaKernel_t pack = nullptr, unpack = nullptr;
-    found = find_kernels(pack, unpack);
-    if (found != cudaSuccess) (void)cudaGetLastError();  // what can't be loaded is done by copies
-  });
+  bool found = false;  // what can't be loaded is done by copies
+  const auto ec =
+      s.launch_native("", {}, [&](void*) { found = library().find("cokv_pack") && library().find("cokv_unpack"); });
   if (ec == errc::queue_full) return false;  // next time
-  known_ = !ec && found == cudaSuccess ? known::there : known::not_there;
+  known_ = !ec && found ? known::there : known::not_there;
   return known_ == known::there;
 }
 
@@ -82,11 +61,10 @@ error_code pack_kernels::launch(stream s, bool packs, const pack_job& job, const
   uses.push_back(staging);
   reached = true;
   return s.launch_native(packs ? "pack" : "unpack", uses, [&](void* native) -> error_code {
-    cudaKernel_t pack = nullptr, unpack = nullptr;
     int device = -1;
-    auto e = cudaGetDevice(&device);
-    if (e == cudaSuccess) e = find_kernels(pack, unpack);
-    if (e != cudaSuccess) return cuda_error(e);
+    if (auto e = cudaGetDevice(&device)) return cuda_error(e);
+    const auto kernel = library().find(packs ? "cokv_pack" : "cokv_unpack");
+    if (!kernel) return kernel.error();
     const auto offset = moved_to(staging);
     reached = offset && std::ranges::all_of(memory, [&](const buffer& b) { return reaches(b, device); });
     if (!reached) return {};
@@ -97,17 +75,11 @@ error_code pack_kernels::launch(stream s, bool packs, const pack_job& job, const
     move_by(there.leaves, *offset);
     void* arguments[] = {&there};
     const auto blocks = static_cast<unsigned>(std::min(tiles_of(job.bytes), most_blocks));
-    const void* kernel = packs ? pack : unpack;
     return cuda_error(
-        cudaLaunchKernel(kernel, dim3(blocks), dim3(pack_threads), arguments, 0, static_cast<cudaStream_t>(native)));
+        cudaLaunchKernel(*kernel, dim3(blocks), dim3(pack_threads), arguments, 0, static_cast<cudaStream_t>(native)));
   });
 }
 
-void forget_pack_kernels() {
-  auto& all = loaded::get();
-  std::lock_guard lock(all.mutex);
-  all.library = nullptr;
-  all.pack = all.unpack = nullptr;
-}
+void forget_pack_kernels() { library().forget(); }
 
 }  // namespace cokv::detail

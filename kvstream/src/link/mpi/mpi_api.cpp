@@ -1,8 +1,8 @@
 #include "link/mpi/mpi_api.hpp"
 
+#include "cokv/runtime/detail/shared_library.hpp"
 #include "cokv/runtime/error.hpp"
 #include "link/mpi/mpi_network.hpp"
-#include "link/shared_library.hpp"
 
 namespace cokv::detail {
 

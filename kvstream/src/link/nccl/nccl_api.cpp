@@ -3,9 +3,9 @@
 #include <atomic>
 #include <optional>
 
+#include "cokv/runtime/detail/shared_library.hpp"
 #include "cokv/runtime/error.hpp"
 #include "link/nccl/nccl_version.hpp"
-#include "link/shared_library.hpp"
 
 namespace cokv::detail {
 namespace {

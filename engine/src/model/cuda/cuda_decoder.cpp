@@ -1,0 +1,361 @@
+#include "model/cuda/cuda_decoder.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "cokv/runtime/error.hpp"
+#include "model/cuda/cuda_step.hpp"
+#include "model/cuda/device_weights.hpp"
+#include "model/positions.hpp"
+
+namespace cokv {
+namespace {
+
+namespace gpu = kernel::gpu;
+
+gpu::device_activation on_gpu(activation a) {
+  switch (a) {
+    case activation::silu:
+      return gpu::device_activation::silu;
+    case activation::relu:
+      return gpu::device_activation::relu;
+    case activation::gelu:
+      return gpu::device_activation::gelu;
+    case activation::gelu_tanh:
+      return gpu::device_activation::gelu_tanh;
+  }
+  return gpu::device_activation::silu;
+}
+
+// The residual stream is f32 in both types; what goes into a product is of the compute type.
+class cuda_decoder final : public model, public std::enable_shared_from_this<cuda_decoder> {
+ public:
+  cuda_decoder(device where, model_config config, const decoder_tensors& tensors, id256 id, dtype compute)
+      : where_(std::move(where)),
+        config_(std::move(config)),
+        fingerprint_(id),
+        compute_(compute),
+        half_(config_.positions == position_type::rotary ? config_.rotary_dims / 2 : 0),
+        kernels_(opened<kernel::device_kernels>("kernels")),
+        products_(opened<kernel::device_products>("cuBLASLt")),
+        weights_(where_, compute, tensors, rotary_frequencies(config_), alibi_slopes(config_)),
+        recorder_(stream_for("graphs")) {}
+
+  const model_config& config() const noexcept override { return config_; }
+  dtype compute_type() const noexcept override { return compute_; }
+  const id256& fingerprint() const noexcept override { return fingerprint_; }
+  geometry kv_geometry(std::uint32_t block_tokens) const override {
+    return geometry::attention(config_.layers, config_.kv_heads, config_.head_dim, compute_, block_tokens);
+  }
+
+  error_code forward(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool& kv,
+                     stream& compute) override {
+    if (layer == 0) {
+      if (auto ec = begin(step, compute)) return ec;
+      auto& s = scratch(*step);
+      const auto fed_memory = std::exchange(s.fed_memory, {});
+      const std::array<buffer, 3> uses{weights_.memory, s.far, fed_memory};
+      const auto ec = compute.launch_native("embed", std::span(uses).first(fed_memory.empty() ? 2 : 3),
+                                            [&](void* native) {
+                                              const auto ec = take_fed(s, native);
+                                              return ec ? ec : embed(s, native);
+                                            });
+      if (ec) return ec;
+    }
+    auto& s = scratch(*step);
+    const auto part = layer_of(kv, layer, s);
+    const std::array<buffer, 3> uses{weights_.memory, s.far, kv.memory()};
+    return compute.launch_native("layer " + std::to_string(layer), uses,
+                                 [&](void* native) { return run_layer(layer, s, part, native); });
+  }
+
+  result<bool> whole(const std::shared_ptr<batch>& step, const kv_pool& kv, stream& compute) override {
+    if (!is_decoding(*step)) return false;
+    if (auto ec = begin(step, compute)) return ec;
+    auto& s = scratch(*step);
+    auto enqueue = [&](void* native) {
+      auto ec = embed(s, native);
+      for (std::uint32_t l = 0; !ec && l < config_.layers; ++l) ec = run_layer(l, s, layer_of(kv, l, s), native);
+      if (!ec) ec = run_head(s, native);
+      return ec ? ec : kernels_.sample(choice(s), native);
+    };
+    const auto* graph = s.graphs.find(s.shape(layer_of(kv, 0, s)), recorder_, enqueue);
+    const auto fed_memory = std::exchange(s.fed_memory, {});
+    const std::array<buffer, 4> uses{weights_.memory, s.far, kv.memory(), fed_memory};
+    auto ec =
+        compute.launch_native("step", std::span(uses).first(fed_memory.empty() ? 3 : 4), [&](void* native) {
+          if (auto failed = take_fed(s, native)) return failed;
+          return graph ? graph->launch(native) : enqueue(native);
+        });
+    if (!ec) ec = bring_logits(s, compute);
+    if (!ec) ec = bring_tokens(s, compute);
+    if (ec) return ec;
+    return true;
+  }
+
+  error_code finish(const std::shared_ptr<batch>& step, stream& compute) override {
+    auto& s = scratch(*step);
+    if (s.words().samples == 0) return {};
+    const std::array<buffer, 2> uses{weights_.memory, s.far};
+    auto ec = compute.launch_native("logits", uses, [&](void* native) { return run_head(s, native); });
+    return ec ? ec : bring_logits(s, compute);
+  }
+
+  error_code sample(const std::shared_ptr<batch>& step, stream& compute) override {
+    auto& s = scratch(*step);
+    const std::array<buffer, 1> uses{s.far};
+    auto ec = compute.launch_native("sample", uses, [&](void* native) { return kernels_.sample(choice(s), native); });
+    return ec ? ec : bring_tokens(s, compute);
+  }
+
+  error_code feed(const std::shared_ptr<batch>& step, const std::shared_ptr<batch>& before,
+                  std::vector<fed_token> places, stream&) override {
+    auto& s = made(*step);
+    auto& from = scratch(*before);
+    if (from.chosen.empty()) return errc::invalid_argument;  // it never began
+    s.feed = std::move(places);
+    s.fed_from = reinterpret_cast<const std::int32_t*>(from.chosen.data());
+    s.fed_memory = from.far;
+    return {};
+  }
+
+  void collect(batch& step) override {
+    auto& s = scratch(step);
+    step.logits.clear();
+    if (s.words().wants_logits) {
+      step.logits.resize(s.logits.size() / sizeof(float));
+      if (!step.logits.empty()) std::memcpy(step.logits.data(), s.near_logits.data(), s.logits.size());
+    }
+    const auto* tokens = reinterpret_cast<const std::int32_t*>(s.near_chosen.data());
+    for (std::size_t i = 0; i < step.sampled.size(); ++i)
+      take(step.sampled[i], tokens[i], s.words().refused[i], step, i);
+  }
+
+ private:
+  static cuda_step& scratch(const batch& step) { return *static_cast<cuda_step*>(step.scratch.get()); }
+  static cuda_step& made(batch& step) {
+    if (!step.scratch) step.scratch = std::make_shared<cuda_step>();
+    return scratch(step);
+  }
+
+  static void take(batch_sample& one, std::int32_t token, bool refused, const batch& step, std::size_t nth) {
+    if (refused || token < 0) return (void)(one.token = make_error_code(errc::invalid_argument));
+    one.token = token;
+    auto& how = *one.how;
+    if (how.params.look_back()) {
+      how.go_back_to(one.position);
+      how.answer.push_back(token);
+    }
+    if (how.logprobs) one.logprobs = logprobs_of(step.logits_of(nth), token, *how.logprobs);
+  }
+
+  template <class T>
+  T opened(const char* what) {
+    auto s = stream_for(what);
+    std::optional<result<T>> made;
+    auto ec = s.launch_native("", {}, [&](void*) { made = T::open(); });
+    if (!ec && !*made) ec = made->error();
+    if (ec) refuse(what, ec);
+    return std::move(**made);
+  }
+  stream stream_for(const char* what) {
+    auto s = where_.make_stream({.name = what});
+    if (!s) refuse(what, s.error());
+    return std::move(*s);
+  }
+  [[noreturn]] void refuse(const char* what, error_code ec) const {
+    throw config_error("device " + std::string(where_.name()) + ": " + what + ": " + ec.message());
+  }
+
+  // What kernels are told of the step, on its way to the device.
+  error_code begin(const std::shared_ptr<batch>& step, stream& compute) {
+    for (auto& s : step->sequences)  // a table of positions ends there
+      if (s.start + s.tokens.size() > config_.max_positions) return errc::invalid_argument;
+    auto& s = made(*step);
+    const auto feed = std::exchange(s.feed, {});
+    if (auto ec = s.prepare(where_, config_, compute_, step_words(*step, feed, config_, compute_))) return ec;
+    return compute.copy(s.far_words, s.near_words.slice(0, s.far_words.size()), "tokens");
+  }
+
+  error_code take_fed(const cuda_step& s, void* native) const {
+    const auto& w = s.words();
+    return kernels_.feed({s.fed_from, reinterpret_cast<std::uint32_t*>(s.far_words.data()) + w.tokens,
+                          s.list<gpu::fed_place>(w.fed), static_cast<std::uint32_t>(w.feeds)},
+                         native);
+  }
+
+  gpu::paged_kv layer_of(const kv_pool& kv, std::uint32_t layer, const cuda_step& s) const {
+    return {kv.memory().data() + kv.offset(layer, 0),
+            kv.shape().segment_bytes(layer),
+            s.list(s.words().blocks),
+            kv.shape().block_tokens(),
+            config_.kv_heads,
+            config_.head_dim};
+  }
+
+  gpu::sample_job choice(const cuda_step& s) const {
+    const auto& w = s.words();
+    return {reinterpret_cast<float*>(s.logits.data()),
+            s.list<gpu::sample_row>(w.choices),
+            s.list(w.history),
+            s.list(w.tokens),
+            s.list<gpu::token_bias_at>(w.biases),
+            s.times,
+            reinterpret_cast<std::int32_t*>(s.chosen.data()),
+            static_cast<std::uint32_t>(w.samples),
+            config_.vocab};
+  }
+
+  error_code bring_logits(const cuda_step& s, stream& compute) const {
+    if (!s.words().wants_logits) return {};
+    return compute.copy(s.near_logits.slice(0, s.logits.size()), s.logits, "logits");
+  }
+  error_code bring_tokens(const cuda_step& s, stream& compute) const {
+    return compute.copy(s.near_chosen.slice(0, s.chosen.size()), s.chosen, "tokens");
+  }
+
+  // The residual stream as it enters the first layer.
+  error_code embed(const cuda_step& s, void* native) {
+    const auto rows = static_cast<std::uint32_t>(s.words().rows);
+    const auto* tokens = s.list(s.words().tokens);
+    error_code ec;
+    if (half_ > 0)
+      ec = kernels_.angles({weights_.frequencies, s.list(s.words().position), s.turns, rows, half_}, native);
+    if (ec) return ec;
+    if (weights_.project_in) {
+      ec = kernels_.embed(weights_.embedding.type, compute_,
+                          {weights_.embedding.rows, tokens, s.input, 0, rows, config_.embedding_dim, false}, native);
+      if (!ec) ec = multiply(weights_.project_in, s, s.input, s.x, rows, false, native);
+      if (!ec && weights_.project_in.bias) ec = norm({}, weights_.project_in.bias, s.x, s.x, dtype::f32, rows, native);
+    } else {
+      ec = kernels_.embed(weights_.embedding.type, dtype::f32,
+                          {weights_.embedding.rows, tokens, s.x, 0, rows, config_.hidden, false}, native);
+    }
+    if (!ec && config_.positions == position_type::learned)
+      ec = kernels_.embed(weights_.positions.type, dtype::f32,
+                          {weights_.positions.rows, s.list(s.words().position), s.x, config_.position_offset, rows,
+                           config_.hidden, true},
+                          native);
+    if (!ec && config_.embedding_norm) ec = norm(weights_.embedding_norm, nullptr, s.x, s.x, dtype::f32, rows, native);
+    return ec;
+  }
+
+  error_code run_layer(std::uint32_t layer, const cuda_step& s, const gpu::paged_kv& kv, void* native) {
+    const auto& l = weights_.layers[layer];
+    const auto& w = s.words();
+    const bool last = layer + 1 == config_.layers;
+    auto rows = static_cast<std::uint32_t>(w.rows);
+    auto ec =
+        take_in(l.attention_norm, layer > 0 ? weights_.layers[layer - 1].down.bias : nullptr, s.x, s, rows, native);
+    if (!ec) ec = multiply(l.qkv, s, s.input, s.qkv, rows, false, native);
+    if (!ec)
+      ec = kernels_.rotary(compute_,
+                           {s.qkv, l.qkv.bias, s.list(w.position), s.list(w.table), last ? s.list(w.kept) : nullptr,
+                            s.turns, s.q, kv, rows, config_.heads, half_, config_.rotary_interleaved},
+                           native);
+    auto* x = s.x;
+    if (last && !ec) {  // nobody asks for the others any more
+      rows = static_cast<std::uint32_t>(w.samples);
+      x = s.sampled_x;
+      ec = kernels_.gather({s.x, x, s.list(w.sampled), rows, config_.hidden}, native);
+    }
+    if (!ec) ec = attend(last ? w.last : w.all, s, kv, native);
+    if (!ec) ec = multiply(l.out, s, s.attended, x, rows, true, native);
+    if (!ec) ec = settle(l.attention_norm, l.out.bias, x, rows, native);
+    if (!ec) ec = take_in(l.mlp_norm, l.out.bias, x, s, rows, native);
+    if (!ec) ec = multiply(l.up, s, s.input, s.up, rows, false, native);
+    if (!ec)
+      ec = kernels_.activate(
+          compute_, {s.up, l.up.bias, s.active, rows, config_.intermediate, on_gpu(config_.act), config_.gated},
+          native);
+    if (!ec) ec = multiply(l.down, s, s.active, x, rows, true, native);
+    if (!ec) ec = settle(l.mlp_norm, l.down.bias, x, rows, native);
+    return ec;
+  }
+
+  error_code attend(const step_attention& a, const cuda_step& s, const gpu::paged_kv& kv, void* native) {
+    gpu::attention_job job{};
+    job.q = s.q, job.out = s.attended;
+    job.kv = kv;
+    job.sequences = s.list<gpu::attention_sequence>(a.sequences);
+    job.slopes = weights_.slopes;
+    job.heads = config_.heads;
+    job.parts = a.plan.parts;
+    job.tops = s.tops, job.sums = s.sums, job.results = s.results;
+    auto with = [&](std::size_t at, const std::vector<gpu::attention_tile>& tiles) {
+      job.tiles = s.list<gpu::attention_tile>(at);
+      job.tile_count = static_cast<std::uint32_t>(tiles.size());
+      return job;
+    };
+    auto ec = kernels_.prompt_attention(with(a.prompt, a.plan.prompt), native);
+    if (!ec) ec = kernels_.decode_attention(with(a.decode, a.plan.decode), native);
+    if (!ec) ec = kernels_.plain_attention(compute_, with(a.plain, a.plan.plain), native);
+    return ec;
+  }
+
+  error_code run_head(const cuda_step& s, void* native) {
+    const auto n = static_cast<std::uint32_t>(s.words().samples);
+    auto* logits = reinterpret_cast<float*>(s.logits.data());
+    const auto* bias = config_.norm_first ? weights_.layers.back().down.bias : nullptr;
+    auto ec =
+        norm(config_.final_norm ? weights_.final_norm : device_norm(), bias, s.sampled_x, s.input, compute_, n, native);
+    if (!ec && weights_.project_out) {
+      ec = multiply(weights_.project_out, s, s.input, s.narrow, n, false, native);
+      if (!ec)
+        ec = kernels_.norm(compute_,
+                           {s.narrow, weights_.project_out.bias, nullptr, nullptr, s.input, gpu::norm_kind::none, 0, n,
+                            config_.embedding_dim},
+                           native);
+    }
+    return ec ? ec : multiply(weights_.head, s, s.input, logits, n, false, native);
+  }
+
+  error_code multiply(const device_linear& w, const cuda_step& s, const void* x, float* y, std::size_t rows,
+                      bool accumulate, void* native) {
+    return products_.multiply({compute_, rows, w.n, w.k, x, w.w, y, accumulate}, s.workspace, native);
+  }
+
+  // x += add; out = the norm of x, or x where there is none.
+  error_code norm(const device_norm& w, const float* add, float* x, void* out, dtype type, std::uint32_t rows,
+                  void* native) {
+    const auto kind = !w.weight                        ? gpu::norm_kind::none
+                      : config_.norm == norm_type::rms ? gpu::norm_kind::rms
+                                                       : gpu::norm_kind::layer;
+    return kernels_.norm(type, {x, add, w.weight, w.bias, out, kind, config_.norm_eps, rows, config_.hidden}, native);
+  }
+  // What a layer's part takes in: the residual stream, by its norm where that comes first. `bias` is that of the product
+  // before, which settle() has added where the norm comes behind.
+  error_code take_in(const device_norm& w, const float* bias, float* x, const cuda_step& s, std::uint32_t rows,
+                     void* native) {
+    if (config_.norm_first) return norm(w, bias, x, s.input, compute_, rows, native);
+    return norm({}, nullptr, x, s.input, compute_, rows, native);
+  }
+  error_code settle(const device_norm& w, const float* bias, float* x, std::uint32_t rows, void* native) {
+    return config_.norm_first ? error_code() : norm(w, bias, x, x, dtype::f32, rows, native);
+  }
+
+  device where_;
+  model_config config_;
+  id256 fingerprint_;
+  dtype compute_;
+  std::uint32_t half_;  // of the rotary dimensions; 0: no rotary positions
+  kernel::device_kernels kernels_;
+  kernel::device_products products_;
+  device_weights weights_;
+  stream recorder_;
+};
+
+}  // namespace
+
+std::shared_ptr<model> make_cuda_decoder(device where, model_config config, const decoder_tensors& tensors,
+                                         id256 fingerprint, dtype compute) {
+  if (!tensors.head.bias.empty())
+    throw config_error("device " + std::string(where.name()) + ": an output matrix with a bias");
+  return std::make_shared<cuda_decoder>(std::move(where), std::move(config), tensors, fingerprint, compute);
+}
+
+}  // namespace cokv

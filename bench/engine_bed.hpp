@@ -1,4 +1,4 @@
-// Whole engines on the CPU for benches of what they move: a checkpoint, prompts nobody asked before, and what a set of
+// Whole engines for benches of what they move: a checkpoint, prompts nobody asked before, and what a set of
 // requests takes.
 #pragma once
 
@@ -33,8 +33,8 @@ struct engine_bed {
     app.add_option("--repeat", repeat, "pairs, in turn")->check(CLI::Range(1, 1000))->capture_default_str();
     app.add_option("--json", json_path, "also write the figures there");
   }
-  void load() {
-    const model_options how{.compute = *parse_dtype(type)};
+  void load(device where = {}) {
+    const model_options how{.compute = *parse_dtype(type), .where = std::move(where)};
     what = random.empty() ? load_model(model, how) : random_model(random, how);
     set_name();
   }

@@ -1,0 +1,157 @@
+// Every family's answers do not depend on what else the engine does: alone, among 31 others, in chunks, preempted and
+// resumed, with its KV from the device, from memory or from disk, the tokens are those of PyTorch in f32; in bf16 they are
+// the same among themselves, and PyTorch's as far as each leads by at least 0.15.
+#include <doctest/doctest.h>
+
+#include <boost/json.hpp>
+#include <optional>
+#include <random>
+
+#include "cokv/kvstream/file_store.hpp"
+#include "cokv/kvstream/memory_store.hpp"
+#include "engine/files.hpp"
+#include "engine/generate_fixture.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+
+namespace {
+
+constexpr std::uint32_t block = 8;
+
+struct family_case {
+  std::shared_ptr<cokv::model> model;
+  std::vector<std::vector<token_id>> prompts, tokens;
+  std::vector<std::vector<float>> leads;
+};
+
+family_case load_case(const std::string& name, dtype type) {
+  const auto folder = source_dir() / "tests/engine/fixtures/families" / name;
+  family_case out{load_model(folder, {.compute = type}), {}, {}, {}};
+  const auto text = boost::json::parse(slurp(folder / "golden.json"));
+  for (auto& c : text.at("cases").as_array()) {
+    out.prompts.push_back(boost::json::value_to<std::vector<token_id>>(c.at("prompt")));
+    out.tokens.push_back(boost::json::value_to<std::vector<token_id>>(c.at("tokens")));
+    out.leads.push_back(boost::json::value_to<std::vector<float>>(c.at("leads")));
+  }
+  return out;
+}
+
+generation_request asked(const std::vector<token_id>& prompt, std::size_t n) {
+  auto r = greedy(prompt, static_cast<std::uint32_t>(n));
+  r.ignore_end_tokens = true;
+  return r;
+}
+
+// An engine that is there for these requests alone.
+struct served {
+  std::vector<answer> answers;
+  engine_counters counters;
+};
+
+served serve(const family_case& f, asio::io_context& io, engine_options o, std::vector<generation_request> requests) {
+  o.block_tokens = block;
+  engine run(io.get_executor(), open_device(io.get_executor(), "cpu").value(), f.model, std::nullopt, std::move(o));
+  served out;
+  out.answers.resize(requests.size());
+  for (std::size_t i = 0; i < requests.size(); ++i)
+    asio::co_spawn(io, collect(run.submit(std::move(requests[i])).value(), out.answers[i]), asio::detached);
+  std::optional<error_code> drained;
+  asio::co_spawn(
+      io,
+      [](engine& run, std::optional<error_code>& out) -> awaitable<void> {
+        auto [ec] = co_await run.async_drain(asio::as_tuple(asio::deferred));
+        out = ec;
+      }(run, drained),
+      asio::detached);
+  io.restart();
+  io.run();
+  CHECK(drained == error_code());
+  CHECK(run.counters().blocks_in_use == 0);
+  out.counters = run.counters();
+  return out;
+}
+
+std::vector<generation_request> all_of(const family_case& f) {
+  std::vector<generation_request> out;
+  for (std::size_t i = 0; i < f.prompts.size(); ++i) out.push_back(asked(f.prompts[i], f.tokens[i].size()));
+  return out;
+}
+
+void check_same(const served& got, const std::vector<std::vector<token_id>>& want, const char* how) {
+  CAPTURE(std::string(how));
+  for (std::size_t i = 0; i < want.size(); ++i) CHECK(got.answers[i].tokens == want[i]);
+}
+
+void check_family(const std::string& name, dtype type) {
+  CAPTURE(name);
+  CAPTURE(std::string(to_string(type)));
+  const auto f = load_case(name, type);
+  asio::io_context io{1};
+  std::vector<std::vector<token_id>> want;
+  for (auto& r : all_of(f)) want.push_back(serve(f, io, {.prefix_cache = false}, {r}).answers[0].tokens);
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    if (type == dtype::f32) {
+      CHECK(want[i] == f.tokens[i]);
+      continue;
+    }
+    for (std::size_t t = 0; t < want[i].size() && f.leads[i][t] >= 0.15f; ++t) CHECK(want[i][t] == f.tokens[i][t]);
+  }
+
+  std::mt19937 random(static_cast<unsigned>(name.size()));
+  auto crowd = all_of(f);
+  while (crowd.size() < 32) {
+    std::vector<token_id> prompt(1 + random() % 60);
+    for (auto& t : prompt) t = static_cast<token_id>(2 + random() % 300);
+    crowd.push_back(asked(prompt, 1 + random() % 60));
+  }
+  for (bool ahead : {false, true})
+    check_same(serve(f, io, {.kv_blocks = 1024, .async_scheduling = ahead}, crowd), want, "among 31 others");
+  for (std::uint32_t budget : {1u, 7u, 33u})
+    check_same(serve(f, io, {.max_batched_tokens = budget, .prefix_cache = false}, all_of(f)), want, "in chunks");
+
+  // Room for any one of them to its end, not for nine.
+  std::vector<generation_request> three_times;
+  for (int i = 0; i < 3; ++i)
+    for (auto& r : all_of(f)) three_times.push_back(r);
+  const auto tight = serve(f, io, {.kv_blocks = 15, .max_sequence = 112, .prefix_cache = false}, three_times);
+  CHECK(tight.counters.preemptions > 0);
+  for (std::size_t i = 0; i < three_times.size(); ++i) CHECK(tight.answers[i].tokens == want[i % want.size()]);
+
+  const auto whole = static_cast<std::uint32_t>((f.prompts.back().size() - 1) / block * block);
+  REQUIRE(whole > 0);
+  engine_options once{.max_running = 1};
+  auto twice = std::vector{asked(f.prompts.back(), want.back().size()), asked(f.prompts.back(), want.back().size())};
+  const auto again = serve(f, io, once, twice);
+  CHECK(again.answers[1].report.cached_device_tokens >= whole);
+  CHECK(again.answers[1].tokens == want.back());
+
+  temp_dir dir;
+  std::shared_ptr<store> disk;
+  asio::co_spawn(
+      io,
+      [](std::string where, std::shared_ptr<store>& out) -> awaitable<void> {
+        out = co_await file_store::async_open(co_await asio::this_coro::executor,
+                                              {.directory = where, .limit_bytes = 64 << 20});
+      }((dir / "kv").string(), disk),
+      asio::detached);
+  io.restart();
+  io.run();
+  auto memory = std::make_shared<memory_store>(io.get_executor(), memory_store_options{.limit_bytes = 64 << 20});
+  for (auto& tier : {kv_tier{.name = "host", .blocks = memory}, kv_tier{.name = "disk", .blocks = disk}}) {
+    bool first = true;
+    for (std::uint32_t budget : {1024u, 1024u, 5u}) {
+      const auto from = serve(f, io, {.max_batched_tokens = budget, .tiers = {tier}}, all_of(f));
+      check_same(from, want, tier.name.c_str());
+      CHECK(from.answers.back().report.cached_tier_tokens.front() == (first ? 0 : whole));
+      first = false;
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the same tokens alone, among 31 others, in chunks, preempted, and from every tier, in every family") {
+  for (auto* name : {"llama", "llama-bias", "qwen2", "glm", "gpt2", "opt", "opt-350m", "opt-bare", "bloom"})
+    for (auto type : {dtype::f32, dtype::bf16}) check_family(name, type);
+}

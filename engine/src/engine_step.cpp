@@ -1,5 +1,6 @@
 // The engine's loop: schedule, run, postprocess.
 #include <algorithm>
+#include <atomic>
 
 #include "cokv/runtime/detail/initiate.hpp"
 #include "engine_state.hpp"
@@ -67,7 +68,10 @@ void engine_state::note_admitted(generation_state& g, std::uint32_t cached_token
 
 std::shared_ptr<batch> engine_state::spare_batch() {
   for (auto& b : batches_)
-    if (b.use_count() == 1) return b;  // no kernel of a step before holds it
+    if (b.use_count() == 1) {  // no kernel of a step before holds it
+      std::atomic_thread_fence(std::memory_order_acquire);
+      return b;
+    }
   if (batches_.size() > 2) batches_.erase(batches_.begin());
   return batches_.emplace_back(std::make_shared<batch>());
 }

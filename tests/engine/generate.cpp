@@ -99,15 +99,28 @@ TEST_CASE(
   }
 }
 
+// The third step is planned when both are there, whatever the fourth has come to.
 TEST_CASE(
     "generate: with each next step prepared, a device that fails fails what runs and what was prepared, and goes on") {
-  for (int steps : {1, 4}) {
+  for (int steps : {2, 4}) {
     fixture f(dtype::bf16, {.async_scheduling = true}, std::make_shared<failing_model>(tiny_model(dtype::bf16), steps));
     const auto all = f.all({greedy(psalm(), 50), greedy({5, 6, 7}, 50)});
     for (auto& a : all) CHECK(a.ended == errc::device_failed);
     CHECK(f.run.counters().blocks_in_use == 0);
     CHECK(f.one(greedy(psalm(), 5)).tokens.size() == 5);
   }
+}
+
+// The first two steps are the first request's alone; of the second one the device refuses the rest.
+TEST_CASE("generate: behind a step that was refused nothing is prepared, and who was not in it is answered") {
+  const auto want = fixture(dtype::bf16).one(greedy({5, 6, 7}, 50));
+  fixture f(dtype::bf16, {.async_scheduling = true},
+            std::make_shared<failing_model>(tiny_model(dtype::bf16), 1, failing_model::waits));
+  const auto all = f.all({greedy(psalm(), 50), greedy({5, 6, 7}, 50)});
+  CHECK(all[0].ended == errc::device_failed);
+  CHECK(all[1].ended == asio::error::eof);
+  CHECK(all[1].tokens == want.tokens);
+  CHECK(f.run.counters().blocks_in_use == 0);
 }
 
 TEST_CASE("generate: a prompt seen before is found on the device, never all of it") {

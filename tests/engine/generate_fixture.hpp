@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <thread>
+
 #include "cokv/engine/engine.hpp"
 #include "engine/expected.hpp"
 
@@ -59,14 +61,19 @@ struct fixture {
 // Its device fails once, in the middle of a step.
 class failing_model final : public model {
  public:
-  failing_model(std::shared_ptr<model> m, int steps) : inner_(std::move(m)), steps_(steps) {}
+  enum how { goes_on, waits };  // for the failure to be known, before the rest of the step is enqueued
+  failing_model(std::shared_ptr<model> m, int steps, how h = goes_on) : inner_(std::move(m)), steps_(steps), how_(h) {}
   const model_config& config() const noexcept override { return inner_->config(); }
   dtype compute_type() const noexcept override { return inner_->compute_type(); }
   const id256& fingerprint() const noexcept override { return inner_->fingerprint(); }
   geometry kv_geometry(std::uint32_t block_tokens) const override { return inner_->kv_geometry(block_tokens); }
   error_code forward(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool& kv,
                      stream& compute) override {
-    if (layer == 2 && steps_-- == 0) return compute.launch("fault", [] { return error_code(errc::device_failed); });
+    if (layer == 2 && steps_-- == 0) {
+      auto ec = compute.launch("fault", [] { return error_code(errc::device_failed); });
+      while (how_ == waits && !compute.status()) std::this_thread::yield();
+      return ec;
+    }
     return inner_->forward(layer, step, kv, compute);
   }
   error_code finish(const std::shared_ptr<batch>& step, stream& compute) override {
@@ -76,6 +83,7 @@ class failing_model final : public model {
  private:
   std::shared_ptr<model> inner_;
   int steps_;
+  how how_;
 };
 
 inline generation_request greedy(std::vector<token_id> prompt, std::uint32_t n) {

@@ -4,12 +4,16 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdlib>
 #include <cstring>
 #include <dnnl.hpp>
 #include <map>
 #include <mutex>
+#include <optional>
+#include <string_view>
 #include <tuple>
 #include <unordered_map>
 #include <vector>
@@ -47,7 +51,10 @@ struct shape {
 struct plan {
   dnnl::matmul::primitive_desc desc;
   dnnl::matmul primitive;
+  bool tiles;  // on a matrix unit, as AMX has
 };
+
+bool on_tiles(const char* implementation) { return std::string_view(implementation).find("amx") != std::string_view::npos; }
 
 plan make_plan(const shape& s) {
   using md = dnnl::memory::desc;
@@ -66,7 +73,7 @@ plan make_plan(const shape& s) {
 #else
   dnnl::matmul::primitive_desc desc(dnnl::matmul::desc(x, w, y), attributes, cpu_engine());
 #endif
-  return {desc, dnnl::matmul(desc)};
+  return {desc, dnnl::matmul(desc), on_tiles(desc.impl_info_str())};
 }
 
 std::shared_ptr<const plan> plan_for(const shape& s) {
@@ -78,9 +85,17 @@ std::shared_ptr<const plan> plan_for(const shape& s) {
   return found;
 }
 
+// The same product with as many rows as it must have for a matrix unit: oneDNN takes few of them elsewhere, where they are
+// summed in another order. Nothing where it never does.
+std::optional<shape> with_rows_for_tiles(shape s) {
+  while (!plan_for(s)->tiles)
+    if ((s.rows *= 2) > max_tile_rows) return std::nullopt;
+  return s;
+}
+
 // What a thread needs to run a plan: memory handles, which are repointed at each call, and scratch.
 struct runner {
-  explicit runner(const shape& s) : what(plan_for(s)) {
+  explicit runner(const shape& s) : rows(s.rows), what(plan_for(s)) {
     auto& d = what->desc;
     scratch.resize(d.scratchpad_desc().get_size() + 64);
     auto bare = [](const dnnl::memory::desc& m) { return dnnl::memory(m, cpu_engine(), DNNL_MEMORY_NONE); };
@@ -90,8 +105,10 @@ struct runner {
                  {DNNL_ARG_SCRATCHPAD, dnnl::memory(d.scratchpad_desc(), cpu_engine(), scratch.data())}};
     x = &arguments.at(DNNL_ARG_SRC), w = &arguments.at(DNNL_ARG_WEIGHTS), y = &arguments.at(DNNL_ARG_DST);
   }
+  std::size_t rows;
   std::shared_ptr<const plan> what;
   std::vector<std::byte> scratch;
+  std::vector<std::byte> padded;  // x, where it has fewer rows: the others are zeros
   std::vector<float> tile;  // where the result is not whole rows: oneDNN's fast kernels write dense ones only
   std::unordered_map<int, dnnl::memory> arguments;
   dnnl::memory *x, *w, *y;
@@ -105,33 +122,7 @@ struct shape_hash {
   }
 };
 
-void onednn_tile(const void* x, const packed_matrix& w, float* y, std::size_t rows, std::size_t column,
-                 std::size_t columns, bool accumulate) {
-  one_thread_only();
-  thread_local dnnl::stream stream(cpu_engine());
-  thread_local std::unordered_map<shape, runner, shape_hash> runners;
-  shape s{w.type(), rows, columns, w.k()};
-  auto found = runners.find(s);
-  if (found == runners.end()) found = runners.try_emplace(s, s).first;
-  auto& r = found->second;
-  r.x->set_data_handle(const_cast<void*>(x), stream);
-  r.w->set_data_handle(const_cast<std::byte*>(w.panel(column / width)), stream);
-  bool direct = columns == w.n() && !accumulate;
-  if (!direct && r.tile.empty()) r.tile.resize(rows * columns);
-  r.y->set_data_handle(direct ? y : r.tile.data(), stream);
-  r.what->primitive.execute(stream, r.arguments);
-  if (direct) return;
-  for (std::size_t i = 0; i < rows; ++i) {
-    const float* from = r.tile.data() + i * columns;
-    float* to = y + i * w.n() + column;
-    if (accumulate)
-      for (std::size_t c = 0; c < columns; ++c) to[c] += from[c];
-    else
-      std::memcpy(to, from, columns * sizeof(float));
-  }
-}
-
-enum class found { nothing, vectors, tiles };  // tiles: a matrix unit's, as AMX has
+enum class found { nothing, vectors, tiles };
 
 found probe_onednn(dtype type) noexcept {
   try {
@@ -139,7 +130,7 @@ found probe_onednn(dtype type) noexcept {
     auto p = make_plan({type, 16, 128, 64});
     const std::string_view name = p.desc.impl_info_str();
     if (!name.starts_with("brg")) return found::nothing;
-    return name.find("amx") == name.npos ? found::vectors : found::tiles;
+    return on_tiles(p.desc.impl_info_str()) ? found::tiles : found::vectors;
   } catch (const dnnl::error&) {
     return found::nothing;
   }
@@ -159,9 +150,58 @@ bool prefers_onednn(dtype type) noexcept {
   return has == found::tiles || (has == found::vectors && best_isa() < isa::avx512_bf16);
 }
 
+// Columns that a product with this matrix may be cut into.
+std::array<std::size_t, 3> tiles_of(std::size_t n) { return {n, std::min(tile_columns, n), n % tile_columns}; }
+
+// All of a matrix goes one way.
+bool all_on_tiles(const packed_matrix& w) {
+  thread_local std::map<std::pair<std::size_t, std::size_t>, bool> known;
+  auto [at, unknown] = known.try_emplace({w.n(), w.k()});
+  if (unknown)
+    at->second = std::ranges::all_of(tiles_of(w.n()), [&](std::size_t columns) {
+      return columns == 0 || with_rows_for_tiles({w.type(), max_tile_rows, columns, w.k()});
+    });
+  return at->second;
+}
+
 bool fits_onednn(const packed_matrix& w) {
   // Whole panels only: oneDNN would write zeros into ragged weights at every call to be sure of their padding.
-  return w.n() % width == 0 && w.k() % (w.type() == dtype::bf16 ? 32 : 16) == 0 && has_onednn(w.type());
+  if (w.n() % width != 0 || w.k() % (w.type() == dtype::bf16 ? 32 : 16) != 0) return false;
+  const auto has = onednn_for(w.type());
+  return has == found::vectors || (has == found::tiles && all_on_tiles(w));
+}
+
+void onednn_tile(const void* x, const packed_matrix& w, float* y, std::size_t rows, std::size_t column,
+                 std::size_t columns, bool accumulate) {
+  one_thread_only();
+  thread_local dnnl::stream stream(cpu_engine());
+  thread_local std::unordered_map<shape, runner, shape_hash> runners;
+  shape s{w.type(), rows, columns, w.k()};
+  auto at = runners.find(s);
+  if (at == runners.end())
+    at = runners.try_emplace(s, onednn_for(w.type()) == found::tiles ? with_rows_for_tiles(s).value() : s).first;
+  auto& r = at->second;
+  if (r.rows > rows) {
+    const auto bytes = rows * w.k() * size_of(w.type());
+    r.padded.resize(r.rows * w.k() * size_of(w.type()));
+    std::memcpy(r.padded.data(), x, bytes);
+    x = r.padded.data();
+  }
+  r.x->set_data_handle(const_cast<void*>(x), stream);
+  r.w->set_data_handle(const_cast<std::byte*>(w.panel(column / width)), stream);
+  bool direct = columns == w.n() && !accumulate && r.rows == rows;
+  if (!direct && r.tile.empty()) r.tile.resize(r.rows * columns);
+  r.y->set_data_handle(direct ? y : r.tile.data(), stream);
+  r.what->primitive.execute(stream, r.arguments);
+  if (direct) return;
+  for (std::size_t i = 0; i < rows; ++i) {
+    const float* from = r.tile.data() + i * columns;
+    float* to = y + i * w.n() + column;
+    if (accumulate)
+      for (std::size_t c = 0; c < columns; ++c) to[c] += from[c];
+    else
+      std::memcpy(to, from, columns * sizeof(float));
+  }
 }
 
 }  // namespace
@@ -172,7 +212,7 @@ void prepare(const packed_matrix& w) {
   if (!fits_onednn(w) || !prefers_onednn(w.type())) return;
   one_thread_only();
   for (std::size_t rows = 1; rows <= max_tile_rows; rows *= 2)
-    for (auto columns : {w.n(), std::min(tile_columns, w.n()), w.n() % tile_columns})
+    for (auto columns : tiles_of(w.n()))
       if (columns) plan_for({w.type(), rows, columns, w.k()});
 }
 

@@ -2,7 +2,7 @@
 // fresh prompts with nothing behind the device, and with each of: a folder (disk), a peer over a link. One request at a
 // time, the order drawn anew for each round; what is compared are the ratios of a round.
 //
-//     bench_overhead [--sinks disk,tcp] [--prompt 512] [--output 32] [--rounds 20] [--others 0.05] [--dtype bf16]
+//     bench_overhead [--device cpu] [--sinks disk,tcp] [--prompt 512] [--output 32] [--rounds 20] [--others 0.05] [--dtype bf16]
 //         [--threads N] [--layers 24 --hidden 896 --heads 14 --kv-heads 2 --intermediate 4864 --vocab 151936]
 //         [--json FILE]
 //
@@ -42,7 +42,7 @@ struct settings {
   std::uint32_t prompt = 512, output = 32;
   int rounds = 20, threads = 0;
   double others = 1;
-  std::string dtype = "bf16", directory;
+  std::string dtype = "bf16", device = "cpu", directory;
 };
 
 struct answer {
@@ -54,7 +54,7 @@ struct answer {
 // An engine and what is behind it.
 class side {
  public:
-  side(worker& near, device on, std::shared_ptr<model> what, const std::string& sink, const settings& s)
+  side(worker& near, device on, device host, std::shared_ptr<model> what, const std::string& sink, const settings& s)
       : name(sink.empty() ? "nothing" : sink), near_(near) {
     std::vector<kv_tier> tiers;
     if (sink == "disk") {
@@ -69,7 +69,7 @@ class side {
       other_.emplace(near);
       tiers.push_back({.name = sink, .blocks = std::make_shared<window_store>(other_->to()), .load = false});
     } else if (!sink.empty()) {
-      const auto landing = on.allocate(landing_bytes, landing_kind(sink)).value();
+      const auto landing = host.allocate(landing_bytes, landing_kind(sink)).value();
       std::ranges::fill(landing.bytes(), std::byte{});
       link_.emplace(near, listening_at(sink), std::vector{landing});
       tiers.push_back({.name = sink, .blocks = std::make_shared<window_store>(link_->to()), .load = false});
@@ -196,12 +196,23 @@ json::array compare(const std::vector<std::vector<answer>>& all, const std::vect
 }
 
 json::array measure(const settings& s) {
-  auto what = random_model(s.model, {.compute = s.dtype == "f32" ? dtype::f32 : dtype::bf16});
   worker near;
-  auto on = open_device(near.executor(), "cpu", {.threads = s.threads}).value();
+  const auto host = open_device(near.executor(), "cpu", {.threads = s.threads}).value();
+  auto on = host;
+  std::shared_ptr<model> what;
+  near.get([](device& on, std::shared_ptr<model>& what, const settings& s) -> awaitable<void> {
+    if (s.device != "cpu") {
+      if (auto there = open_device(co_await asio::this_coro::executor, s.device))
+        on = *there;
+      else
+        std::printf("no device %s here: %s; the CPU computes instead\n\n", s.device.c_str(),
+                    explain_device(s.device).c_str());
+    }
+    what = random_model(s.model, {.compute = s.dtype == "f32" ? dtype::f32 : dtype::bf16, .where = on});
+  }(on, what, s));
   std::vector<std::unique_ptr<side>> sides;
-  sides.push_back(std::make_unique<side>(near, on, what, "", s));
-  for (const auto& sink : s.sinks) sides.push_back(std::make_unique<side>(near, on, what, sink, s));
+  sides.push_back(std::make_unique<side>(near, on, host, what, "", s));
+  for (const auto& sink : s.sinks) sides.push_back(std::make_unique<side>(near, on, host, what, sink, s));
   std::vector<std::vector<answer>> all(sides.size());
   std::mt19937 random(1);
   auto fresh = [&] {
@@ -245,6 +256,7 @@ int main(int argc, char** argv) {
   app.add_option("--others", s.others, "leaves out rounds during which others took more of the machine than this")
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--threads", s.threads, "that compute; 0: as many as there are")->capture_default_str();
+  app.add_option("--device", s.device, "what computes: cpu, or cuda:N")->capture_default_str();
   app.add_option("--dtype", s.dtype)->check(CLI::IsMember({"bf16", "f32"}))->capture_default_str();
   app.add_option("--model", s.model, "a config.json: random weights of its shape")->check(CLI::ExistingFile);
   app.add_option("--json", json_path, "also write the figures there");

@@ -72,7 +72,7 @@ int generate(const generate_options& o, cli::streams io) {
   const auto config = load_config(o.model);
   const auto words = tokenizer::load(o.model.dir);
   check_vocabulary(o.model, words, config);
-  const auto what = load(o.model, {.compute = *type, .where = *where});
+  const auto what = load(o.model, {.compute = *type, .where = *where, .batch_invariant = o.batch_invariant});
   const auto loading = time.now() - start;
 
   generation_request request{.prompt = words.encode(o.prompt), .max_tokens = o.max_tokens};

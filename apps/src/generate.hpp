@@ -26,6 +26,7 @@ struct generate_options {
   std::string type = "bf16";
   std::string device = "cpu";
   int threads = 0;
+  bool batch_invariant = false;
   bool async_scheduling = false;
   bool json = false;
 };

@@ -57,8 +57,6 @@ class connector_state {
 
 kv_connector::kv_connector(asio::any_io_executor ex, namespace_id ns, block_cache& cache, std::vector<kv_tier> tiers,
                            tiered_cache_options options) {
-  if (!cache.pool().memory().host_accessible() && !tiers.empty())
-    throw config_error("KV tiers need device memory that the host can reach");
   state_ = std::make_shared<detail::connector_state>(std::move(ex), ns, cache, std::move(tiers), std::move(options));
 }
 

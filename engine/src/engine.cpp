@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cokv/kvstream/kv_layout.hpp"
+#include "cokv/kvstream/staged_store.hpp"
 #include "cokv/runtime/detail/initiate.hpp"
 #include "cokv/runtime/detail/machine_memory.hpp"
 #include "cokv/runtime/detail/run_as_operation.hpp"
@@ -53,6 +54,20 @@ stream compute_stream(device& d) {
   return *s;
 }
 
+// Memory that the host can't reach goes to tiers and comes from them by way of staging that is shared by all.
+std::vector<kv_tier> reachable(std::vector<kv_tier> tiers, device& d, const kv_pool& pool) {
+  if (tiers.empty() || pool.memory().host_accessible()) return tiers;
+  staging_options how;
+  const auto layout = pool.shape().layout();
+  how.buffer_bytes = std::max<std::size_t>(how.buffer_bytes, *std::ranges::max_element(layout.segments));
+  auto staging = device_staging::make(d, how);
+  if (!staging)
+    throw config_error("device " + std::string(d.name()) + ": " + std::to_string(how.buffers) + " pinned buffers of " +
+                       std::to_string(how.buffer_bytes >> 20) + " MiB for KV tiers: " + staging.error().message());
+  for (auto& t : tiers) t.blocks = std::make_shared<staged_store>(std::move(t.blocks), *staging);
+  return tiers;
+}
+
 buffer kv_memory(device& d, const geometry& g, const engine_options& o) {
   const auto blocks = o.kv_blocks;
   const auto bytes = pool_bytes(g, blocks);
@@ -81,7 +96,7 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
            kv_memory(device_, runs->kv_geometry(options.block_tokens), options)),
       ns(namespace_id::of(runs->fingerprint().hex(), pool.shape())),
       cache(pool, options.prefix_cache),
-      connector(ex, ns, cache, options.tiers, options.connector),
+      connector(ex, ns, cache, reachable(options.tiers, device_, pool), options.connector),
       scheduler_({.block_tokens = options.block_tokens,
                   .max_batched_tokens = options.max_batched_tokens,
                   .max_running = options.max_running,
@@ -91,6 +106,17 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
                   .ahead = options.async_scheduling},
                  cache) {
   cache.on_room([this] { wake(); });
+  const step_size most{.rows = options.max_batched_tokens,
+                       .samples = options.max_running,
+                       .context = max_sequence,
+                       .block_tokens = options.block_tokens};
+  for (auto n = options.async_scheduling ? 2 : 1; n > 0; --n) {
+    batches_.push_back(std::make_shared<batch>());
+    if (auto ec = runs->reserve(*batches_.back(), most))
+      throw config_error("max-batched-tokens: device " + std::string(device_.name()) + " has no room for steps of " +
+                         std::to_string(most.rows) + " tokens, " + std::to_string(most.samples) +
+                         " requests at once (max-running): " + ec.message());
+  }
 }
 
 // What goes with the members gives blocks back, and nobody is left to be woken.

@@ -170,10 +170,10 @@ error_code engine_state::feed(const model_step& step, std::span<const schedule_i
 
 error_code engine_state::enqueue_step(model_step& step) {
   const auto layers = runs->config().layers;
-  const auto whole = runs->whole(step.what, pool, step.where);
-  if (!whole) return whole.error();
-  for (std::uint32_t l = 0; *whole && l < layers; ++l) step.kv.layer_done(l, step.where.record());
-  if (*whole) return {};
+  if (const auto whole = runs->whole(step.what, pool, step.where)) {
+    for (std::uint32_t l = 0; !*whole && l < layers; ++l) step.kv.layer_done(l, step.where.record());
+    return *whole;
+  }
   for (std::uint32_t l = 0; l < layers; ++l)
     if (auto ec = enqueue_layer(step, l)) return ec;
   return enqueue_end(step);

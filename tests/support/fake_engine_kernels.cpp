@@ -158,6 +158,15 @@ void attention_ranges(const gpu::attention_job& j, const each_range& f, bool wri
   }
 }
 
+// Of all tiles of a job that decodes.
+std::size_t slots_of(const gpu::attention_job& j) {
+  if (j.tile_count == 0) return 0;
+  const auto tile = j.tiles[j.tile_count - 1];
+  const auto& of = j.sequences[tile.sequence];
+  return tile.slots + std::size_t{j.kv.heads} * gpu::parts_of(of.start + of.count) *
+                          gpu::rows_of(of, j.heads / j.kv.heads, tile.first);
+}
+
 template <class Shape>
 struct attend {
   using job = gpu::attention_job;
@@ -168,7 +177,7 @@ struct attend {
   }
   static void ranges(const job& j, const each_range& f) {
     attention_ranges<gpu::bf16>(j, f, !Shape::parts);
-    const auto slots = std::size_t{j.tile_count} * j.kv.heads * j.parts * 16;
+    const auto slots = Shape::parts ? slots_of(j) : 0;
     for (auto* to : {j.tops, j.sums})
       if (Shape::parts) f(to, bytes_of<float>(slots), true);
     if (Shape::parts) f(j.results, bytes_of<float>(slots * j.kv.dim), true);
@@ -181,7 +190,7 @@ struct merge {
   }
   static void ranges(const job& j, const each_range& f) {
     attention_ranges<gpu::bf16>(j, f, true);
-    const auto slots = std::size_t{j.tile_count} * j.kv.heads * j.parts * 16;
+    const auto slots = slots_of(j);
     for (auto* from : {j.tops, j.sums}) f(from, bytes_of<float>(slots), false);
     f(j.results, bytes_of<float>(slots * j.kv.dim), false);
   }

@@ -18,6 +18,10 @@ void add_serve(CLI::App& app, action& chosen) {
   add_device(*c, "--device", o->device);
   add_count(*c, "--threads", o->threads, 0, 1024, "Threads of the CPU device; 0: one a core");
 
+  c->add_flag("--batch-invariant", o->batch_invariant,
+              "The same bits for a request alone and beside others: on the CPU always so, on a GPU products get slower")
+      ->disable_flag_override();
+
   constexpr std::uint64_t most = 1 << 30;
   add_count(*c, "--kv-blocks", o->kv_blocks, 1, most, "KV blocks on the device; two sequences' worth unless told");
   add_count(*c, "--block-tokens", o->block_tokens, 1, 4096, "Tokens of a KV block");

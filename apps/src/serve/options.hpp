@@ -17,7 +17,8 @@ struct options {
   std::string tls_certificate, tls_key;  // PEM files; empty: plain HTTP
   std::string dtype = "bf16";
   std::string device = "cpu";
-  int threads = 0;              // of the CPU device; 0: all
+  int threads = 0;  // of the CPU device; 0: all
+  bool batch_invariant = false;
   std::uint32_t kv_blocks = 0;  // 0: for two sequences of the greatest length, at most 1 GiB
   std::uint32_t block_tokens = 16;
   std::uint32_t max_batched_tokens = 1024;

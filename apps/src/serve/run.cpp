@@ -33,7 +33,10 @@ std::shared_ptr<model> load_weights(const options& o, device where) {
     if (tenths > said) spdlog::info("{}: {} % of {}", o.model.dir, 10 * tenths, format_size(total));
     said = std::max(said, tenths);
   };
-  return load(o.model, {.compute = *parse_dtype(o.dtype), .progress = progress, .where = std::move(where)});
+  return load(o.model, {.compute = *parse_dtype(o.dtype),
+                        .progress = progress,
+                        .where = std::move(where),
+                        .batch_invariant = o.batch_invariant});
 }
 
 device open(const options& o, const asio::any_io_executor& ex) {

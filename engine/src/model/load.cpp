@@ -47,7 +47,7 @@ std::shared_ptr<model> load_model(const std::filesystem::path& dir, model_option
     const auto seen = scan(file, options.progress);
     source.require_finite(seen);
     const auto id = fingerprint(config, file, seen);
-    return make_cuda_decoder(options.where, std::move(config), tensors, id, options.compute);
+    return make_cuda_decoder(options.where, std::move(config), tensors, id, options);
   }
   // Both read all of the file: one waits for the disk while the other computes.
   weight_scan seen;
@@ -76,7 +76,7 @@ std::shared_ptr<model> random_model(const std::filesystem::path& config_json, mo
   random_source source(type, seed);
   auto tensors = find_family(config.architecture)->bind(config, source);
   const auto id = fingerprint(config, seed);
-  if (on_cuda(options)) return make_cuda_decoder(options.where, std::move(config), tensors, id, options.compute);
+  if (on_cuda(options)) return make_cuda_decoder(options.where, std::move(config), tensors, id, options);
   cpu_weights packed(options.compute, tensors);
   return make_cpu_decoder(std::move(config), std::move(packed), source.keep_alive(), id, options.compute);
 }

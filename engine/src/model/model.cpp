@@ -18,7 +18,9 @@ void choose(batch_sample& one, std::span<const float> logits) {
 
 }  // namespace
 
-result<bool> model::whole(const std::shared_ptr<batch>&, const kv_pool&, stream&) { return false; }
+error_code model::reserve(batch&, const step_size&) { return {}; }
+
+std::optional<error_code> model::whole(const std::shared_ptr<batch>&, const kv_pool&, stream&) { return std::nullopt; }
 
 error_code model::sample(const std::shared_ptr<batch>& step, stream& compute) {
   return compute.launch("sample", [step] {

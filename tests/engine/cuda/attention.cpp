@@ -57,7 +57,7 @@ void compare(cuda_machine& m, stream s, const device_kernels& kernels, const som
              q = all.type == dtype::f32 ? on_device(m, s, all.q) : on_device(m, s, rounded(all.q)),
              list = on_device(m, s, all.list), far_slopes = on_device(m, s, slopes),
              out = on_device(m, s, std::vector<std::uint8_t>(all.q.size() * size_of(all.type), 0xff));
-  const auto scratch = plan.scratch(all.of.kv_heads);
+  const auto scratch = plan.slots;
   const auto tops = on_device(m, s, poisoned(scratch)), sums = on_device(m, s, poisoned(scratch)),
              results = on_device(m, s, poisoned(scratch * dim));
   gpu::attention_job job{};
@@ -156,5 +156,8 @@ TEST_CASE("cuda attention: a long sequence in parts that its own length cuts, wh
   CHECK(plan.decode.size() == 1 + (9 * 7 + 15) / 16);
   CHECK(plan.plain.empty());
   CHECK(plan.parts == gpu::parts_of(701));
+  // As many slots as there are parts of rows: a long sequence costs its own alone.
+  CHECK(plan.slots == 2 * (gpu::parts_of(701) * 7 + gpu::parts_of(59) * 9 * 7));
+  CHECK(plan.decode[1].slots == 2 * gpu::parts_of(701) * 7);
   CHECK(plan_attention(dtype::f32, 14, 2, 64, sequences).plain.size() == 110);
 }

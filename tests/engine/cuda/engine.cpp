@@ -1,5 +1,6 @@
 // Whole engines on a CUDA device: the answers that the same engine gives on the CPU. On stand-ins for CUDA and cuBLASLt in
 // every build, and unchanged on a device with the library (label gpu).
+#include "cokv/kvstream/memory_store.hpp"
 #include "engine/cuda/some_families.hpp"
 #include "engine/generate_fixture.hpp"
 
@@ -81,4 +82,51 @@ TEST_CASE("cuda engines: greedy and sampled, with penalties and logprobs, ahead 
   });
   // Logits differ in their last bits, so that a draw near the border between two tokens may go to either.
   CHECK(apart * 20 <= sampled);
+}
+
+TEST_CASE("cuda engines: KV goes to a tier as it is computed and comes back from there, with the same tokens") {
+  with_decoders([&](cuda_machine& m, std::mt19937& random, bool all) {
+    some_families(all, [&](const golden& family, dtype type) {
+      const auto model = load_model(family.folder, {.compute = type, .where = m.device});
+      const auto tier =
+          std::make_shared<memory_store>(m.context.get_executor(), memory_store_options{.limit_bytes = 64 << 20});
+      engine_options o{.block_tokens = static_cast<std::uint32_t>(4 + random() % 5),
+                       .max_batched_tokens = static_cast<std::uint32_t>(random() % 2 ? 1024 : 1 + random() % 40),
+                       .async_scheduling = random() % 2 == 0,
+                       .policy = kv_policy::always};
+      o.kv_blocks = 400;
+      o.tiers = {{.name = "host", .blocks = tier}};
+      CAPTURE(o.block_tokens);
+      CAPTURE(o.async_scheduling);
+      std::vector<std::vector<token_id>> first;
+      for (bool again : {false, true}) {
+        engine serves(m.context.get_executor(), m.device, model, std::nullopt, o);
+        std::vector<answer> out(family.cases.size());
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          auto& c = family.cases[i];
+          generation_request r{.prompt = c.prompt, .max_tokens = 6, .ignore_end_tokens = true};
+          r.sampling.temperature = 0;
+          asio::co_spawn(m.context, collect(serves.submit(std::move(r)).value(), out[i]), asio::detached);
+        }
+        std::optional<error_code> drained;
+        serves.async_drain([&](error_code ec) { drained = ec; });
+        m.run();
+        CHECK(drained == error_code());
+        for (std::size_t i = 0; i < out.size(); ++i) {
+          auto& c = family.cases[i];
+          const auto whole = static_cast<std::uint32_t>((c.prompt.size() - 1) / o.block_tokens * o.block_tokens);
+          CHECK(out[i].ended == asio::error::eof);
+          CHECK(out[i].report.cached_tier_tokens.front() == (again ? whole : 0));
+          if (type == dtype::f32)
+            CHECK(out[i].tokens == std::vector<token_id>(c.tokens.begin(), c.tokens.begin() + 6));
+          else if (again)
+            CHECK(out[i].tokens.size() == first[i].size());
+          if (!again) first.push_back(out[i].tokens);
+        }
+        const auto tiers = serves.kv_counters().tiers;
+        CHECK(tiers.front().errors == 0);
+        CHECK(serves.counters().blocks_in_use == 0);
+      }
+    });
+  });
 }

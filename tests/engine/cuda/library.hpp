@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/kernel/random.hpp"
 #include "kernel/cuda/device_kernels.hpp"
 #include "kernel/cuda/device_products.hpp"
 #include "support/cuda_machine.hpp"
@@ -17,9 +18,10 @@ namespace cokv::test {
 bool with_products(const std::function<void(cuda_machine&)>& body);
 
 // Opened for the stream's device.
-inline result<kernel::device_products> products_on(stream s) {
+inline result<kernel::device_products> products_on(stream s, bool batch_invariant = false) {
   std::optional<result<kernel::device_products>> made;
-  if (auto ec = s.launch_native("cublas", {}, [&](void*) { made = kernel::device_products::open(); })) return ec;
+  if (auto ec = s.launch_native("cublas", {}, [&](void*) { made = kernel::device_products::open(batch_invariant); }))
+    return ec;
   return std::move(*made);
 }
 
@@ -56,6 +58,26 @@ void with_kernels(const kernel_test& body);
 // The same for what needs products too: false where there is no library. all: worth
 // trying everything at once; on a stand-in a machine is one of many, and slow.
 bool with_decoders(const std::function<void(cuda_machine&, std::mt19937&, bool all)>& body);
+
+// Whether the first rows of 130 have the same bits in products of fewer.
+inline bool same_however_many_rows(cuda_machine& m, bool batch_invariant) {
+  constexpr std::size_t n = 96, k = 64, most = 130;
+  auto s = m.device.make_stream().value();
+  auto products = products_on(s, batch_invariant).value();
+  const auto workspace = m.device.allocate(kernel::device_products::workspace_bytes).value();
+  const auto x = on_device(m, s, random_floats(most * k, 1)), w = on_device(m, s, random_floats(n * k, 2)),
+             y = on_device(m, s, std::vector<float>(most * n));
+  std::vector<float> all;
+  for (auto rows : {most, most - 1, std::size_t{64}, std::size_t{3}, std::size_t{1}}) {
+    const kernel::product p{dtype::f32, rows, n, k, x.data(), w.data(), at<float>(y), false};
+    const buffer uses[] = {x, w, y, workspace};
+    REQUIRE(!s.launch_native("product", uses, [&](void* native) { return products.multiply(p, workspace, native); }));
+    const auto got = back_from<float>(m, s, y);
+    if (all.empty()) all = got;
+    if (!std::equal(got.begin(), got.begin() + std::ptrdiff_t(rows * n), all.begin())) return false;
+  }
+  return true;
+}
 
 inline result<kernel::device_kernels> kernels_on(stream s) {
   std::optional<result<kernel::device_kernels>> made;

@@ -99,3 +99,7 @@ TEST_CASE("cuda products: what is no product is refused, and one of no rows is n
     CHECK(!m.wait(s.record()));
   });
 }
+
+TEST_CASE("cuda products: taken one way for any number of rows, a row has the same bits") {
+  with_products([](cuda_machine& m) { CHECK(same_however_many_rows(m, true)); });
+}

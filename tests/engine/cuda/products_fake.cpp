@@ -92,3 +92,14 @@ TEST_CASE("cublas: where the library is not, or is another, products are unsuppo
   CHECK(cublaslt_api::load("libno-such-library.so").error() == errc::unsupported);
   CHECK(cublaslt_api::load("libm.so.6").error() == errc::unsupported);
 }
+
+TEST_CASE("cublas: where it takes another way for other numbers of rows, one way for all is asked of it") {
+  const auto api = fake_cublaslt::table();
+  kernel::cublaslt_api::stand_in(&api);
+  on_cuda([](cuda_machine& m) {
+    fake_cublaslt::reset({.by_rows = true});
+    CHECK(!same_however_many_rows(m, false));
+    CHECK(same_however_many_rows(m, true));
+  });
+  fake_cublaslt::reset();
+}

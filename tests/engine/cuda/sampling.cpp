@@ -78,8 +78,8 @@ TEST_CASE("cuda sampling: what the CPU would choose, whatever is asked for") {
       if (random() % 4 == 0)
         for (auto& l : r.logits) l = random() % 3 ? -std::numeric_limits<float>::infinity() : l;
       auto& p = r.params;
-      const float temperatures[] = {0, 0.2f, 1, 1, 3};
-      p.temperature = temperatures[below(5)];
+      const float temperatures[] = {0, 0.2f, 1, 1, 3, 1e-40f};
+      p.temperature = temperatures[below(6)];
       const std::uint32_t counts[] = {0, 0, 1, 2, 5, 50, 4000};
       p.top_k = counts[below(7)];
       const float masses[] = {1, 1, 0.1f, 0.5f, 0.95f};

@@ -58,7 +58,8 @@ struct kv_step_item {
 
 class kv_connector {
  public:
-  // `cache` outlives the connector; its pool's memory must be reachable by the host. Throws config_error otherwise.
+  // `cache` outlives the connector. Tiers take its pool's memory as it is: where the host can't reach it they are
+  // staged_stores. Throws config_error for a tier without a store.
   kv_connector(asio::any_io_executor ex, namespace_id ns, block_cache& cache, std::vector<kv_tier> tiers,
                tiered_cache_options options = {});
   kv_connector(const kv_connector&) = delete;

@@ -92,6 +92,13 @@ struct batch {
 
 // Immutable once loaded. What it enqueues keeps it, the batch and the pool's memory alive; that the blocks are not
 // handed to others meanwhile is the caller's part (hold them).
+// What an engine's steps come to at most.
+struct step_size {
+  std::uint32_t rows = 1, samples = 1;  // tokens; sequences
+  std::uint32_t context = 1;            // of the longest sequence, in tokens
+  std::uint32_t block_tokens = 16;
+};
+
 class model {
  public:
   virtual ~model() = default;
@@ -108,9 +115,12 @@ class model {
   // Enqueues what follows the last layer: the logits.
   virtual error_code finish(const std::shared_ptr<batch>& step, stream& compute) = 0;
 
+  // Has the memory made that steps of up to this size work in, to be found in `step`: what there is no room for is told
+  // before the first request, not in its midst. errc::out_of_memory, the device's.
+  virtual error_code reserve(batch& step, const step_size& most);
   // Instead of forward, finish and sample: enqueues all of a step in one piece, where the model can replay what it did
-  // before, which costs the host one call. false: it can't, and enqueued nothing.
-  virtual result<bool> whole(const std::shared_ptr<batch>& step, const kv_pool& kv, stream& compute);
+  // before, which costs the host one call. Nothing: it can't, and enqueued nothing.
+  virtual std::optional<error_code> whole(const std::shared_ptr<batch>& step, const kv_pool& kv, stream& compute);
   // Behind finish: enqueues the choice of step->sampled's tokens.
   virtual error_code sample(const std::shared_ptr<batch>& step, stream& compute);
   // Before forward(0) or whole(): tokens that are still being sampled, by a step enqueued before, are put in their places.
@@ -125,6 +135,9 @@ struct model_options {
   dtype compute = dtype::bf16;  // bf16 or f32
   load_progress progress;       // of reading weights, in bytes
   device where = {};  // what computes: a CUDA device, or none for the CPU, whatever CPU device its streams are of
+  // A request's numbers are the same bits whoever is computed beside it. On the CPU they always are; on a CUDA device
+  // products take one way for any number of rows, which is slower for many.
+  bool batch_invariant = false;
 };
 
 // Bytes that the matrices of such a model take on the CPU, once loaded.

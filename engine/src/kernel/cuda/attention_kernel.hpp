@@ -19,9 +19,9 @@ namespace cokv::kernel::gpu {
 struct attention_sequence {
   std::uint32_t start, count, row, table;
 };
-// Packed rows of a sequence, from `first` on.
+// Packed rows of a sequence, from `first` on; decoding, where what its parts come to begins, in slots.
 struct attention_tile {
-  std::uint32_t sequence, first;
+  std::uint32_t sequence, first, slots;
 };
 
 struct attention_job {
@@ -33,7 +33,8 @@ struct attention_job {
   const float* slopes;  // [heads], ALiBi's, or null
   std::uint32_t heads;
   std::uint32_t tile_count;
-  // Decoding: what each part comes to, [tile][KV head][part][16], and as much of `dim` for the results.
+  // Decoding: what each part comes to, a slot for each of a tile's [KV head][part][row], and `dim` times as much for the
+  // results.
   std::uint32_t parts;  // at most, of a sequence
   float *tops, *sums, *results;
 };
@@ -48,6 +49,12 @@ COKV_ON_DEVICE std::uint32_t part_keys(std::uint32_t context) {
 COKV_ON_DEVICE std::uint32_t parts_of(std::uint32_t context) {
   const auto keys = part_keys(context);
   return (context + keys - 1) / keys;
+}
+
+constexpr std::uint32_t decode_rows = 16;  // of a tile, at most
+COKV_ON_DEVICE std::uint32_t rows_of(const attention_sequence& of, std::uint32_t group, std::uint32_t first) {
+  const auto left = of.count * group - first;
+  return left < decode_rows ? left : decode_rows;
 }
 
 constexpr float log2_e = 1.44269504088896341f;
@@ -81,8 +88,7 @@ class attention {
     part_ = Shape::parts ? nth % job.parts : 0;
     nth = Shape::parts ? nth / job.parts : nth;
     kv_head_ = nth % job.kv.heads;
-    tile_ = nth / job.kv.heads;
-    const auto tile = job.tiles[tile_];
+    const auto tile = job.tiles[nth / job.kv.heads];
     of_ = job.sequences[tile.sequence];
     first_ = tile.first;
     group_ = job.heads / job.kv.heads;
@@ -93,6 +99,8 @@ class attention {
       const auto keys = part_keys(of_.start + of_.count);
       from_ = part_ * keys;
       if (from_ + keys < to_) to_ = from_ + keys;
+      slots_ =
+          tile.slots + std::size_t{kv_head_ * parts_of(of_.start + of_.count) + part_} * rows_of(of_, group_, first_);
     }
   }
 
@@ -297,8 +305,7 @@ class attention {
         const auto row = packed(warp, lane, upper);
         if (!has(row)) continue;
         const float sum = s.sum[upper][lane];
-        const auto slot =
-            ((std::size_t{tile_} * job_.kv.heads + kv_head_) * job_.parts + part_) * 16 + lane / 4 + upper * 8;
+        const auto slot = slots_ + lane / 4 + upper * 8;
         if (Shape::parts && lane % 4 == 0) job_.tops[slot] = s.top[upper][lane], job_.sums[slot] = sum;
 #pragma unroll
         for (std::uint32_t c = 0; c < columns; ++c) {
@@ -318,8 +325,9 @@ class attention {
   attention_shared<Shape>& shared_;
   block& threads_;
   attention_sequence of_;
-  std::uint32_t tile_, kv_head_, part_, first_, group_;
+  std::uint32_t kv_head_, part_, first_, group_;
   std::uint32_t from_ = 0, to_;  // positions of keys
+  std::size_t slots_ = 0;        // of its first row
   float scale_;
 };
 
@@ -327,25 +335,25 @@ class attention {
 constexpr std::uint32_t merge_threads = 128;
 template <class Each>
 COKV_ON_DEVICE void merge_parts(const attention_job& job, std::uint32_t nth, Each each) {
-  const auto row = nth % 16, pair = nth / 16, kv_head = pair % job.kv.heads;
+  const auto row = nth % decode_rows, pair = nth / decode_rows, kv_head = pair % job.kv.heads;
   const auto tile = job.tiles[pair / job.kv.heads];
   const auto of = job.sequences[tile.sequence];
   const auto group = job.heads / job.kv.heads, packed = tile.first + row, dim = job.kv.dim;
   if (packed >= of.count * group) return;
   // Those that begin behind the tile's last row were not computed.
-  const auto last = tile.first + 16 < of.count * group ? tile.first + 15 : of.count * group - 1;
+  const auto rows = rows_of(of, group, tile.first), last = tile.first + rows - 1;
   const auto keys = part_keys(of.start + of.count), parts = (of.start + last / group + keys) / keys;
-  const auto slot = std::size_t{pair} * job.parts * 16 + row;
+  const auto slot = tile.slots + std::size_t{kv_head * parts_of(of.start + of.count)} * rows + row;
   each([&](std::uint32_t thread) {
     float top = no_score, sum = 0;
-    for (std::uint32_t p = 0; p < parts; ++p) top = fmaxf(top, job.tops[slot + p * 16]);
-    for (std::uint32_t p = 0; p < parts; ++p) sum += job.sums[slot + p * 16] * exp2f(job.tops[slot + p * 16] - top);
+    for (std::uint32_t p = 0; p < parts; ++p) top = fmaxf(top, job.tops[slot + p * rows]);
+    for (std::uint32_t p = 0; p < parts; ++p) sum += job.sums[slot + p * rows] * exp2f(job.tops[slot + p * rows] - top);
     auto* out = static_cast<bf16*>(job.out) +
                 (std::size_t{of.row + packed / group} * job.heads + kv_head * group + packed % group) * dim;
     for (auto d = thread * 2; d < dim; d += merge_threads * 2) {
       float_pair v{0, 0};
       for (std::uint32_t p = 0; p < parts; ++p) {
-        const auto at = slot + p * 16;
+        const auto at = slot + p * rows;
         const auto some = load_pair(job.results + at * dim + d);
         const float weight = exp2f(job.tops[at] - top);
         v.a += some.a * weight, v.b += some.b * weight;

@@ -16,10 +16,10 @@ struct cublaslt_api {
   // For tests: what load() gives from now on. Null: the library again.
   static void stand_in(const cublaslt_api* api);
 
-#define COKV_CUBLASLT_FUNCTIONS(of)                                                                                    \
-  of(Create) of(Destroy) of(GetStatusString) of(GetVersion) of(Matmul) of(MatmulAlgoGetHeuristic) of(MatmulDescCreate) \
-      of(MatmulDescDestroy) of(MatmulDescSetAttribute) of(MatmulPreferenceCreate) of(MatmulPreferenceDestroy)          \
-          of(MatmulPreferenceSetAttribute) of(MatrixLayoutCreate) of(MatrixLayoutDestroy)
+#define COKV_CUBLASLT_FUNCTIONS(of)                                                                                   \
+  of(Create) of(Destroy) of(GetStatusString) of(GetVersion) of(Matmul) of(MatmulAlgoCheck) of(MatmulAlgoGetHeuristic) \
+      of(MatmulDescCreate) of(MatmulDescDestroy) of(MatmulDescSetAttribute) of(MatmulPreferenceCreate)                \
+          of(MatmulPreferenceDestroy) of(MatmulPreferenceSetAttribute) of(MatrixLayoutCreate) of(MatrixLayoutDestroy)
 #define COKV_CUBLASLT_MEMBER(name) decltype(&::cublasLt##name) name = nullptr;
   COKV_CUBLASLT_FUNCTIONS(COKV_CUBLASLT_MEMBER)
 #undef COKV_CUBLASLT_MEMBER

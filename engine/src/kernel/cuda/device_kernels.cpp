@@ -36,8 +36,12 @@ attention_plan plan_attention(dtype type, std::uint32_t heads, std::uint32_t kv_
     const bool few = s.count == 1 || rows <= gpu::prompt_shape<128>::rows;
     auto& list = plain ? out.plain : few ? out.decode : out.prompt;
     const auto each = plain ? 1 : few ? gpu::decode_shape<128>::rows : gpu::prompt_shape<128>::rows;
-    for (std::uint32_t first = 0; first < (plain ? s.count : rows); first += each) list.push_back({i, first});
-    if (!plain && few) out.parts = std::max(out.parts, gpu::parts_of(s.start + s.count));
+    const auto parts = gpu::parts_of(s.start + s.count);
+    for (std::uint32_t first = 0; first < (plain ? s.count : rows); first += each) {
+      list.push_back({i, first, static_cast<std::uint32_t>(out.slots)});
+      if (!plain && few) out.slots += std::size_t{kv_heads} * parts * gpu::rows_of(s, heads / kv_heads, first);
+    }
+    if (!plain && few) out.parts = std::max(out.parts, parts);
   }
   return out;
 }
@@ -134,7 +138,7 @@ error_code device_kernels::prompt_attention(const gpu::attention_job& job, void*
 error_code device_kernels::decode_attention(const gpu::attention_job& job, void* stream) const {
   const auto pairs = std::size_t{job.tile_count} * job.kv.heads;
   if (auto ec = launch("cokv_decode_" + std::to_string(padded(job.kv.dim)), job, pairs * job.parts, stream)) return ec;
-  return launch("cokv_merge", job, pairs * 16, stream);
+  return launch("cokv_merge", job, pairs * gpu::decode_rows, stream);
 }
 error_code device_kernels::plain_attention(dtype type, const gpu::attention_job& job, void* stream) const {
   return launch("cokv_plain_attention" + suffix(type), job, std::size_t{job.tile_count} * job.heads, stream);

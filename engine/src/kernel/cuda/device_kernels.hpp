@@ -24,9 +24,7 @@ namespace cokv::kernel {
 struct attention_plan {
   std::vector<gpu::attention_tile> prompt, decode, plain;
   std::uint32_t parts = 1;  // of the longest sequence that is decoded
-
-  // In floats, for a job's tops and sums each; its results take `dim` times as many.
-  std::size_t scratch(std::uint32_t kv_heads) const noexcept { return decode.size() * kv_heads * parts * 16; }
+  std::size_t slots = 0;    // floats, for a job's tops and sums each; its results take `dim` times as many
 };
 attention_plan plan_attention(dtype type, std::uint32_t heads, std::uint32_t kv_heads, std::uint32_t dim,
                               std::span<const gpu::attention_sequence> sequences);

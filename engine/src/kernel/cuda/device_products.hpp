@@ -5,7 +5,8 @@
 //     stream.launch_native("qkv", uses, [&](void* native) { return products->multiply(p, workspace, native); });
 //
 // How a shape is best computed is asked once and kept. Which rows stand beside a row may change the order in which it
-// is summed, and so its last bits. From one thread, with the device current that it was opened for.
+// is summed, and so its last bits, unless one way is taken for any number of rows (batch_invariant): one that adds up no
+// parts of sums. From one thread, with the device current that it was opened for.
 #pragma once
 
 #include <cstddef>
@@ -35,7 +36,7 @@ class device_products {
   static constexpr std::size_t workspace_bytes = 32 << 20;
 
   // errc::unsupported without cuBLASLt; its own error where it can't begin.
-  static result<device_products> open();
+  static result<device_products> open(bool batch_invariant = false);
 
   // Enqueues a product on a cudaStream_t. A product of no rows is nothing. errc::invalid_argument: a type that is none
   // of the two, n or k of 0, a pointer that is null or not aligned, or too small a workspace; errc::unsupported: no
@@ -58,7 +59,9 @@ class device_products {
   template <class T, class... A>
   result<owned<T>> make(cublasStatus_t (*create)(T*, A...), cublasStatus_t (*destroy)(T), A... arguments) const;
   result<plan> plan_for(const product& p) const;
+  result<cublasLtMatmulHeuristicResult_t> best(const plan& of) const;
 
+  bool batch_invariant_ = false;
   cublaslt_api api_;
   owned<cublasLtHandle_t> handle_;
   owned<cublasLtMatmulDesc_t> turned_;  // W^T

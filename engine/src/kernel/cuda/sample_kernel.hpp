@@ -100,7 +100,9 @@ class row_sampling {
     const bool nothing = s_.best == not_kept;
     if (nothing || r_.temperature == 0 || r_.top_k == 1)
       return put(nothing ? no_token : static_cast<std::int32_t>(s_.best));
-    scale_ = 1.44269504088896341f / r_.temperature;
+    put(no_token);  // until it is drawn
+    // A denormal temperature has no finite inverse: what is below the top then still weighs nothing, and the top 1.
+    scale_ = fminf(1.44269504088896341f / r_.temperature, 3.402823466e+38f);
     const bool by_count = r_.top_k != 0 && r_.top_k < job_.vocab, by_mass = r_.top_p < 1;
     if (by_count || by_mass)
       draw_from_the_likeliest(by_count, by_mass);

@@ -34,14 +34,16 @@ gpu::device_activation on_gpu(activation a) {
 // The residual stream is f32 in both types; what goes into a product is of the compute type.
 class cuda_decoder final : public model, public std::enable_shared_from_this<cuda_decoder> {
  public:
-  cuda_decoder(device where, model_config config, const decoder_tensors& tensors, id256 id, dtype compute)
+  cuda_decoder(device where, model_config config, const decoder_tensors& tensors, id256 id, dtype compute,
+               bool batch_invariant)
       : where_(std::move(where)),
         config_(std::move(config)),
         fingerprint_(id),
         compute_(compute),
         half_(config_.positions == position_type::rotary ? config_.rotary_dims / 2 : 0),
-        kernels_(opened<kernel::device_kernels>("kernels")),
-        products_(opened<kernel::device_products>("cuBLASLt")),
+        kernels_(opened<kernel::device_kernels>("kernels", [] { return kernel::device_kernels::open(); })),
+        products_(opened<kernel::device_products>("cuBLASLt",
+                                                  [&] { return kernel::device_products::open(batch_invariant); })),
         weights_(where_, compute, tensors, rotary_frequencies(config_), alibi_slopes(config_)),
         recorder_(stream_for("graphs")) {}
 
@@ -52,6 +54,26 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
     return geometry::attention(config_.layers, config_.kv_heads, config_.head_dim, compute_, block_tokens);
   }
 
+  error_code reserve(batch& step, const step_size& most) override {
+    batch like;
+    const auto blocks = (most.context + most.block_tokens - 1) / most.block_tokens;
+    auto add = [&](std::uint32_t start, std::size_t tokens, std::uint32_t table) {
+      like.sequences.push_back({std::vector<block_index>(table), start, std::vector<token_id>(tokens), true});
+    };
+    for (std::uint32_t i = 1; i < most.samples; ++i) add(most.block_tokens - 1, 1, 1);
+    const auto prompt = std::max<std::uint32_t>(1, most.rows - std::min(most.rows, most.samples - 1));
+    add(std::max(most.context, prompt) - prompt, prompt, blocks);
+    auto prepare = [&] {
+      step_words words(like, {}, config_, compute_);
+      words.wants_logits = false;  // of few requests
+      return made(step).prepare(where_, config_, compute_, std::move(words));
+    };
+    if (auto ec = prepare()) return ec;
+    // The same sequence decoded takes parts of sums instead.
+    like.sequences.back() = {std::vector<block_index>(blocks), most.context - 1, {0}, true};
+    return prepare();
+  }
+
   error_code forward(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool& kv,
                      stream& compute) override {
     if (layer == 0) {
@@ -59,11 +81,11 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
       auto& s = scratch(*step);
       const auto fed_memory = std::exchange(s.fed_memory, {});
       const std::array<buffer, 3> uses{weights_.memory, s.far, fed_memory};
-      const auto ec = compute.launch_native("embed", std::span(uses).first(fed_memory.empty() ? 2 : 3),
-                                            [&](void* native) {
-                                              const auto ec = take_fed(s, native);
-                                              return ec ? ec : embed(s, native);
-                                            });
+      const auto ec =
+          compute.launch_native("embed", std::span(uses).first(fed_memory.empty() ? 2 : 3), [&](void* native) {
+            const auto ec = take_fed(s, native);
+            return ec ? ec : embed(s, native);
+          });
       if (ec) return ec;
     }
     auto& s = scratch(*step);
@@ -73,28 +95,24 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
                                  [&](void* native) { return run_layer(layer, s, part, native); });
   }
 
-  result<bool> whole(const std::shared_ptr<batch>& step, const kv_pool& kv, stream& compute) override {
-    if (!is_decoding(*step)) return false;
+  std::optional<error_code> whole(const std::shared_ptr<batch>& step, const kv_pool& kv, stream& compute) override {
+    if (!is_decoding(*step)) return std::nullopt;
     if (auto ec = begin(step, compute)) return ec;
     auto& s = scratch(*step);
     auto enqueue = [&](void* native) {
       auto ec = embed(s, native);
       for (std::uint32_t l = 0; !ec && l < config_.layers; ++l) ec = run_layer(l, s, layer_of(kv, l, s), native);
-      if (!ec) ec = run_head(s, native);
-      return ec ? ec : kernels_.sample(choice(s), native);
+      return ec ? ec : run_head(s, native);
     };
     const auto* graph = s.graphs.find(s.shape(layer_of(kv, 0, s)), recorder_, enqueue);
     const auto fed_memory = std::exchange(s.fed_memory, {});
     const std::array<buffer, 4> uses{weights_.memory, s.far, kv.memory(), fed_memory};
-    auto ec =
-        compute.launch_native("step", std::span(uses).first(fed_memory.empty() ? 3 : 4), [&](void* native) {
-          if (auto failed = take_fed(s, native)) return failed;
-          return graph ? graph->launch(native) : enqueue(native);
-        });
-    if (!ec) ec = bring_logits(s, compute);
-    if (!ec) ec = bring_tokens(s, compute);
-    if (ec) return ec;
-    return true;
+    auto ec = compute.launch_native("step", std::span(uses).first(fed_memory.empty() ? 3 : 4), [&](void* native) {
+      if (auto failed = take_fed(s, native)) return failed;
+      return graph ? graph->launch(native) : enqueue(native);
+    });
+    if (!ec) ec = bring_logits(s, compute);  // before penalties and biases change them
+    return ec ? ec : sample(step, compute);
   }
 
   error_code finish(const std::shared_ptr<batch>& step, stream& compute) override {
@@ -153,11 +171,11 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
     if (how.logprobs) one.logprobs = logprobs_of(step.logits_of(nth), token, *how.logprobs);
   }
 
-  template <class T>
-  T opened(const char* what) {
+  template <class T, class Open>
+  T opened(const char* what, Open open) {
     auto s = stream_for(what);
     std::optional<result<T>> made;
-    auto ec = s.launch_native("", {}, [&](void*) { made = T::open(); });
+    auto ec = s.launch_native("", {}, [&](void*) { made = open(); });
     if (!ec && !*made) ec = made->error();
     if (ec) refuse(what, ec);
     return std::move(**made);
@@ -173,10 +191,10 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
 
   // What kernels are told of the step, on its way to the device.
   error_code begin(const std::shared_ptr<batch>& step, stream& compute) {
-    for (auto& s : step->sequences)  // a table of positions ends there
-      if (s.start + s.tokens.size() > config_.max_positions) return errc::invalid_argument;
     auto& s = made(*step);
     const auto feed = std::exchange(s.feed, {});
+    for (auto& q : step->sequences)  // a table of positions ends there
+      if (q.start + q.tokens.size() > config_.max_positions) return errc::invalid_argument;
     if (auto ec = s.prepare(where_, config_, compute_, step_words(*step, feed, config_, compute_))) return ec;
     return compute.copy(s.far_words, s.near_words.slice(0, s.far_words.size()), "tokens");
   }
@@ -352,10 +370,11 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
 }  // namespace
 
 std::shared_ptr<model> make_cuda_decoder(device where, model_config config, const decoder_tensors& tensors,
-                                         id256 fingerprint, dtype compute) {
+                                         id256 fingerprint, const model_options& how) {
   if (!tensors.head.bias.empty())
     throw config_error("device " + std::string(where.name()) + ": an output matrix with a bias");
-  return std::make_shared<cuda_decoder>(std::move(where), std::move(config), tensors, fingerprint, compute);
+  return std::make_shared<cuda_decoder>(std::move(where), std::move(config), tensors, fingerprint, how.compute,
+                                        how.batch_invariant);
 }
 
 }  // namespace cokv

@@ -33,10 +33,16 @@ class carver {
   std::size_t bytes_ = 0;
 };
 
+// A little more than there is: what grows from step to step does not change with each of them.
+std::size_t roomy(std::size_t n, std::size_t least) {
+  const auto step = std::max(least, std::bit_ceil(n) / 8);
+  return (n + step - 1) / step * step;
+}
+
 error_code grow(device& where, buffer& b, std::size_t bytes, memory_kind kind) {
   if (b.size() >= bytes && !b.empty()) return {};
   b = {};  // its memory may be what there is room for
-  auto made = where.allocate(std::max<std::size_t>(std::bit_ceil(bytes), 4096), kind);
+  auto made = where.allocate(std::max<std::size_t>(roomy(bytes, 4096), 4096), kind);
   if (!made) return made.error();
   b = *made;
   return {};
@@ -45,9 +51,8 @@ error_code grow(device& where, buffer& b, std::size_t bytes, memory_kind kind) {
 }  // namespace
 
 bool is_decoding(const batch& step) {
-  return !step.sampled.empty() && std::ranges::all_of(step.sequences, [](const batch_sequence& s) {
-    return s.sample && s.tokens.size() == 1;
-  });
+  return !step.sampled.empty() &&
+         std::ranges::all_of(step.sequences, [](const batch_sequence& s) { return s.sample && s.tokens.size() == 1; });
 }
 
 template <class T>
@@ -65,9 +70,7 @@ template <class T>
 std::size_t step_words::append_growing(std::span<const T> values) {
   const auto at = append(values);
   if (!decodes) return at;
-  const std::size_t step = std::max<std::size_t>(64, std::bit_ceil(values.size()) / 8),
-                    room = (values.size() + step - 1) / step * step;
-  words.resize(words.size() + (room - values.size()) * sizeof(T) / sizeof(std::uint32_t));
+  words.resize(words.size() + (roomy(values.size(), 64) - values.size()) * sizeof(T) / sizeof(std::uint32_t));
   return at;
 }
 
@@ -84,9 +87,7 @@ step_attention step_words::attention_of(const std::vector<kernel::gpu::attention
 }
 
 step_words::step_words(const batch& step, std::span<const fed_token> feed, const model_config& config, dtype compute)
-    : rows(step.rows()),
-      samples(step.samples()),
-      decodes(is_decoding(step)) {
+    : rows(step.rows()), samples(step.samples()), decodes(is_decoding(step)) {
   std::vector<std::uint32_t> token, positions, tables, q_row, last_row, lists, first_row;
   std::vector<kernel::gpu::attention_sequence> each, ends;
   for (auto& s : step.sequences) {
@@ -119,7 +120,7 @@ step_words::step_words(const batch& step, std::span<const fed_token> feed, const
   std::vector<kernel::gpu::fed_place> places;
   for (auto& f : feed) places.push_back({static_cast<std::uint32_t>(f.sample), first_row[f.sequence]});
   feeds = places.size();
-  fed = append_growing<kernel::gpu::fed_place>(places);  // behind all that a replay is told of
+  fed = append<kernel::gpu::fed_place>(places);
 }
 
 void step_words::add_choices(const batch& step, std::span<const std::uint32_t> last_row, std::uint32_t vocab) {
@@ -158,21 +159,22 @@ void step_words::add_choices(const batch& step, std::span<const std::uint32_t> l
     of.push_back(row);
   }
   choices = append<kernel::gpu::sample_row>(of);
-  history = append_growing<std::uint32_t>(tokens_before);
+  history = append<std::uint32_t>(tokens_before);
   biases = append<kernel::gpu::token_bias_at>(favours);
 }
 
 step_shape cuda_step::shape(const kernel::gpu::paged_kv& kv) const {
   const auto& w = words_;
   auto address = [](const void* p) { return reinterpret_cast<std::uintptr_t>(p); };
-  step_shape out{address(kv.base), kv.block_bytes,  kv.block_tokens, address(far.data()), far_words.size(),
-                 w.rows,           w.samples,       w.tokens,        w.position,          w.table,
-                 w.kept,           w.sampled,       w.blocks,        w.choices,           w.history,
-                 w.biases,         w.looks_back,    address(x),      address(turns),      address(tops),
-                 address(results)};
+  step_shape out{address(kv.base), kv.block_bytes, kv.block_tokens, address(far.data()), address(far_words.data()),
+                 w.rows,           w.samples,      w.tokens,        w.position,          w.table,
+                 w.kept,           w.sampled,      w.blocks};
   for (auto* a : {&w.all, &w.last})
     out.insert(out.end(), {a->sequences, a->prompt, a->decode, a->plain, a->plan.parts, a->plan.prompt.size(),
                            a->plan.decode.size(), a->plan.plain.size()});
+  // What lies between the two.
+  for (const void* p : {static_cast<const void*>(x), static_cast<const void*>(tops), static_cast<const void*>(results)})
+    out.push_back(address(p));
   return out;
 }
 
@@ -183,14 +185,12 @@ error_code cuda_step::prepare(device& where, const model_config& c, dtype comput
                     width = std::size_t{c.heads + 2 * c.kv_heads} * c.head_dim, mlp = c.intermediate;
   const auto bytes_of_words = words_.words.size() * sizeof(std::uint32_t),
              logit_bytes = samples * c.vocab * sizeof(float);
-  const auto scratch =
-      sizeof(float) * std::max(words_.all.plan.scratch(c.kv_heads), words_.last.plan.scratch(c.kv_heads));
+  const auto scratch = sizeof(float) * std::max(words_.all.plan.slots, words_.last.plan.slots);
   carver from;
   std::byte *room = nullptr, *wide = nullptr, *table = nullptr, *tokens = nullptr;
   const auto token_bytes = samples * sizeof(std::int32_t);
   from.add(room, kernel::device_products::workspace_bytes);
-  from.add(table, bytes_of_words), from.add(wide, logit_bytes), from.add(tokens, token_bytes);
-  from.add(times, words_.looks_back ? logit_bytes : 0);
+  from.add(wide, logit_bytes), from.add(tokens, token_bytes);
   from.add(x, rows * h * sizeof(float)), from.add(sampled_x, samples * h * sizeof(float));
   from.add(qkv, rows * width * sizeof(float));
   from.add(up, rows * mlp * (c.gated ? 2 : 1) * sizeof(float));
@@ -200,6 +200,8 @@ error_code cuda_step::prepare(device& where, const model_config& c, dtype comput
   from.add(q, rows * q_width * each), from.add(attended, rows * q_width * each);
   from.add(active, rows * mlp * each);
   from.add(tops, scratch), from.add(sums, scratch), from.add(results, scratch * c.head_dim);
+  // Behind what replays are told of: their size changes from step to step.
+  from.add(table, bytes_of_words), from.add(times, words_.looks_back ? logit_bytes : 0);
 
   if (auto ec = grow(where, near_words, bytes_of_words, memory_kind::pinned)) return ec;
   if (auto ec = grow(where, near_logits, words_.wants_logits ? logit_bytes : 0, memory_kind::pinned)) return ec;

@@ -35,7 +35,7 @@ struct step_words {
   bool looks_back = false, wants_logits = false;
   std::vector<bool> refused;  // of samples: they ban or favour a token that there is not
 
-  bool decodes = false;  // its lists take the room of longer ones, so that its shape stays what it is for many steps
+  bool decodes = false;  // its lists of blocks take the room of longer ones: its shape stays what it is for many steps
 
   step_words() = default;
   step_words(const batch& step, std::span<const fed_token> feed, const model_config& config, dtype compute);
@@ -56,8 +56,8 @@ class cuda_step {
   error_code prepare(device& where, const model_config& config, dtype compute, step_words words);
 
   const step_words& words() const noexcept { return words_; }
-  // All that a step's kernels are launched with, beside its model's: of two steps with the same one each could be a
-  // replay of the other.
+  // All that a step's kernels are launched with up to its logits, beside its model's: of two steps with the same one each
+  // could be a replay of the other.
   step_shape shape(const kernel::gpu::paged_kv& kv) const;
   template <class T = std::uint32_t>
   const T* list(std::size_t at) const noexcept {  // on the device

@@ -79,9 +79,10 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
       step.scratch = fresh;
     }
     auto& hidden = *static_cast<std::vector<std::uint64_t>*>(step.scratch.get());
-    // A token's two words, wherever its planes lie in the segment: both are in it, and nothing else.
-    auto at = [&](const batch_sequence& s, std::size_t position, std::size_t word) {
-      return segments + s.blocks.at(position / block_tokens) * each + (position % block_tokens) * 16 + word * 8;
+    // A token's two words, each in its plane of the segment: so that a slice of some tokens moves those tokens' words.
+    auto at = [&](const batch_sequence& s, std::size_t position, std::size_t plane) {
+      return segments + s.blocks.at(position / block_tokens) * each +
+             (plane * block_tokens + position % block_tokens) * 8;
     };
     std::size_t row = 0;
     for (auto& s : step.sequences) {

@@ -22,6 +22,8 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
   explicit toy_model(toy_price price = {}, std::vector<token_id> eos = {}) : price_(price) {
     config_.architecture = "toy";
     config_.layers = layers;
+    config_.kv_heads = 1;
+    config_.head_dim = 2;
     config_.vocab = vocab;
     config_.max_positions = 4096;
     config_.eos = std::move(eos);

@@ -164,6 +164,15 @@ std::size_t block_cache::matching(std::span<const block_key> keys) const {
 void block_cache::publish(const block_key& key, block_index block) { state_->filled(key, block); }
 block_hold block_cache::hold(block_index block) { return block_hold(state_, block); }
 buffer block_cache::segment(std::uint32_t layer, block_index block) const { return state_->segment(layer, block); }
+
+kv_view block_cache::view(std::span<const block_index> blocks) const {
+  std::vector<block_lease> leases;
+  for (auto b : blocks) leases.push_back(state_->used(b).lease.share());
+  return kv_view(*state_->pool, leases);
+}
+
+block_ref block_cache::ref(block_index block) const { return state_->used(block).lease.ref(); }
+
 std::shared_ptr<device_blocks> block_cache::device() const { return state_; }
 
 void block_cache::on_room(std::function<void()> listener) { state_->listener = std::move(listener); }

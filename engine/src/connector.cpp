@@ -66,6 +66,10 @@ const asio::any_io_executor& kv_connector::get_executor() const noexcept { retur
 load_policy* kv_connector::policy() noexcept { return behind().policy(); }
 tiered_cache& kv_connector::behind() const noexcept { return *state_->tiers; }
 
+void kv_connector::open(request_id id, std::span<const token_id> prompt, std::string_view salt) {
+  state_->cache->open(id, prompt, salt);
+}
+
 void kv_connector::lookup(std::shared_ptr<detail::connector_state> state, request_id id, std::vector<token_id> prompt,
                           std::string salt, kv_lookup how, double tokens_ahead, lookup_handler h) {
   if (state->tiers) state->cache->open(id, prompt, salt);

@@ -4,6 +4,7 @@
 #include <new>
 #include <string>
 
+#include "arrival_state.hpp"
 #include "cokv/kvstream/kv_layout.hpp"
 #include "cokv/kvstream/staged_store.hpp"
 #include "cokv/runtime/detail/initiate.hpp"
@@ -122,7 +123,7 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
 // What goes with the members gives blocks back, and nobody is left to be woken.
 engine_state::~engine_state() { cache.on_room(nullptr); }
 
-result<std::shared_ptr<generation_state>> engine_state::submit(generation_request r) {
+result<std::shared_ptr<generation_state>> engine_state::accept(generation_request r) {
   auto refuse = [&](error_code ec) {
     ++counters_.refused;
     return ec;
@@ -147,17 +148,29 @@ result<std::shared_ptr<generation_state>> engine_state::submit(generation_reques
   if (text_) g->text.emplace(*text_);
   g->stop.emplace(stop_options{.eos = q.ignore_end_tokens ? std::vector<token_id>() : runs->config().eos,
                                .stop = q.stop,
-                               .max_tokens = q.max_tokens});
+                               .max_tokens = static_cast<std::uint32_t>(
+                                   std::min<std::uint64_t>(max_sequence, std::uint64_t{q.max_tokens} + q.continues))});
+  for (auto t : std::span(q.prompt).last(q.continues))
+    if (g->stop->push(t, g->text ? g->text->push(t) : std::string()).reason != finish_reason::none)
+      return refuse(errc::invalid_argument);
   live_.emplace(g->id, g);
   ++counters_.submitted;
+  return g;
+}
+
+result<std::shared_ptr<generation_state>> engine_state::submit(generation_request r) {
+  auto accepted = accept(std::move(r));
+  if (!accepted) return accepted;
+  auto& g = *accepted;
+  auto& q = g->request;
   const auto how = begins_at_once(*g) ? kv_lookup::open : kv_lookup::ask;
   if (how == kv_lookup::open) opening_.insert(g->id);
   const auto ahead = connector.policy() ? static_cast<double>(scheduler_.prompt_tokens_left()) : 0;
   connector.async_lookup(g->id, q.prompt, q.salt, how, ahead,
-                         [weak = weak_from_this(), g](error_code ec, kv_match found) {
+                         [weak = weak_from_this(), g = g](error_code ec, kv_match found) {
                            if (auto self = weak.lock()) self->admit(g, ec, std::move(found));
                          });
-  return g;
+  return accepted;
 }
 
 void engine_state::admit(const std::shared_ptr<generation_state>& g, error_code ec, kv_match found) {
@@ -171,6 +184,10 @@ void engine_state::admit(const std::shared_ptr<generation_state>& g, error_code 
                        .loadable_tokens = loadable,
                        .priority = g->request.priority});
   if (ec) return finish(g, ec);
+  start();
+}
+
+void engine_state::start() {
   if (looping_) return wake();
   looping_ = true;
   asio::co_spawn(ex, loop(shared_from_this()), [weak = weak_from_this()](std::exception_ptr thrown) {
@@ -218,14 +235,17 @@ void engine_state::finish(const std::shared_ptr<generation_state>& g, error_code
   connector.finish(g->id);
   live_.erase(g->id);
   g->end(why);
+  if (auto a = g->arriving.lock()) a->ended(why);
   wake();
   if (live_.empty() && !looping_) drains_.complete_all({});
 }
 
-void engine_state::cancel(generation_state& g) {
+void engine_state::cancel(generation_state& g) { fail(g, asio::error::operation_aborted); }
+
+void engine_state::fail(generation_state& g, error_code why) {
   if (g.ended()) return;
   auto found = live_.find(g.id);
-  if (found != live_.end()) finish(std::shared_ptr(found->second), asio::error::operation_aborted);
+  if (found != live_.end()) finish(std::shared_ptr(found->second), why);
 }
 
 void engine_state::cancel_all() {
@@ -270,51 +290,5 @@ std::uint64_t kv_pool_bytes(const engine_options& options, const model_config& c
   const auto o = detail::checked(options, config, shape);
   return pool_bytes(shape(o.block_tokens), o.kv_blocks);
 }
-
-engine::engine(asio::any_io_executor ex, device where, std::shared_ptr<model> what, std::optional<tokenizer> text,
-               engine_options options)
-    : state_(std::make_shared<detail::engine_state>(std::move(ex), std::move(where), std::move(what), std::move(text),
-                                                    std::move(options))) {}
-
-engine::~engine() { state_->shutdown(); }
-
-result<generation> engine::submit(generation_request request) {
-  auto g = state_->submit(std::move(request));
-  if (!g) return g.error();
-  return generation(std::move(*g));
-}
-
-void engine::drain(std::shared_ptr<detail::engine_state> state, drain_handler h) {
-  auto ex = state->ex;
-  detail::run_as_operation(ex, detail::engine_state::drain(std::move(state)), std::move(h));
-}
-
-void engine::cancel_all() { state_->cancel_all(); }
-const asio::any_io_executor& engine::get_executor() const noexcept { return state_->ex; }
-const model& engine::running() const noexcept { return *state_->runs; }
-std::uint32_t engine::max_sequence() const noexcept { return state_->max_sequence; }
-const kv_pool& engine::pool() const noexcept { return state_->pool; }
-namespace_id engine::kv_namespace() const noexcept { return state_->ns; }
-engine_counters engine::counters() const { return state_->counters(); }
-kv_connector_counters engine::kv_counters() const { return state_->connector.counters(); }
-
-generation& generation::operator=(generation&& other) noexcept {
-  if (this != &other) {
-    cancel();
-    state_ = std::move(other.state_);
-  }
-  return *this;
-}
-generation::~generation() { cancel(); }
-
-void generation::cancel() {
-  if (!state_) return;
-  if (auto owner = state_->owner.lock()) owner->cancel(*state_);
-}
-
-const generation_report& generation::report() const noexcept { return state_->report; }
-asio::any_io_executor generation::get_executor() const { return state_->ex; }
-
-void generation::next(std::shared_ptr<detail::generation_state> state, handler h) { state->next(std::move(h)); }
 
 }  // namespace cokv

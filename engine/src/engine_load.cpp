@@ -29,6 +29,7 @@ void engine_state::release_unused() {
 }
 
 void engine_state::begin_load(const schedule_load& l) {
+  if (l.outside) return begin_arrival(l);
   auto& g = *live_.at(l.id);
   if (!g.admitted) g.report.queued = time_.now() - g.submitted;
   const auto first = l.start / options.block_tokens, count = l.count / options.block_tokens;
@@ -106,6 +107,8 @@ awaitable<void> engine_state::load_and_compute(std::shared_ptr<engine_state> sel
   }
   s.note_loaded(l, good);
   s.note_admitted(*g, l.start + good * s.options.block_tokens);
+  // Not before: blocks that were lost were written once more.
+  s.tell_begun(*g, l.start + l.count + l.compute);
   if (auto appended = s.scheduler_.loaded_and_computed(l.id, *token, good * s.options.block_tokens))
     s.deliver(*appended, step);
   s.wake();

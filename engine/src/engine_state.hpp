@@ -5,11 +5,18 @@
 #include <map>
 #include <set>
 
+#include "cokv/engine/arrival.hpp"
 #include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/trace.hpp"
 #include "generation_state.hpp"
 
 namespace cokv::detail {
+
+// What a step computes of a prompt that somebody is told of.
+struct sink_part {
+  std::shared_ptr<prompt_sink> sink;
+  index_range tokens;
+};
 
 // A run of the model: what it computes, on which stream, and what holds the blocks that it writes.
 struct model_step {
@@ -17,6 +24,7 @@ struct model_step {
   stream where;
   std::vector<request_id> sampling = {};  // whose tokens what->sampled are
   kv_step kv = {};
+  std::vector<sink_part> sinks = {};
 };
 
 // A step that is enqueued, and runs or waits for the one before.
@@ -36,6 +44,13 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   ~engine_state();
 
   result<std::shared_ptr<generation_state>> submit(generation_request request);
+  result<std::shared_ptr<arrival_state>> receive(generation_request request);
+  // For an arrival: where it goes, the token behind the prompt, what is there so far, all that is to be there.
+  kv_room room(const arrival_state& a);
+  error_code arrived_first(arrival_state& a, token_id t, std::optional<token_logprobs> l);
+  void keep(arrival_state& a, std::uint32_t tokens);
+  void arrived(arrival_state& a);
+  void fail(generation_state& g, error_code why);
   void cancel(generation_state& g);
   void cancel_all();
   void shutdown();
@@ -51,7 +66,9 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
  private:
   using waiter = operation<void(error_code)>;
 
+  result<std::shared_ptr<generation_state>> accept(generation_request request);
   void admit(const std::shared_ptr<generation_state>& g, error_code ec, kv_match found);
+  void start();
   void finish(const std::shared_ptr<generation_state>& g, error_code why);
   void broke(std::exception_ptr thrown);
   void wake();
@@ -64,12 +81,17 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   bool begins_at_once(const generation_state& g) const;
   void release_unused();
   void begin_load(const schedule_load& l);
+  void begin_arrival(const schedule_load& l);
   void loaded(const schedule_load& l, std::uint32_t good_blocks);
   void note_loaded(const schedule_load& l, std::uint32_t good_blocks);
   awaitable<bool> recompute(const schedule_load& l, const model_step& behind, std::uint32_t layer, std::uint32_t good);
   static awaitable<void> load_and_compute(std::shared_ptr<engine_state> self, schedule_load l, kv_load load);
   void note_admitted(generation_state& g, std::uint32_t cached_tokens);
   void begin(model_step& step, std::span<const schedule_item> items, bool hold_context);
+  void tell_begun(generation_state& g, std::uint32_t there);
+  void find_sinks(model_step& step, std::span<const schedule_item> items);
+  static void tell_layer(const model_step& step, std::uint32_t layer, const event& computed);
+  static void forget_told(generation_state& g);
   error_code feed(const model_step& step, std::span<const schedule_item> items);
   error_code enqueue_step(model_step& step);
   error_code enqueue_layer(model_step& step, std::uint32_t layer);
@@ -78,6 +100,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void fail_step(const schedule& plan, error_code why);
   void replace_stream();
   void deliver(const sampled_token& t, const model_step& step);
+  void deliver(const sampled_token& t, std::optional<token_logprobs> logprobs);
 
   clock& time_;
   device device_;

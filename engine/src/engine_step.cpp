@@ -39,7 +39,9 @@ awaitable<void> engine_state::loop(std::shared_ptr<engine_state> self) {
 // back from there.
 void engine_state::preempted(request_id id) {
   ++counters_.preemptions;
-  ++live_.at(id)->report.preemptions;
+  auto& g = *live_.at(id);
+  ++g.report.preemptions;
+  forget_told(g);
   if (options.tiers.empty()) return;
   const auto ahead = connector.policy() ? static_cast<double>(scheduler_.prompt_tokens_left()) : 0;
   connector.async_lookup_again(id, scheduler_.known_tokens(id), ahead,
@@ -83,6 +85,7 @@ void engine_state::enqueue(const schedule& plan) {
   now.span.arg("tokens", std::int64_t{plan.tokens});
   // Beside a step that runs, blocks are handed out and filled.
   begin(now.step, plan.items, options.async_scheduling && !options.tiers.empty());
+  find_sinks(now.step, plan.items);
   auto& ec = now.refused;
   if (flying_.size() > 1) ec = feed(now.step, plan.items);
   if (!ec) ec = enqueue_step(now.step);
@@ -171,7 +174,11 @@ error_code engine_state::feed(const model_step& step, std::span<const schedule_i
 error_code engine_state::enqueue_step(model_step& step) {
   const auto layers = runs->config().layers;
   if (const auto whole = runs->whole(step.what, pool, step.where)) {
-    for (std::uint32_t l = 0; !*whole && l < layers; ++l) step.kv.layer_done(l, step.where.record());
+    const auto computed = step.where.record();
+    for (std::uint32_t l = 0; !*whole && l < layers; ++l) {
+      step.kv.layer_done(l, computed);
+      tell_layer(step, l, computed);
+    }
     return *whole;
   }
   for (std::uint32_t l = 0; l < layers; ++l)
@@ -181,7 +188,9 @@ error_code engine_state::enqueue_step(model_step& step) {
 
 error_code engine_state::enqueue_layer(model_step& step, std::uint32_t layer) {
   if (auto ec = runs->forward(layer, step.what, pool, step.where)) return ec;
-  step.kv.layer_done(layer, step.where.record());
+  const auto computed = step.where.record();
+  step.kv.layer_done(layer, computed);
+  tell_layer(step, layer, computed);
   return {};
 }
 
@@ -225,6 +234,12 @@ void engine_state::postprocess(const model_step& step) {
 }
 
 void engine_state::deliver(const sampled_token& t, const model_step& step) {
+  auto one = std::ranges::find(step.sampling, t.id);
+  if (one == step.sampling.end()) return deliver(t, std::nullopt);
+  deliver(t, step.what->sampled[static_cast<std::size_t>(one - step.sampling.begin())].logprobs);
+}
+
+void engine_state::deliver(const sampled_token& t, std::optional<token_logprobs> logprobs) {
   auto found = live_.find(t.id);
   if (found == live_.end()) return;
   const auto held = found->second;
@@ -239,8 +254,7 @@ void engine_state::deliver(const sampled_token& t, const model_step& step) {
   ++counters_.generated_tokens;
   auto text = g.stop->push(t.token, g.text ? g.text->push(t.token) : std::string());
   generated piece{.token = t.token, .text = std::move(text.text), .reason = text.reason};
-  if (auto one = std::ranges::find(step.sampling, t.id); one != step.sampling.end())
-    piece.logprobs = step.what->sampled[static_cast<std::size_t>(one - step.sampling.begin())].logprobs;
+  piece.logprobs = std::move(logprobs);
   if (piece.reason == finish_reason::none && t.last) piece.reason = finish_reason::length;
   if (piece.reason != finish_reason::none) {
     auto tail = g.stop->finish(g.text ? g.text->finish() : std::string());

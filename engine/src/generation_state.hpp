@@ -22,6 +22,8 @@ inline std::shared_ptr<sampling_state> sampling_of(const generation_request& r) 
   return out;
 }
 
+class arrival_state;
+
 class generation_state {
  public:
   generation_state(asio::any_io_executor ex, request_id id, generation_request request)
@@ -59,7 +61,9 @@ class generation_state {
 
   std::optional<detokenizer> text;
   std::optional<stop_matcher> stop;
-  std::optional<kv_load> load;  // on its way
+  std::optional<kv_load> load;            // on its way
+  std::optional<std::uint32_t> told;      // to its sink: so many tokens of the prompt; none before it began
+  std::weak_ptr<arrival_state> arriving;  // whoever writes its prompt's KV, where that is somebody else
   kv_match found;
   std::vector<std::uint32_t> loaded;  // tokens, by tier, of the load before it was admitted
   std::uint32_t loaded_from = 0;      // where that began: before it lies what the device had

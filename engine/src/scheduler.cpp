@@ -18,7 +18,8 @@ struct scheduler::entry {
   std::int32_t priority = 0;
   state where = state::waiting;
   bool admitted_before = false;
-  bool asking = false;  // found() will tell
+  bool asking = false;   // found() will tell
+  bool outside = false;  // arrived() will tell: nothing of it is computed before
   std::vector<token_id> tokens;
   std::vector<block_index> blocks;
   std::uint32_t prompt = 0;
@@ -87,6 +88,7 @@ error_code scheduler::add(schedule_request request) {
   e->prompt = static_cast<std::uint32_t>(request.prompt.size());
   e->limit = static_cast<std::uint32_t>(std::min<std::uint64_t>(room, std::uint64_t{e->prompt} + request.max_tokens));
   e->loadable = std::min(request.loadable_tokens, e->prompt);
+  e->outside = request.outside;
   e->tokens = std::move(request.prompt);
   waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), e.get(), by_turn), e.get());
   requests_.emplace(request.id, std::move(e));
@@ -199,9 +201,14 @@ void scheduler::admit() {
   while (!waiting_.empty() && running_.size() < options_.max_running && step.tokens < options_.max_batched_tokens) {
     auto& e = *waiting_.front();
     if (e.unknown > 0 || e.asking) return;  // preempted while its token is sampled, or not found yet: nobody passes it
+    if (e.outside && !let_in(e)) {
+      e.lacking = 0;  // others' blocks would not help
+      return;
+    }
     auto known = static_cast<std::uint32_t>(e.tokens.size());
-    // The last known token is always computed: its logits are what the next one is sampled from.
-    auto most_hits = std::size_t{known - 1} / options_.block_tokens;
+    // The last known token is always computed: its logits are what the next one is sampled from. One that comes from outside
+    // was sampled there.
+    auto most_hits = std::size_t{e.outside ? known : known - 1} / options_.block_tokens;
     e.blocks = source_->match(e.id, std::span(e.tokens).first(most_hits * options_.block_tokens));
     if (e.blocks.size() > most_hits) throw std::logic_error("block_source::match: more blocks than were asked for");
     auto need = blocks_for(known) - e.blocks.size();
@@ -218,6 +225,12 @@ void scheduler::admit() {
     running_.insert(std::upper_bound(running_.begin(), running_.end(), &e, by_turn), &e);
     e.computed = static_cast<std::uint32_t>(blocks_for(known) - need) * options_.block_tokens;
     if (!e.admitted_before) e.cached = e.computed;
+    if (e.outside) {
+      e.where = state::loading;
+      e.loading = known - e.computed;
+      step.loads.push_back({e.id, e.computed, e.loading, 0, false, true});
+      continue;
+    }
     auto loadable = std::min(e.loadable, known - 1) / options_.block_tokens * options_.block_tokens;
     if (loadable > e.computed) {
       e.where = state::loading;
@@ -231,6 +244,15 @@ void scheduler::admit() {
     e.where = state::running;
     plan(e, std::min(options_.max_batched_tokens - step.tokens, e.remaining()));
   }
+}
+
+// They can't be made to give way, so not all blocks may be theirs.
+bool scheduler::let_in(const entry& e) const {
+  std::size_t theirs = 0;
+  for (auto* r : running_)
+    if (r->outside) theirs += r->blocks.size();
+  const auto most = options_.most_outside ? options_.most_outside : source_->capacity() / 2;
+  return theirs == 0 || theirs + blocks_for(e.tokens.size()) <= most;
 }
 
 std::vector<sampled_token> scheduler::done(std::span<const token_id> tokens) {
@@ -274,11 +296,11 @@ sampled_token scheduler::told(entry& e, std::size_t place) {
 }
 
 void scheduler::loaded(request_id id, std::uint32_t good_tokens) {
-  if (auto* e = loading(id)) end_load(*e, good_tokens);
+  if (auto* e = loading(id, false)) end_load(*e, good_tokens);
 }
 
 void scheduler::load_given_up(request_id id, std::uint32_t good_tokens) {
-  auto* e = loading(id);
+  auto* e = loading(id, false);
   if (!e) return;
   end_load(*e, good_tokens);
   const auto kept = std::size_t{e->computed} / options_.block_tokens;
@@ -291,7 +313,7 @@ void scheduler::load_given_up(request_id id, std::uint32_t good_tokens) {
 }
 
 std::optional<sampled_token> scheduler::loaded_and_computed(request_id id, token_id token, std::uint32_t good_tokens) {
-  auto* e = loading(id);
+  auto* e = loading(id, false);
   if (!e) return std::nullopt;
   if (e->along == 0) throw std::logic_error("scheduler::loaded_and_computed: nothing was to be computed");
   const auto computed = e->computed + e->loading + e->along;
@@ -302,6 +324,16 @@ std::optional<sampled_token> scheduler::loaded_and_computed(request_id id, token
   return append(*e, token);
 }
 
+std::optional<sampled_token> scheduler::arrived(request_id id, token_id first) {
+  auto* e = loading(id, true);
+  if (!e) return std::nullopt;
+  e->computed += std::exchange(e->loading, 0);
+  e->outside = false;
+  e->admitted_before = true;
+  e->where = state::running;
+  return append(*e, first);
+}
+
 void scheduler::found(request_id id, std::uint32_t loadable_tokens) {
   auto at = requests_.find(id);
   if (at == requests_.end() || !at->second->asking) return;
@@ -309,9 +341,12 @@ void scheduler::found(request_id id, std::uint32_t loadable_tokens) {
   at->second->loadable = loadable_tokens;
 }
 
-scheduler::entry* scheduler::loading(request_id id) {
+scheduler::entry* scheduler::loading(request_id id, bool outside) {
   auto found = requests_.find(id);
-  return found == requests_.end() || found->second->where != state::loading ? nullptr : found->second.get();
+  if (found == requests_.end() || found->second->where != state::loading) return nullptr;
+  if (found->second->outside != outside)
+    throw std::logic_error("scheduler: a load that was to end otherwise: arrived() is for those from outside alone");
+  return found->second.get();
 }
 
 void scheduler::end_load(entry& e, std::uint32_t good_tokens) {
@@ -340,7 +375,7 @@ bool scheduler::cancel(request_id id) {
 std::uint64_t scheduler::prompt_tokens_left() const noexcept {
   std::uint64_t n = 0;
   for (auto& [id, e] : requests_)
-    if (e->remaining() > 1) n += e->remaining();
+    if (e->remaining() > 1 && !e->outside) n += e->remaining();
   return n;
 }
 
@@ -352,5 +387,6 @@ std::span<const token_id> scheduler::known_tokens(request_id id) const {
 }
 std::uint32_t scheduler::cached_tokens(request_id id) const { return requests_.at(id)->cached; }
 std::uint32_t scheduler::computed_tokens(request_id id) const { return requests_.at(id)->computed; }
+std::uint32_t scheduler::limit(request_id id) const { return requests_.at(id)->limit; }
 
 }  // namespace cokv

@@ -1,4 +1,4 @@
-// Random arrivals, loads and cancellations, judged by what every request would be alone.
+// Random arrivals, loads, prompts from outside and cancellations, judged by what every request would be alone.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using namespace cokv::test;
 namespace {
 
 struct tally {
-  std::size_t finished = 0, cancelled = 0, preemptions = 0, steps = 0, generated = 0;
+  std::size_t finished = 0, cancelled = 0, preemptions = 0, steps = 0, generated = 0, arrived = 0;
 };
 
 // What a request says is a function of what was said before: so a wrong place of a token shows.
@@ -89,13 +89,15 @@ void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out) {
         const auto n = 1 + below(40);
         std::vector<token_id> p;
         for (std::uint32_t i = 0; i < n; ++i) p.push_back(static_cast<token_id>(below(1000)));
-        const auto loadable = below(3) == 0 ? below(n + 5) : 0;
+        const bool outside = below(4) == 0;
+        const auto loadable = !outside && below(3) == 0 ? below(n + 5) : 0;
         const auto priority = below(2) ? 0 : static_cast<std::int32_t>(below(17)) - most_priority;
         if (!s.add({.id = next_id,
                     .prompt = p,
                     .max_tokens = 1 + below(20),
                     .loadable_tokens = loadable,
-                    .priority = priority}))
+                    .priority = priority,
+                    .outside = outside}))
           sequences[next_id] = p;
         ++next_id;
       }
@@ -140,7 +142,12 @@ void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out) {
         }
         it = loading.erase(it);
         const auto way = below(3);
-        if (way == 0)
+        if (load.outside) {
+          const auto t = s.arrived(load.id, says(sequences.at(load.id)));
+          REQUIRE(t.has_value());
+          ++out.arrived;
+          told(*t);
+        } else if (way == 0)
           s.load_given_up(load.id, below(60));
         else if (way == 1 || load.compute == 0)
           s.loaded(load.id, below(60));
@@ -185,7 +192,7 @@ tally simulate(std::uint64_t seed) {
     std::int64_t turn = 0, arrival = 0;
   };
   std::map<request_id, life> alive;
-  std::map<request_id, std::uint32_t> loading;  // and what is computed along
+  std::map<request_id, schedule_load> loading;
   std::int64_t arrivals = 0;
   {
     scheduler s(options, blocks);
@@ -209,13 +216,15 @@ tally simulate(std::uint64_t seed) {
         --to_come;
         const auto priority = below(2) ? 0 : static_cast<std::int32_t>(below(17)) - most_priority;
         life l{1 + below(40), 1 + below(20), 0, arrivals - std::int64_t{options.priority_lead} * priority, arrivals};
-        auto loadable = below(3) == 0 ? below(l.prompt + 5) : 0;
+        const bool outside = below(4) == 0;
+        auto loadable = !outside && below(3) == 0 ? below(l.prompt + 5) : 0;
         std::vector<token_id> tokens(l.prompt, static_cast<token_id>(next_id));
         auto ec = s.add({.id = next_id,
                          .prompt = tokens,
                          .max_tokens = l.max_tokens,
                          .loadable_tokens = loadable,
-                         .priority = priority});
+                         .priority = priority,
+                         .outside = outside});
         CHECK((!ec || ec == errc::too_large));
         if (!ec) {
           alive[next_id] = l;
@@ -251,14 +260,25 @@ tally simulate(std::uint64_t seed) {
             CHECK((once.contains(id) || s.blocks(id).empty()));
       for (auto& load : step.loads) {
         CHECK(load.start % block_tokens == 0);
+        CHECK(s.blocks(load.id).size() * block_tokens >= load.start + load.count + load.compute);
+        loading[load.id] = load;
+        if (load.outside) {
+          CHECK(load.start + load.count == alive[load.id].prompt);
+          CHECK(load.compute == 0);
+          continue;
+        }
         CHECK(load.count % block_tokens == 0);
         CHECK(load.start + load.count < s.tokens(load.id).size());
-        CHECK(s.blocks(load.id).size() * block_tokens >= load.start + load.count + load.compute);
         CHECK(load.sample == (load.compute > 0 && load.start + load.count + load.compute == s.tokens(load.id).size()));
-        loading[load.id] = load.compute;
       }
       std::uint32_t along = 0;
-      for (auto& [id, n] : loading) along += n;
+      std::size_t arriving = 0, theirs = 0;
+      for (auto& [id, load] : loading) {
+        along += load.compute;
+        arriving += load.outside;
+        if (load.outside) theirs += s.blocks(id).size();
+      }
+      CHECK((arriving <= 1 || theirs <= capacity / 2));
       CHECK(along <= budget);
       // The turn of a preempted request comes after those of all that are served.
       const auto turn = [&](request_id id) { return std::pair(alive[id].turn, alive[id].arrival); };
@@ -276,7 +296,12 @@ tally simulate(std::uint64_t seed) {
       }
       for (auto it = loading.begin(); it != loading.end();) {
         if (below(3) == 0) {
-          if (it->second == 0 || below(3) == 0)
+          if (it->second.outside) {
+            const auto t = s.arrived(it->first, 9);
+            REQUIRE(t.has_value());
+            ++out.arrived;
+            appended(*t);
+          } else if (it->second.compute == 0 || below(3) == 0)
             s.loaded(it->first, below(60));
           else if (auto t = s.loaded_and_computed(it->first, 9, 1u << 20))
             appended(*t);
@@ -317,10 +342,12 @@ TEST_CASE("random arrivals, loads and cancellations: blocks conserved, budget ke
     all.cancelled += one.cancelled;
     all.preemptions += one.preemptions;
     all.generated += one.generated;
+    all.arrived += one.arrived;
   }
   CHECK(all.finished > 5000);
   CHECK(all.cancelled > 500);
   CHECK(all.preemptions > 500);
+  CHECK(all.arrived > 1000);
 }
 
 TEST_CASE("random arrivals, planned ahead or not: every answer is the one it would be alone") {
@@ -333,6 +360,7 @@ TEST_CASE("random arrivals, planned ahead or not: every answer is the one it wou
     CHECK(all.finished > 2500);
     CHECK(all.cancelled > 300);
     CHECK(all.preemptions > 200);
+    CHECK(all.arrived > 500);
   }
 }
 

@@ -37,6 +37,28 @@ inline std::vector<token_id> toy_answer(const std::vector<token_id>& prompt, std
   return out;
 }
 
+// The KV of a prompt's tokens [first, end), as another worker's model computes it, into the blocks that are to hold it.
+inline void fill_toy_kv(const kv_pool& pool, const std::vector<block_index>& blocks,
+                        const std::vector<token_id>& prompt, std::uint32_t first, std::uint32_t end) {
+  const auto memory = pool.memory();
+  const auto bt = pool.shape().block_tokens();
+  std::uint64_t seen[toy_model::layers];
+  for (std::uint32_t l = 0; l < toy_model::layers; ++l) seen[l] = l;
+  for (std::uint32_t p = 0; p < end; ++p) {
+    auto hidden = toy_model::mix(static_cast<std::uint64_t>(prompt.at(p)) + 1, p);
+    for (std::uint32_t l = 0; l < toy_model::layers; ++l) {
+      const std::uint64_t k = toy_model::mix(hidden, 2 * l + 1), v = toy_model::mix(k, 3);
+      if (p >= first) {
+        auto* segment = memory.data() + pool.offset(l, blocks.at(p / bt));
+        std::memcpy(segment + p % bt * 8, &k, 8);
+        std::memcpy(segment + (bt + p % bt) * 8, &v, 8);
+      }
+      seen[l] = toy_model::mix(toy_model::mix(seen[l], k), v);
+      hidden = toy_model::mix(hidden, seen[l]);
+    }
+  }
+}
+
 inline std::vector<token_id> toy_prompt(std::size_t n, std::uint64_t seed) {
   std::vector<token_id> t;
   for (std::size_t i = 0; i < n; ++i) t.push_back(static_cast<token_id>(toy_model::mix(seed, i) % toy_model::vocab));

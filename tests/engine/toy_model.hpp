@@ -22,6 +22,8 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
   explicit toy_model(toy_price price = {}, std::vector<token_id> eos = {}) : price_(price) {
     config_.architecture = "toy";
     config_.layers = layers;
+    config_.kv_heads = 1;
+    config_.head_dim = 2;
     config_.vocab = vocab;
     config_.max_positions = 4096;
     config_.eos = std::move(eos);
@@ -79,9 +81,10 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
       step.scratch = fresh;
     }
     auto& hidden = *static_cast<std::vector<std::uint64_t>*>(step.scratch.get());
-    // A token's two words, wherever its planes lie in the segment: both are in it, and nothing else.
-    auto at = [&](const batch_sequence& s, std::size_t position, std::size_t word) {
-      return segments + s.blocks.at(position / block_tokens) * each + (position % block_tokens) * 16 + word * 8;
+    // A token's two words, each in its plane of the segment: so that a slice of some tokens moves those tokens' words.
+    auto at = [&](const batch_sequence& s, std::size_t position, std::size_t plane) {
+      return segments + s.blocks.at(position / block_tokens) * each +
+             (plane * block_tokens + position % block_tokens) * 8;
     };
     std::size_t row = 0;
     for (auto& s : step.sequences) {

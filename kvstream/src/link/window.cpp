@@ -144,8 +144,12 @@ window& window::operator=(window&& other) noexcept {
   return *this;
 }
 
-void window::drop() noexcept {
+void window::revoke() noexcept {
   if (state_) state_->revoke();
+}
+
+void window::drop() noexcept {
+  revoke();
   state_.reset();
 }
 

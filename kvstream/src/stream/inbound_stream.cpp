@@ -56,6 +56,12 @@ bool whole(const inbound_state& s, worker from) {
       s.landings, [&](const auto& l) { return s.side.way.legs()[l.leg].from.worker != from || l.at.committed(); });
 }
 
+awaitable<error_code> drain(std::shared_ptr<inbound_state> s) {
+  for (auto& l : s->landings)
+    if (auto done = co_await l.at.async_revoke(as_result); !done) co_return done.error();
+  co_return error_code();
+}
+
 awaitable<error_code> arrive(std::shared_ptr<inbound_state> s, stream_peers from) {
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     for (auto& [sender, link] : from)
@@ -69,8 +75,7 @@ awaitable<error_code> arrive(std::shared_ptr<inbound_state> s, stream_peers from
   if (auto ec = v.error()) co_return ec;
   for (const auto& l : s->landings)
     if (l.at.bytes_put() < l.parts.bytes) co_return errc::protocol;  // committed, and not all there
-  for (auto& l : s->landings)
-    if (auto done = co_await l.at.async_revoke(as_result); !done) co_return done.error();
+  if (auto ec = co_await drain(s)) co_return ec;
   for (const auto& l : s->landings)
     for (const auto& part : l.parts.parts)
       if (auto ec = s->side.memory.check(part.what)) co_return ec;
@@ -82,6 +87,12 @@ awaitable<error_code> arrive(std::shared_ptr<inbound_state> s, stream_peers from
 void stream_in(std::shared_ptr<inbound_state> in, stream_peers from, done_handler h) {
   const auto ex = in->windows.get_executor();
   run_as_operation(ex, arrive(std::move(in), std::move(from)), std::move(h));
+}
+
+void stream_revoke(std::shared_ptr<inbound_state> in, done_handler h) {
+  for (auto& l : in->landings) l.at.revoke();  // before any of them is waited for: a wait may be cancelled
+  const auto ex = in->windows.get_executor();
+  run_as_operation(ex, drain(std::move(in)), std::move(h));
 }
 
 }  // namespace detail
@@ -107,6 +118,12 @@ std::vector<leg_ticket> inbound_stream::tickets(worker from) const {
 std::uint64_t inbound_stream::bytes() const noexcept {
   std::uint64_t n = 0;
   for (const auto& l : state_->landings) n += l.parts.bytes;
+  return n;
+}
+
+std::uint64_t inbound_stream::arrived() const noexcept {
+  std::uint64_t n = 0;
+  for (const auto& l : state_->landings) n += l.at.bytes_put();
   return n;
 }
 

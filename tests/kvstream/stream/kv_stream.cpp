@@ -4,18 +4,15 @@
 
 #include <doctest/doctest.h>
 
-#include <algorithm>
 #include <map>
-#include <numeric>
 #include <set>
 
-#include "cokv/kvstream/placement.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/sim_net.hpp"
 #include "kvstream/small_models.hpp"
-#include "kvstream/transfers.hpp"
+#include "kvstream/stream/stream_worker.hpp"
 #include "support/enough.hpp"
 
 using namespace cokv;
@@ -23,84 +20,6 @@ using namespace cokv::test;
 using namespace std::chrono_literals;
 
 namespace {
-
-constexpr std::uint32_t block_tokens = 4;
-constexpr std::uint32_t pool_blocks = 24;
-
-std::byte truth(std::uint32_t layer, std::size_t plane, std::uint32_t head, std::uint32_t sequence, std::uint32_t token,
-                std::uint64_t at) {
-  std::uint64_t x = layer;
-  for (std::uint64_t part :
-       {std::uint64_t{plane}, std::uint64_t{head}, std::uint64_t{sequence}, std::uint64_t{token}, at})
-    x = (x ^ part) * 0x9e3779b97f4a7c15u + (x >> 29);
-  return static_cast<std::byte>(x >> 56);
-}
-
-// A worker: its part of the model, its pool, its block tables.
-struct worker_memory {
-  placement where;
-  kv_pool pool;
-  std::vector<block_lease> leases;
-  std::vector<stream_sequence> sequences;
-
-  worker_memory(sim_context& context, const topology& t, const geometry& model, worker w,
-                const std::vector<std::uint32_t>& lengths, bool on_device = false)
-      : where(t, model, w), pool(where.shape(), pool_blocks, memory(context, where.shape(), on_device)) {
-    std::ranges::fill(pool.memory().bytes(), std::byte{0xdd});
-    leases = pool.allocate(pool_blocks).value();
-    std::vector<std::uint32_t> free(pool_blocks);
-    std::iota(free.begin(), free.end(), 0);
-    for (auto length : lengths) {
-      stream_sequence s{.tokens = length};
-      for (std::uint32_t b = 0; b < (length + block_tokens - 1) / block_tokens; ++b) {
-        const auto pick = context.below(free.size());
-        s.blocks.push_back(free[pick]);
-        free.erase(free.begin() + static_cast<std::ptrdiff_t>(pick));
-      }
-      sequences.push_back(std::move(s));
-    }
-  }
-
-  static buffer memory(sim_context& context, const geometry& shape, bool on_device) {
-    const auto n = pool_bytes(shape, pool_blocks);
-    return on_device ? any_device(context.get_executor()).allocate(n).value() : buffer::host(n);
-  }
-
-  // f(byte, what it is to be) for every byte of every token that a layer keeps.
-  template <class F>
-  void each(F f) {
-    const auto& shape = where.shape();
-    std::uint64_t layer_at = 0;
-    for (std::uint32_t local = 0; local < shape.layers(); ++local) {
-      const auto layer = where.global_layer(local);
-      const auto& group = shape.group(local);
-      for (std::uint32_t s = 0; s < sequences.size(); ++s)
-        for (std::uint32_t token = 0; token < sequences[s].tokens; ++token) {
-          if (group.window != 0 && token + group.window < sequences[s].tokens) continue;
-          const auto block = sequences[s].blocks[token / block_tokens];
-          for (std::size_t p = 0; p < group.planes.size(); ++p)
-            for (std::uint32_t h = 0; h < (group.planes[p].per_head ? group.kv_heads : 1); ++h) {
-              const auto head = group.planes[p].per_head ? where.heads(layer).first + h : 0;
-              const auto row = shape.row_bytes(local, p);
-              auto* at = pool.memory().data() + layer_at + shape.segment_bytes(local) * block +
-                         shape.plane_offset(local, h, p) + row * (token % block_tokens);
-              for (std::uint64_t b = 0; b < row; ++b) f(at[b], truth(layer, p, head, s, token, b));
-            }
-        }
-      layer_at += shape.segment_bytes(local) * pool_blocks;
-    }
-  }
-  void fill() {
-    each([](std::byte& b, std::byte is) { b = is; });
-  }
-  std::size_t wrong() {
-    std::size_t n = 0;
-    each([&](std::byte& b, std::byte is) { n += b != is; });
-    return n;
-  }
-
-  stream_side side(const route& way, worker w) { return {way, w, where.shape(), kv_view(pool, leases), sequences}; }
-};
 
 struct cluster {
   topology from, to;

@@ -22,6 +22,7 @@
 #include "cokv/kvstream/block_key.hpp"
 #include "cokv/kvstream/device_blocks.hpp"
 #include "cokv/kvstream/kv_pool.hpp"
+#include "cokv/kvstream/kv_view.hpp"
 
 namespace cokv {
 
@@ -55,6 +56,9 @@ class block_cache final : public block_source {
   void publish(const block_key& key, block_index block);
   block_hold hold(block_index block);
   buffer segment(std::uint32_t layer, block_index block) const;
+  // Blocks that are in use, as they are now: both are stale once a block was given up by all. The pool outlives the view.
+  kv_view view(std::span<const block_index> blocks) const;
+  block_ref ref(block_index block) const;
   // The blocks for those who move KV. May outlive the cache.
   std::shared_ptr<device_blocks> device() const;
 

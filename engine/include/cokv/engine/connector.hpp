@@ -20,6 +20,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "cokv/engine/block_cache.hpp"
@@ -68,6 +69,8 @@ class kv_connector {
 
   const asio::any_io_executor& get_executor() const noexcept;
 
+  // A request that is not looked up, since its KV comes from elsewhere: its keys are known from here on, until finish().
+  void open(request_id id, std::span<const token_id> prompt, std::string_view salt);
   // void(error_code, kv_match). Opens the request: its keys are known from here on, until finish(). `tokens_ahead`: of
   // other prompts, to be computed before this one.
   template <class Token = asio::deferred_t>

@@ -29,8 +29,10 @@
 #include <utility>
 #include <vector>
 
+#include "cokv/engine/arrival.hpp"
 #include "cokv/engine/connector.hpp"
 #include "cokv/engine/model.hpp"
+#include "cokv/engine/prompt_sink.hpp"
 #include "cokv/engine/sampler.hpp"
 #include "cokv/engine/stop_matcher.hpp"
 #include "cokv/engine/tokenizer.hpp"
@@ -75,8 +77,10 @@ struct generation_request {
   bool ignore_end_tokens = false;
   std::int32_t priority = 0;  // of those that wait the higher is sooner, -8 to 8 (scheduler.hpp)
   std::string salt = {};      // requests of different salts share no KV
-  std::uint32_t continues =
-      0;  // so many of the prompt's last tokens are an answer begun elsewhere: penalties count them
+  // So many of the prompt's last tokens are an answer begun elsewhere, and not complete: penalties count them, and text of
+  // theirs that was held back there comes with the tokens that follow.
+  std::uint32_t continues = 0;
+  std::shared_ptr<prompt_sink> sink = {};  // told of the prompt's KV as it is computed
 };
 
 // One token of an answer. Its text may be empty: held back because it may begin a stop string or is half a character,
@@ -161,9 +165,12 @@ class engine {
   ~engine();  // cancels everything
 
   // errc::invalid_argument (empty prompt, a token outside the vocabulary, max_tokens 0, sampling that check() refuses or
-  // that biases such a token, more continued than there are, stop strings without a tokenizer), errc::too_large (the prompt leaves no room for a token), errc::queue_full,
+  // that biases such a token, more continued than there are or an answer that was complete, stop strings without a tokenizer), errc::too_large (the prompt leaves no room for a token), errc::queue_full,
   // errc::closed (draining).
   result<generation> submit(generation_request request);
+
+  // An answer whose prompt's KV, and first token, come from another worker: see arrival.hpp. Errors as submit()'s.
+  result<std::pair<generation, arrival>> receive(generation_request request);
 
   // void(error_code). From here on nothing new is taken; completes when every answer is complete and every tier has
   // what it was sent.

@@ -52,6 +52,7 @@ struct scheduler_options {
   std::uint32_t max_sequence = 8192;        // prompt and answer together
   std::uint32_t priority_lead = 256;        // each priority is as good as having come before so many others
   bool ask_again = false;                   // what a tier holds of preempted requests: see found()
+  std::size_t most_outside = 0;  // blocks of prompts that come from outside; 0: half of all. One is always let in
   std::uint32_t ahead = 0;  // 1: a step may be planned while the one before runs, on what that will have done
 };
 
@@ -61,6 +62,7 @@ struct schedule_request {
   std::uint32_t max_tokens = 16;      // of the answer, at least 1
   std::uint32_t loadable_tokens = 0;  // leading prompt tokens whose KV a slower tier holds; whole blocks are used
   std::int32_t priority = 0;          // higher is sooner
+  bool outside = false;               // KV of the whole prompt, and the token behind it, come from elsewhere
 };
 inline constexpr std::int32_t most_priority = 8;  // either way
 
@@ -77,12 +79,15 @@ struct schedule_item {
 // [start + count, start + count + compute) may be computed meanwhile, each layer as soon as its KV is there: then call
 // loaded_and_computed() instead. What is computed that way does not count in the steps' budget; in all loads in flight
 // together it has the same bound.
+// `outside`: somebody else fills them in. They are all that is missing of the prompt, to its last token, and may be none;
+// then call arrived() instead.
 struct schedule_load {
   request_id id = 0;
   std::uint32_t start = 0;
   std::uint32_t count = 0;
   std::uint32_t compute = 0;
   bool sample = false;  // the last of them is the end of the known sequence
+  bool outside = false;
 };
 
 struct schedule {
@@ -144,6 +149,10 @@ class scheduler {
   // rest was computed. `token`: what was sampled, if it was to be. Returns what was appended, as done() does.
   std::optional<sampled_token> loaded_and_computed(request_id id, token_id token, std::uint32_t good_tokens);
 
+  // What a request waited for from outside is there: all of its prompt's KV, and the token behind it. From here on it is as
+  // any other: preempted, it is computed. Returns what was appended; nothing where the request is gone.
+  std::optional<sampled_token> arrived(request_id id, token_id first);
+
   // Ends a request in any state, also while its step or load is in flight, and releases its blocks. False: no such one.
   bool cancel(request_id id);
 
@@ -151,7 +160,7 @@ class scheduler {
   bool stepping() const noexcept { return in_flight_ > 0; }  // next() planned a step, done() has not been called
   std::size_t waiting() const noexcept { return waiting_.size(); }
   std::size_t running() const noexcept { return running_.size(); }
-  std::uint64_t prompt_tokens_left() const noexcept;  // of all prompts, to be computed or loaded
+  std::uint64_t prompt_tokens_left() const noexcept;  // of all prompts, to be computed or loaded here
   bool contains(request_id id) const { return requests_.contains(id); }
 
   // Of a request that exists.
@@ -160,6 +169,7 @@ class scheduler {
   std::span<const block_index> blocks(request_id id) const;     // block i holds tokens [i, i + 1) * block_tokens
   std::uint32_t cached_tokens(request_id id) const;             // prompt tokens not computed at first admission
   std::uint32_t computed_tokens(request_id id) const;
+  std::uint32_t limit(request_id id) const;  // the sequence is complete at this length
 
  private:
   struct entry;
@@ -184,7 +194,8 @@ class scheduler {
   void make_way();
   void admit();
   void preempt(entry& e);
-  entry* loading(request_id id);
+  bool let_in(const entry& e) const;
+  entry* loading(request_id id, bool outside);
   void end_load(entry& e, std::uint32_t good_tokens);
   sampled_token append(entry& e, token_id token);
   sampled_token told(entry& e, std::size_t place);

@@ -27,6 +27,7 @@ struct kv_runs {
 // Cheap to copy.
 class kv_view {
  public:
+  kv_view() = default;  // a place for one: may only be assigned to and destroyed
   // The pool outlives the view; the leases need not: a buffer of pieces() keeps its block from being handed out again.
   kv_view(const kv_pool& pool, std::span<const block_lease> leases);
   // Somebody else's memory, which nobody frees while the view or a buffer of it is there. Throws config_error, naming

@@ -82,6 +82,9 @@ class [[nodiscard]] window {
   std::uint64_t bytes_put() const noexcept;  // by peers, verified
   std::uint64_t bytes_got() const noexcept;  // sent to peers
 
+  // As async_revoke, for whoever does not wait.
+  void revoke() noexcept;
+
   // void(error_code)
   template <class Token = asio::deferred_t>
   auto async_revoke(Token&& token = Token()) {

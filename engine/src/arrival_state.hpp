@@ -1,0 +1,37 @@
+// One arriving prompt: what its handle waits for, and the blocks that others may write meanwhile.
+#pragma once
+
+#include "cokv/engine/arrival.hpp"
+#include "generation_state.hpp"
+
+namespace cokv::detail {
+
+class arrival_state {
+ public:
+  using room_waiter = operation<void(error_code, kv_room)>;
+  using waiter = operation<void(error_code)>;
+
+  explicit arrival_state(std::shared_ptr<generation_state> g) : what(std::move(g)) {}
+
+  // Told by the engine, when the answer has.
+  void ended(error_code why) {
+    why_ = why ? why : error_code(asio::error::eof);
+    rooms.complete_all(why_);
+    overs.complete_all({});
+  }
+  error_code why() const noexcept { return why_; }
+
+  const std::shared_ptr<generation_state> what;
+  std::vector<block_hold> held;  // of the room
+  bool admitted = false;
+  std::uint32_t start = 0;        // tokens that were here before
+  std::uint32_t kept = 0;         // leading ones that are shared
+  std::optional<token_id> token;  // the one behind the prompt
+  operation_list<room_waiter> rooms;
+  operation_list<waiter> overs;
+
+ private:
+  error_code why_;
+};
+
+}  // namespace cokv::detail

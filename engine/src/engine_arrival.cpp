@@ -1,0 +1,141 @@
+// Prompts whose KV comes from another worker: admitted like others, filled in by whoever holds the arrival.
+#include <algorithm>
+#include <boost/assert.hpp>
+
+#include "arrival_state.hpp"
+#include "cokv/runtime/error.hpp"
+#include "engine_state.hpp"
+
+namespace cokv {
+namespace detail {
+
+result<std::shared_ptr<arrival_state>> engine_state::receive(generation_request r) {
+  auto accepted = accept(std::move(r));
+  if (!accepted) return accepted.error();
+  auto& g = *accepted;
+  auto a = std::make_shared<arrival_state>(g);
+  g->arriving = a;
+  connector.open(g->id, g->request.prompt, g->request.salt);
+  const auto ec = scheduler_.add({.id = g->id,
+                                  .prompt = g->request.prompt,
+                                  .max_tokens = g->request.max_tokens,
+                                  .priority = g->request.priority,
+                                  .outside = true});
+  if (ec) {
+    finish(g, ec);
+    return ec;
+  }
+  start();
+  return a;
+}
+
+// Its blocks are the scheduler's, and are given back when the answer ends; who writes them may not know of that yet.
+void engine_state::begin_arrival(const schedule_load& l) {
+  auto& g = *live_.at(l.id);
+  g.report.queued = time_.now() - g.submitted;
+  const auto a = g.arriving.lock();
+  BOOST_ASSERT_MSG(a, "an arrival that is gone has failed its answer");
+  a->admitted = true;
+  a->start = a->kept = l.start;
+  for (auto b : scheduler_.blocks(l.id)) a->held.push_back(cache.hold(b));
+  while (!a->rooms.empty()) a->rooms.front().complete({}, room(*a));
+}
+
+kv_room engine_state::room(const arrival_state& a) {
+  const auto blocks = scheduler_.blocks(a.what->id);
+  kv_room out{.memory = cache.view(blocks),
+              .blocks = {blocks.begin(), blocks.end()},
+              .refs = {},
+              .first = a.start,
+              .tokens = a.what->report.prompt_tokens,
+              .alive = shared_from_this()};
+  for (auto b : blocks) out.refs.push_back(cache.ref(b));
+  return out;
+}
+
+error_code engine_state::arrived_first(arrival_state& a, token_id t, std::optional<token_logprobs> logprobs) {
+  auto& g = *a.what;
+  if (a.token || t < 0 || static_cast<std::uint32_t>(t) >= runs->config().vocab) return errc::invalid_argument;
+  a.token = t;
+  if (g.ended()) return {};
+  // It was chosen elsewhere; what looks back at the answer has to find it here.
+  if (g.request.sampling.look_back()) g.sampling->answer.push_back(t);
+  if (!g.request.logprobs) logprobs.reset();
+  deliver({g.id, t, scheduler_.limit(g.id) == g.report.prompt_tokens + 1}, std::move(logprobs));
+  return {};
+}
+
+void engine_state::keep(arrival_state& a, std::uint32_t tokens) {
+  if (a.what->ended() || !a.admitted) return;
+  const auto id = a.what->id;
+  const auto whole = std::min(tokens, a.what->report.prompt_tokens) / options.block_tokens * options.block_tokens;
+  if (whole <= a.kept) return;
+  const kv_step_item there{id, a.kept, whole - a.kept, scheduler_.known_tokens(id), scheduler_.blocks(id)};
+  connector.begin_step({&there, 1}).finish(event());
+  a.kept = whole;
+}
+
+void engine_state::arrived(arrival_state& a) {
+  auto& g = *a.what;
+  if (g.ended()) return;
+  BOOST_ASSERT_MSG(a.token && a.admitted, "an arrival is complete behind its room and its first token");
+  keep(a, g.report.prompt_tokens);
+  scheduler_.arrived(g.id, *a.token);
+  // Nothing of it was computed here, but the last token counts as computed wherever a prompt came from.
+  note_admitted(g, std::min(a.start, g.report.prompt_tokens - 1));
+  wake();
+}
+
+}  // namespace detail
+
+arrival& arrival::operator=(arrival&& other) noexcept {
+  if (this != &other) {
+    fail(asio::error::operation_aborted);
+    state_ = std::move(other.state_);
+  }
+  return *this;
+}
+arrival::~arrival() { fail(asio::error::operation_aborted); }
+
+void arrival::room(std::shared_ptr<detail::arrival_state> state, room_handler h) {
+  auto& s = *state;
+  detail::initiate<void(error_code, kv_room)>(std::move(h), s.what->ex, [&s](detail::arrival_state::room_waiter& op) {
+    const auto owner = s.what->owner.lock();
+    if (s.what->ended() || !owner) return op.fail(owner ? s.why() : make_error_code(errc::closed));
+    if (!s.admitted) return s.rooms.push_back(op);
+    op.complete({}, owner->room(s));
+  });
+}
+
+void arrival::over(std::shared_ptr<detail::arrival_state> state, over_handler h) {
+  auto& s = *state;
+  detail::initiate<void(error_code)>(std::move(h), s.what->ex, [&s](detail::arrival_state::waiter& op) {
+    s.what->ended() ? op.complete({}) : s.overs.push_back(op);
+  });
+}
+
+bool arrival::over() const noexcept { return !state_ || state_->what->ended(); }
+
+error_code arrival::first(token_id t, std::optional<token_logprobs> logprobs) {
+  const auto owner = state_->what->owner.lock();
+  return owner ? owner->arrived_first(*state_, t, std::move(logprobs)) : make_error_code(errc::closed);
+}
+
+void arrival::keep(std::uint32_t tokens) {
+  if (auto owner = state_->what->owner.lock()) owner->keep(*state_, tokens);
+}
+
+void arrival::complete() {
+  const auto state = std::exchange(state_, nullptr);
+  if (auto owner = state->what->owner.lock()) owner->arrived(*state);
+}
+
+void arrival::fail(error_code why) {
+  const auto state = std::exchange(state_, nullptr);
+  if (!state) return;
+  if (auto owner = state->what->owner.lock()) owner->fail(*state->what, why);
+}
+
+asio::any_io_executor arrival::get_executor() const { return state_->what->ex; }
+
+}  // namespace cokv

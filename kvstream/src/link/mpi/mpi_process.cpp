@@ -12,7 +12,7 @@ std::mutex guard;  // contexts of several threads may ask
 std::unique_ptr<mpi_process> the_process;
 bool taken = false;
 
-class category final : public boost::system::error_category {
+class mpi_errors final : public boost::system::error_category {
  public:
   const char* name() const noexcept override { return "mpi"; }
   std::string message(int value) const override {
@@ -26,7 +26,7 @@ class category final : public boost::system::error_category {
 }  // namespace
 
 const boost::system::error_category& mpi_category() noexcept {
-  static const category instance;
+  static const mpi_errors instance;
   return instance;
 }
 

@@ -10,24 +10,24 @@
 namespace cokv::detail {
 namespace {
 
-std::atomic<decltype(&::ncclGetErrorString)> text_of = nullptr;
+std::atomic<decltype(&::ncclGetErrorString)> nccl_text = nullptr;
 std::optional<nccl_api> in_its_stead;
 
-class category final : public boost::system::error_category {
+class nccl_errors final : public boost::system::error_category {
  public:
   const char* name() const noexcept override { return "nccl"; }
   std::string message(int value) const override {
-    const auto text = text_of.load();
+    const auto text = nccl_text.load();
     return text ? text(static_cast<ncclResult_t>(value)) : "error " + std::to_string(value) + " of NCCL";
   }
 };
 
 }  // namespace
 
-void use_texts_of(const nccl_api& api) { text_of = api.GetErrorString; }
+void use_texts_of(const nccl_api& api) { nccl_text = api.GetErrorString; }
 
 error_code nccl_error(ncclResult_t status) {
-  static const category instance;
+  static const nccl_errors instance;
   return status == ncclSuccess || status == ncclInProgress ? error_code() : error_code(status, instance);
 }
 

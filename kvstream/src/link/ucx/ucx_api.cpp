@@ -10,13 +10,13 @@
 namespace cokv::detail {
 namespace {
 
-std::atomic<decltype(&::ucs_status_string)> text_of = nullptr;
+std::atomic<decltype(&::ucs_status_string)> ucx_text = nullptr;
 
-class category final : public boost::system::error_category {
+class ucx_errors final : public boost::system::error_category {
  public:
   const char* name() const noexcept override { return "ucx"; }
   std::string message(int value) const override {
-    const auto text = text_of.load();
+    const auto text = ucx_text.load();
     return text ? text(static_cast<ucs_status_t>(value)) : "unknown error";
   }
 };
@@ -41,7 +41,7 @@ error_code ucx_error(ucs_status_t status) {
     case UCS_ERR_TIMED_OUT:
       return asio::error::timed_out;
     default:
-      static const category instance;
+      static const ucx_errors instance;
       return error_code(status, instance);
   }
 }
@@ -64,7 +64,7 @@ result<ucx_api> ucx_api::load(const char* name) {
   unsigned major = 0, minor = 0, patch = 0;
   api.get_version(&major, &minor, &patch);
   if (major != UCP_API_MAJOR || minor < UCP_API_MINOR) return errc::unsupported;
-  text_of = text;
+  ucx_text = text;
   return api;
 }
 

@@ -181,7 +181,7 @@ TEST_CASE("prompt sink: its blocks stay as long as it holds them, and no longer"
 TEST_CASE("prompt sink: one that is preempted in its middle is told again from its start") {
   once([](asio::any_io_executor ex) -> awaitable<void> {
     // An earlier one needs a block for every fourth token that it says.
-    toy_engine e(ex, {.kv_blocks = 27, .block_tokens = 4, .max_batched_tokens = 9, .prefix_cache = false});
+    toy_engine e(ex, {.kv_blocks = 28, .block_tokens = 4, .max_batched_tokens = 9, .prefix_cache = false});
     const auto earlier = toy_prompt(3, 2), prompt = toy_prompt(100, 1);
     auto says = e.run.submit(toy_request(earlier, 40)).value();
     co_await wait_for(1ms);

@@ -180,20 +180,18 @@ TEST_CASE("prompt sink: its blocks stay as long as it holds them, and no longer"
 
 TEST_CASE("prompt sink: one that is preempted in its middle is told again from its start") {
   once([](asio::any_io_executor ex) -> awaitable<void> {
-    toy_engine e(ex, {.kv_blocks = 9, .max_batched_tokens = 16, .prefix_cache = false});
-    const auto prompt = toy_prompt(100, 1), urgent = toy_prompt(100, 2);
+    // An earlier one needs a block for every fourth token that it says.
+    toy_engine e(ex, {.kv_blocks = 28, .block_tokens = 4, .max_batched_tokens = 9, .prefix_cache = false});
+    const auto earlier = toy_prompt(3, 2), prompt = toy_prompt(100, 1);
+    auto says = e.run.submit(toy_request(earlier, 40)).value();
+    co_await wait_for(1ms);
     auto request = toy_request(prompt, 2);
     auto sink = std::make_shared<looking_sink>(ex, e.run.pool(), prompt);
-    request.priority = -8;
     request.sink = sink;
-    auto g = e.run.submit(std::move(request)).value();
-    co_await wait_for(1ms);
-    auto first = toy_request(urgent, 2);
-    first.priority = 8;
-    CHECK((co_await read_all(e.run.submit(std::move(first)).value())).tokens == toy_answer(urgent, 2));
-    CHECK((co_await read_all(std::move(g))).tokens == toy_answer(prompt, 2));
-    CHECK(sink->preemptions == 1);
-    CHECK(sink->begins == 2);
+    CHECK((co_await read_all(e.run.submit(std::move(request)).value())).tokens == toy_answer(prompt, 2));
+    CHECK((co_await read_all(std::move(says))).tokens == toy_answer(earlier, 40));
+    CHECK(sink->preemptions > 0);
+    CHECK(sink->begins == sink->preemptions + 1);
     CHECK(sink->whole());
     co_await e.drain();
     CHECK(sink->looked == sink->parts);

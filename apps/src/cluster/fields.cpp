@@ -36,7 +36,10 @@ std::optional<float> float_of(const json::value& v) {
     d = static_cast<double>(*u);
   else
     return {};
-  if (!(std::abs(d) <= std::numeric_limits<float>::max())) return {};
+  // The parser may be off by a bit of a double, which is none of a float's but at the very end of what there is.
+  constexpr double most = std::numeric_limits<float>::max(), beyond = 0x1.ffffffp127;
+  if (!(std::abs(d) < beyond)) return {};
+  d = std::clamp(d, -most, most);
   return static_cast<float>(d);
 }
 

@@ -50,6 +50,9 @@ class fields {
   bool flag(std::string_view member);
   std::string text(std::string_view member, std::size_t most);
   std::string id(std::string_view member);
+  token_id token(std::string_view member) {
+    return static_cast<token_id>(number(member, std::numeric_limits<token_id>::max()));
+  }
   std::vector<token_id> tokens(std::string_view member, std::size_t most);
   // f(item) for each; what it says is wrong is of that member.
   using item = std::function<std::optional<std::string>(const boost::json::value&)>;

@@ -112,7 +112,7 @@ awaitable<error_code> landing::watch_lease(std::shared_ptr<heard_words> heard) {
 
 awaitable<error_code> landing::end(error_code why, std::uint32_t kept) {
   co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
-  if (!why && there_ && told_) {
+  if (!why && decodes()) {
     in_.reset();  // committed: nobody writes any more
     to_.complete();
     co_return error_code();

@@ -54,6 +54,7 @@ class landing : public std::enable_shared_from_this<landing> {
   generation take_answer() { return std::move(answer_); }
   // Once.
   awaitable<error_code> run(link_door& door);
+  bool decodes() const noexcept { return there_ && told_; }  // all KV is there
 
  private:
   landing(generation answer, arrival to, cluster::ticket t, std::optional<inbound_stream> in);

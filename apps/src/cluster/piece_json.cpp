@@ -71,7 +71,7 @@ result<line> read_line(std::string_view text) {
   }
   piece p;
   p.index = f.u32("i");
-  p.what.token = f.u32("token");
+  p.what.token = f.token("token");
   p.what.text = f.text("text", most_text_bytes);
   p.what.reason = take_reason(f);
   if (f.has("logprobs"))

@@ -41,7 +41,7 @@ parsed<kv_wire> read_wire(const boost::json::value& v);
 // Who will send. `life` is random and of one run of a process: one that came back is another.
 struct offer {
   std::string name, life;
-  cokv::topology topology;
+  cokv::topology topology = cokv::topology();
   kv_wire wire;
   id256 fingerprint;  // of the model
 };
@@ -53,7 +53,7 @@ struct ticket {
   std::uint32_t attempt = 0;
   std::string life;                // the receiver's
   std::vector<std::string> links;  // its doors' URLs, any of which will do
-  cokv::topology topology;
+  cokv::topology topology = cokv::topology();
   kv_wire wire;
   id256 fingerprint;
   std::uint32_t tokens = 0, first = 0;  // [first, tokens) are wanted: whole blocks before `first` it has

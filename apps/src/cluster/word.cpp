@@ -49,7 +49,7 @@ result<word> read_word(std::span<const std::byte> message) {
   } else if (f.has("first")) {
     w.kind = word::what::first;
     w.id = f.id("first");
-    w.token = f.u32("token");
+    w.token = f.token("token");
     if (f.has("logprobs"))
       w.logprobs = f.take<token_logprobs>("logprobs",
                                           [](const json::value& l) { return read_logprobs(l, word::most_logprobs); });

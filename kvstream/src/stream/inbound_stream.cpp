@@ -66,8 +66,8 @@ awaitable<error_code> arrive(std::shared_ptr<inbound_state> s, stream_peers from
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     for (auto& [sender, link] : from)
       group.spawn([&group, s, sender = sender, link = link]() mutable -> awaitable<void> {
-        (void)co_await link.async_closed(as_result);
-        if (!whole(*s, sender)) group.fail(errc::unavailable);
+        const auto down = co_await link.async_closed(as_result);  // or whoever waits for all of it was cancelled
+        if (down && !whole(*s, sender)) group.fail(errc::unavailable);
       });
     for (auto& l : s->landings) co_await l.at.async_committed();
     group.cancel();

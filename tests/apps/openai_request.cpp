@@ -187,7 +187,7 @@ TEST_CASE("openai: a chat has 4096 messages at most") {
     for (std::size_t i = 1; i < n; ++i) all += R"(,{"role":"user","content":""})";
     return parse_chat(R"({"model":"m","messages":[)" + all + "]}", {});
   };
-  CHECK(chat(4096).value().messages.size() == 4096);
+  CHECK(chat(4096)->messages.size() == 4096);
   auto r = chat(4097);
   REQUIRE(r.has_error());
   CHECK(r.error().code == http::status::bad_request);

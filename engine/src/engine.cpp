@@ -275,6 +275,7 @@ engine_counters engine_state::counters() const {
   auto c = counters_;
   c.running = scheduler_.running();
   c.waiting = live_.size() - c.running;
+  c.prompt_tokens_left = scheduler_.prompt_tokens_left();
   c.blocks = pool.blocks();
   c.blocks_free = cache.available();
   c.blocks_in_use = cache.stats().in_use;

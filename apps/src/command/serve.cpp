@@ -14,6 +14,24 @@ void add_serve(CLI::App& app, action& chosen) {
                 "Keys that may use the server, one a line; none: everyone may. SIGHUP reads it again")
       ->type_name("FILE");
   add_tls(*c, o->tls_certificate, o->tls_key);
+  add_choice(*c, "--role", o->role, {"both", "prefill", "decode", "router"},
+             "Computes and answers; or only computes prompts, or decodes them, for a router that answers");
+  auto* prefill =
+      c->add_option("--prefill", o->prefill, "The worker that computes prompts (--role router)")->type_name("URL");
+  auto* decode = c->add_option("--decode", o->decode, "The worker that decodes (--role router)")->type_name("URL");
+  auto* worker_key =
+      c->add_option("--worker-key-file", o->worker_key_file, "File whose first line is the key for both (right admin)")
+          ->type_name("FILE");
+  auto* link = c->add_option("--link", o->links,
+                             "Where KV comes in (--role decode): shm:///PATH, tcp://HOST:PORT, ucx://HOST:PORT; the "
+                             "first that a peer can use is taken. Neither encrypted nor authenticated")
+                   ->type_name("URL[,URL...]")
+                   ->delimiter(',');
+  auto* advertise =
+      c->add_option("--advertise", o->advertise, "What others call this machine (--role decode)")->type_name("HOST");
+  auto* lease =
+      add_count(*c, "--lease", o->lease, 1, 3600,
+                "Seconds without a sign of a prompt's sender after which its room is given up (--role decode)");
   add_choice(*c, "--dtype", o->dtype, {"bf16", "f32"}, "What products and KV are computed in");
   add_device(*c, "--device", o->device);
   add_count(*c, "--threads", o->threads, 0, 1024, "Threads of the CPU device; 0: one a core");
@@ -59,8 +77,16 @@ void add_serve(CLI::App& app, action& chosen) {
   add_count(*c, "--grace", o->grace, 0, 86400,
             "Seconds that requests in flight have to finish after SIGINT or SIGTERM");
   c->footer("A SIZE is bytes or has a unit: 512MiB, 4GiB, 1.5GB.");
-  c->callback([o, &chosen] {
+  const std::vector<std::pair<CLI::Option*, std::string>> of_roles{{prefill, "router"},    {decode, "router"},
+                                                                   {worker_key, "router"}, {link, "decode"},
+                                                                   {advertise, "decode"},  {lease, "decode"}};
+  c->callback([o, of_roles, &chosen] {
     check_memory("--kv-host", o->kv_host);
+    for (auto& [option, role] : of_roles)
+      if (option->count() > 0 && o->role != role)
+        throw CLI::ValidationError(option->get_name(), "is for --role " + role);
+    if (o->role == "router" && (o->prefill.empty() || o->decode.empty()))
+      throw CLI::ValidationError(o->prefill.empty() ? "--prefill" : "--decode", "a router needs one");
     chosen = [o](streams io) {
       serve::run(*o, io.out);
       return 0;

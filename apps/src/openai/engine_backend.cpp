@@ -17,6 +17,8 @@ class engine_answer final : public answer {
 
 }  // namespace
 
+std::unique_ptr<answer> answer_of(generation g) { return std::make_unique<engine_answer>(std::move(g)); }
+
 std::vector<token_id> engine_backend::encode(std::string_view text, encode_options how) const {
   return text_.encode(text, how);
 }
@@ -27,7 +29,7 @@ std::uint32_t engine_backend::vocabulary() const { return engine_.running().conf
 result<std::unique_ptr<answer>> engine_backend::submit(generation_request request) {
   auto made = engine_.submit(std::move(request));
   if (!made) return made.error();
-  return std::make_unique<engine_answer>(std::move(*made));
+  return answer_of(std::move(*made));
 }
 
 }  // namespace cokv::openai

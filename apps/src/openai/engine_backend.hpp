@@ -5,6 +5,8 @@
 
 namespace cokv::openai {
 
+std::unique_ptr<answer> answer_of(generation g);
+
 // Both outlive it and its answers.
 class engine_backend final : public backend {
  public:

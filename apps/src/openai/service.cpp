@@ -18,6 +18,8 @@ problem problem_of(error_code ec, std::string_view doing) {
   if (ec == errc::queue_full)
     return {status::service_unavailable, "too many requests are waiting; try again", {}, "overloaded"};
   if (ec == errc::closed) return {status::service_unavailable, "the server is shutting down", {}, "shutting_down"};
+  if (ec == errc::unavailable)
+    return {status::service_unavailable, "a worker that it needs can't be reached; try again", {}, "unavailable"};
   if (ec == errc::too_large)
     return {status::bad_request,
             "the prompt does not fit the model's context or its KV memory",

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "checkpoint.hpp"
 #include "cokv/runtime/net.hpp"
@@ -11,7 +12,14 @@ namespace cokv::serve {
 
 struct options {
   checkpoint_options model;
-  std::string name;  // in requests; empty: the folder's name
+  std::string name;           // in requests; empty: the folder's name
+  std::string role = "both";  // prefill, decode or router: one of several processes
+  // A router's workers, and the key that it shows them.
+  std::string prefill, decode, worker_key_file;
+  // A decode worker's doors for KV; empty: a socket of this machine and a port. `advertise`: what others call the host.
+  std::vector<std::string> links;
+  std::string advertise;
+  std::uint32_t lease = 30;  // seconds without a sign of a prompt's sender
   endpoint listen{"127.0.0.1", 8000};
   std::string api_key_file;
   std::string tls_certificate, tls_key;  // PEM files; empty: plain HTTP

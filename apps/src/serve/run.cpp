@@ -2,28 +2,23 @@
 
 #include <spdlog/spdlog.h>
 
-#include <filesystem>
-#include <random>
-
 #include "checkpoint.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/detail/machine_memory.hpp"
 #include "cokv/runtime/size.hpp"
+#include "cokv/runtime/with.hpp"
 #include "http/serve.hpp"
 #include "openai/engine_backend.hpp"
 #include "openai/service.hpp"
 #include "serve/engine_metrics.hpp"
+#include "serve/front.hpp"
+#include "serve/router.hpp"
 #include "serve/tiers.hpp"
 #include "serve/trace_file.hpp"
+#include "serve/worker.hpp"
 
 namespace cokv::serve {
 namespace {
-
-std::string name_of(const options& o) {
-  if (!o.name.empty()) return o.name;
-  const auto path = std::filesystem::absolute(o.model.dir).lexically_normal();
-  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
-}
 
 std::shared_ptr<model> load_weights(const options& o, device where) {
   int said = 0;
@@ -55,8 +50,9 @@ engine_options engine_options_of(const options& o, const tiers& opened) {
   out.max_sequence = o.max_sequence;
   out.async_scheduling = o.async_scheduling;
   out.tiers = opened.list;
-  // A cache on this machine copies blocks from the pool itself.
-  if (o.device == "cpu" && opened.remote && opened.remote->on_this_machine()) out.kv_memory = memory_kind::shared;
+  // A cache, or a prefill worker, on this machine copies blocks from the pool, or into it, itself.
+  if (o.device == "cpu" && (o.role == "decode" || (opened.remote && opened.remote->on_this_machine())))
+    out.kv_memory = memory_kind::shared;
   out.policy = o.kv_policy == "always" ? kv_policy::always : kv_policy::automatic;
   out.connector.on_tier_bad = [](std::string_view tier, error_code why) {
     spdlog::warn("KV tier {}: {}; what it would have held is computed until it is back", tier, why.message());
@@ -102,11 +98,6 @@ std::unique_ptr<engine> make_engine(const asio::any_io_executor& ex, const optio
   }
 }
 
-std::uint64_t random_number() {
-  std::random_device source;
-  return (std::uint64_t{source()} << 32) | source();
-}
-
 awaitable<void> serve(const options& o, std::ostream& out) {
   const auto ex = co_await asio::this_coro::executor;
   constexpr std::size_t spans_for_metrics = 1 << 14, spans_for_file = 1 << 20;
@@ -116,12 +107,7 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   spans.enable(file ? spans_for_file : spans_for_metrics);
 
   http::metrics page;
-  http::server_options how;
-  if (!o.api_key_file.empty()) how.keys = http::api_keys::load(o.api_key_file);
-  how.tls = http::load_tls(o.tls_certificate, o.tls_key);
-  how.observe = page.observer();
-  how.handshake_failed = page.handshake_observer();
-  http::server server(ex, std::move(how));
+  http::server server(ex, front_of(o, page));
   server.listen(o.listen);  // before the model is read: a port in use is told at once
 
   const auto config = load_config(o.model);
@@ -137,15 +123,9 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   const auto made = make_engine(ex, o, where, what, text, opened);
   auto& runs = *made;
   openai::engine_backend backend(runs, text);
-  const auto now = clock::of(ex).wall_now().time_since_epoch();
-  openai::service api(backend,
-                      {.id = name_of(o),
-                       .fingerprint = "fp_" + what->fingerprint().hex().substr(0, 12) + '_' + o.dtype,
-                       .created = std::chrono::duration_cast<std::chrono::seconds>(now).count(),
-                       .defaults = {.sampling = what->config().sampling},
-                       .chat = std::move(chat),
-                       .random = random_number()},
-                      page);
+  openai::service api(
+      backend, api_of(o, what->fingerprint(), what->config().sampling, std::move(chat), clock::of(ex).wall_now()),
+      page);
   add_engine_metrics(page, runs, tiers, [&api] { return api.refused_before_engine(); });
   if (opened.remote) add_node_metrics(page, opened.remote);
   api.route(server);
@@ -156,12 +136,22 @@ awaitable<void> serve(const options& o, std::ostream& out) {
 
   const auto grace = std::chrono::seconds(o.grace);
   const auto reload = [&] {
-    auto tls = http::load_tls(o.tls_certificate, o.tls_key);
-    if (!o.api_key_file.empty()) server.set_keys(http::api_keys::load(o.api_key_file));
+    reload_front(server, o);
     if (opened.remote) opened.remote->reload();
-    server.set_tls(std::move(tls));
   };
-  co_await http::serve_until_signalled(server, "cokv serve", out, grace, reload);
+  std::optional<worker> of_several;
+  if (o.role != "both") {
+    auto& w = of_several.emplace(ex, runs, where, o);
+    w.route(server);
+    page.add([&w](http::scrape& s) { w.measure(s); });
+    for (auto& url : of_several->links()) spdlog::info("KV comes in at {}", url);
+  }
+  auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+    if (of_several) group.spawn(of_several->run());
+    co_await http::serve_until_signalled(server, "cokv serve", out, grace, reload);
+    if (of_several) of_several->close();
+  });
+  if (v.error()) throw boost::system::system_error(v.error());
   if (auto drained = co_await with_deadline(runs.async_drain(), grace); !drained)
     spdlog::info("not all KV reached its tiers: {}", drained.error().message());
   if (file) file->write(spans);
@@ -172,7 +162,7 @@ awaitable<void> serve(const options& o, std::ostream& out) {
 void run(const options& o, std::ostream& out) {
   asio::io_context context(1);
   std::exception_ptr failed;
-  asio::co_spawn(context, serve(o, out), [&](std::exception_ptr e) {
+  asio::co_spawn(context, o.role == "router" ? serve_router(o, out) : serve(o, out), [&](std::exception_ptr e) {
     failed = e;
     context.stop();  // kept connections and the like are no reason to stay
   });

@@ -114,6 +114,7 @@ struct engine_counters {
   std::uint64_t steps = 0;
   duration stepping{};                   // the time of all steps but those that begin before their KV is there
   std::size_t waiting = 0, running = 0;  // now
+  std::uint64_t prompt_tokens_left = 0;  // of all prompts, to be computed or loaded
   std::size_t blocks = 0, blocks_free = 0, blocks_in_use = 0;
 };
 

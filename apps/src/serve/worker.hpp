@@ -1,0 +1,46 @@
+// What makes an engine's server a worker of several: the routes by which a router has prompts computed here, or their KV
+// land here and be decoded, and the links that the KV comes and goes by.
+//
+//     worker w(ex, engine, device, options);               // listens; config_error names the flag
+//     w.route(server);
+//     group.spawn(w.run());                                // until close()
+#pragma once
+
+#include <memory>
+
+#include "cluster/landing_entrance.hpp"
+#include "cluster/prefill_service.hpp"
+#include "cluster/worker_info.hpp"
+#include "serve/options.hpp"
+
+namespace cokv::serve {
+
+// The engine outlives it; it outlives the server that it was given to.
+class worker {
+ public:
+  worker(const asio::any_io_executor& ex, engine& e, device where, const options& o);
+  worker(const worker&) = delete;
+
+  void route(http::server& s);
+  void measure(http::scrape& s) const;
+  awaitable<void> run();
+  void close();
+
+  std::vector<std::string> links() const;  // by which KV comes in
+
+ private:
+  cluster::worker_facts facts() const;
+
+  engine& engine_;
+  cluster::worker_role role_;
+  std::string name_, life_, advertise_;
+  window_table windows_;
+  link_options links_;
+  cluster::link_door door_;
+  cluster::link_pool pool_;
+  cluster::landing_entrance entrance_;
+  cluster::decode_service decode_;
+  cluster::prefill_service prefill_;
+};
+
+}  // namespace cokv::serve

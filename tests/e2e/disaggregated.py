@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""A router, a prefill and a decode worker answer as one server does, whatever link their KV goes by."""
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+
+from checks import MODEL, ROOT, at_least, run, same, until
+from lib_servers import Server, complete, metric, request_bytes
+
+VERSES = open(os.path.join(ROOT, "models/text/genesis.txt")).read().strip().split("\n")
+CASES = json.load(open(os.path.join(ROOT, "models/tiny-kjv/expected.json")))
+
+
+class Cluster:
+    def __init__(self, binary, *, both=(), prefill=(), decode=(), log=None):
+        model = ("--model", MODEL, "--dtype", "f32", *both)
+        self.decode = Server(binary, "serve", *model, "--role", "decode", *decode, log=log)
+        self.prefill = Server(binary, "serve", *model, "--role", "prefill", *prefill, log=log)
+        self.router = Server(binary, "serve", "--model", MODEL, "--dtype", "f32", "--role", "router", "--prefill",
+                             self.prefill.url, "--decode", self.decode.url, log=log)
+        self.port = self.router.port
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for server in (self.router, self.prefill, self.decode):
+            server.__exit__()
+
+    def stop(self):
+        return [server.stop() for server in (self.router, self.prefill, self.decode)]
+
+    def at_rest(self):
+        for server in (self.prefill, self.decode):
+            until("no block is in use", lambda: metric(server.port, "cokv_kv_blocks", tier="device", state="in_use") == 0)
+        until("no room is open", lambda: metric(self.decode.port, "cokv_windows") == 0)
+
+
+def ask(port, path="/v1/completions", timeout=60, **body):
+    """Status and JSON of an answer that comes whole."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as peer:
+        peer.sendall(request_bytes(port, "POST", path, {"model": "tiny-kjv", **body}))
+        data = b""
+        while chunk := peer.recv(1 << 16):
+            data += chunk
+    head, _, text = data.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(text)
+
+
+def some_requests(count, seed):
+    rng = random.Random(seed)
+    for number in range(count):
+        prompt = f"{number} " + " ".join(rng.sample(VERSES, rng.choice((1, 3, 12))))
+        how = {"max_tokens": rng.randint(1, 40), "temperature": rng.choice((0, 0.7, 1)), "seed": rng.randint(0, 1 << 60)}
+        if rng.random() < 0.4:
+            how |= {"top_p": 0.9, "frequency_penalty": 0.5, "presence_penalty": 0.2}
+        if rng.random() < 0.3:
+            how |= {"logprobs": 2}
+        if rng.random() < 0.3:
+            how |= {"stop": ["the", ":"]}
+        if rng.random() < 0.2:
+            how |= {"n": 2}
+        yield {"prompt": prompt, **how}
+
+
+def told(answer):
+    """What of an answer has to be the same wherever it was made."""
+    text = [c["text"] if "text" in c else c["message"]["content"] for c in answer["choices"]]
+    how = [[c["finish_reason"], (c["logprobs"] or {}).get("tokens")] for c in answer["choices"]]
+    return text, how, {k: v for k, v in answer["usage"].items() if k != "prompt_tokens_details"}
+
+
+def same_answers(binary, folder, count, seed, **options):
+    requests = list(some_requests(count, seed))
+    with Server(binary, "serve", "--model", MODEL, "--dtype", "f32") as one:
+        wanted = [ask(one.port, **r) for r in requests]
+        chat = {"path": "/v1/chat/completions", "messages": [{"role": "user", "content": VERSES[3]}], "max_tokens": 12,
+                "temperature": 0}
+        wanted_chat = ask(one.port, **chat)
+    with Cluster(binary, **options) as cluster:
+        for request, (status, answer) in zip(requests, wanted):
+            same("status of one server", status, 200)
+            status, got = ask(cluster.port, **request)
+            same(f"status of {request}", status, 200)
+            same(f"answer to {request}", told(got), told(answer))
+        same("a chat", told(ask(cluster.port, **chat)[1]), told(wanted_chat[1]))
+        greedy = next(r for r in requests if r["temperature"] == 0 and "stop" not in r)
+        text = complete(cluster.port, greedy["prompt"], greedy["max_tokens"])
+        same("streamed", text["text"], ask(cluster.port, prompt=greedy["prompt"], max_tokens=greedy["max_tokens"],
+                                           temperature=0)[1]["choices"][0]["text"])
+        at_least("prompts that were sent", metric(cluster.prefill.port, "cokv_departed_prompts_total"), count)
+        at_least("KV that was sent", metric(cluster.prefill.port, "cokv_departed_bytes_total"), 1)
+        cluster.at_rest()
+        same("exit codes after SIGTERM", cluster.stop(), [0, 0, 0])
+
+
+def over_shared_memory(binary, folder):
+    same_answers(binary, folder, 40, 1, decode=("--link", f"shm://{folder}/kv"))
+
+
+def over_tcp_in_chunks(binary, folder):
+    same_answers(binary, folder, 40, 2, prefill=("--max-batched-tokens", 48), decode=("--link", "tcp://127.0.0.1:0"))
+
+
+def other_block_sizes_and_few_blocks(binary, folder):
+    same_answers(binary, folder, 15, 3, both=("--block-tokens", 8), decode=("--kv-blocks", 400))
+
+
+def the_expected_continuations(binary, folder):
+    with Cluster(binary) as cluster:
+        for case in CASES["cases"]:
+            same(case["prompt"], complete(cluster.port, case["prompt"], len(case["tokens"]))["text"], case["text"])
+
+
+def what_the_decode_worker_has_is_not_sent(binary, folder):
+    prompt = " ".join(VERSES[:12])
+    with Cluster(binary) as cluster:
+        first = complete(cluster.port, prompt, 8)
+        sent = metric(cluster.prefill.port, "cokv_departed_bytes_total")
+        again = complete(cluster.port, prompt, 8)
+        same("text", again["text"], first["text"])
+        more = metric(cluster.prefill.port, "cokv_departed_bytes_total") - sent
+        if more * 10 > sent:
+            raise AssertionError(f"{more} bytes were sent again, of {sent}")
+        at_least("cached tokens", again["usage"]["prompt_tokens_details"]["cached_tokens"],
+                 (again["usage"]["prompt_tokens"] - 1) // 16 * 16)
+
+
+def many_at_once(binary, folder):
+    requests = list(some_requests(24, 4))
+    with Server(binary, "serve", "--model", MODEL, "--dtype", "f32") as one:
+        wanted = [told(ask(one.port, **r)[1]) for r in requests]
+    with Cluster(binary) as cluster:
+        peers = []
+        for r in requests:
+            peer = socket.create_connection(("127.0.0.1", cluster.port), timeout=60)
+            peer.sendall(request_bytes(cluster.port, "POST", "/v1/completions", {"model": "tiny-kjv", **r}))
+            peers.append(peer)
+        for peer, r, answer in zip(peers, requests, wanted):
+            data = b""
+            while chunk := peer.recv(1 << 16):
+                data += chunk
+            same(f"answer to {r}", told(json.loads(data.partition(b"\r\n\r\n")[2])), answer)
+            peer.close()
+        cluster.at_rest()
+
+
+def a_client_that_goes_leaves_nothing(binary, folder):
+    with Cluster(binary) as cluster:
+        for after in (0, 1, 3):
+            with socket.create_connection(("127.0.0.1", cluster.port), timeout=60) as peer:
+                peer.sendall(request_bytes(cluster.port, "POST", "/v1/completions",
+                                           {"model": "tiny-kjv", "prompt": " ".join(VERSES[:20]), "max_tokens": 4000,
+                                            "stream": True}))
+                for _ in range(after):
+                    peer.recv(1 << 12)
+            cluster.at_rest()
+        same("it goes on", len(complete(cluster.port, "In the beginning", 4)["arrivals"]) > 0, True)
+
+
+def a_worker_that_dies_is_an_error_and_not_a_hang(binary, folder):
+    with Cluster(binary) as cluster:
+        complete(cluster.port, "In the beginning", 4)
+        cluster.prefill.process.send_signal(signal.SIGKILL)
+        cluster.prefill.process.wait()
+        status, answer = ask(cluster.port, prompt="And the earth was", max_tokens=4)
+        same("status without a prefill worker", status, 503)
+        same("its code", answer["error"]["code"], "unavailable")
+        until("no block is in use",
+              lambda: metric(cluster.decode.port, "cokv_kv_blocks", tier="device", state="in_use") == 0)
+    with Cluster(binary) as cluster:
+        with socket.create_connection(("127.0.0.1", cluster.port), timeout=60) as peer:
+            peer.sendall(request_bytes(cluster.port, "POST", "/v1/completions",
+                                       {"model": "tiny-kjv", "prompt": VERSES[0], "max_tokens": 4000, "stream": True}))
+            data = peer.recv(1 << 12)
+            cluster.decode.process.send_signal(signal.SIGKILL)
+            cluster.decode.process.wait()
+            while chunk := peer.recv(1 << 16):
+                data += chunk
+        same("the stream ends with an error object", b'"error"' in data, True)
+        same("status without a decode worker", ask(cluster.port, prompt="And the earth was", max_tokens=4)[0], 503)
+
+
+def what_does_not_fit_together_is_told(binary, folder):
+    def router(*arguments):
+        done = subprocess.run([binary, "serve", "--model", MODEL, "--listen", "127.0.0.1:0", *arguments],
+                              capture_output=True, text=True, timeout=60)
+        same("one line", len(done.stderr.strip().splitlines()[-1:]), 1)
+        return done.returncode, done.stderr.strip().splitlines()[-1]
+
+    def refused(word, *arguments):
+        code, line = router(*arguments)
+        same(f"exit code with {arguments}", code, 2)
+        if word not in line:
+            raise AssertionError(f"{arguments}: {line!r} does not say {word!r}")
+
+    refused("--decode", "--role", "router", "--prefill", "http://127.0.0.1:1")
+    refused("--prefill", "--prefill", "http://127.0.0.1:1")
+    refused("--link", "--role", "prefill", "--link", "tcp://127.0.0.1:0")
+    refused("--link", "--role", "decode", "--link", "nonsense")
+    refused("--prefill", "--role", "router", "--prefill", "nonsense", "--decode", "http://127.0.0.1:1")
+    with Server(binary, "serve", "--model", MODEL) as plain, \
+            Server(binary, "serve", "--model", MODEL, "--role", "decode") as decode, \
+            Server(binary, "serve", "--model", MODEL, "--role", "prefill", "--block-tokens", 8) as prefill:
+        refused("is no worker", "--role", "router", "--prefill", plain.url, "--decode", decode.url)
+        refused("is a worker for decode", "--role", "router", "--prefill", decode.url, "--decode", decode.url)
+        refused("KV differs", "--role", "router", "--prefill", prefill.url, "--decode", decode.url)
+
+
+run(over_shared_memory, over_tcp_in_chunks, other_block_sizes_and_few_blocks, the_expected_continuations,
+    what_the_decode_worker_has_is_not_sent, many_at_once, a_client_that_goes_leaves_nothing,
+    a_worker_that_dies_is_an_error_and_not_a_hang, what_does_not_fit_together_is_told)

@@ -181,6 +181,22 @@ TEST_CASE("openai: chat messages hold text, or parts of text; max_completion_tok
   CHECK(r->max_tokens == 9);
 }
 
+TEST_CASE("openai: a chat has 4096 messages at most") {
+  auto chat = [](std::size_t n) {
+    std::string all = R"({"role":"user","content":""})";
+    for (std::size_t i = 1; i < n; ++i) all += R"(,{"role":"user","content":""})";
+    return parse_chat(R"({"model":"m","messages":[)" + all + "]}", {});
+  };
+  auto r = chat(4096);
+  REQUIRE(r.has_value());
+  CHECK(r->messages.size() == 4096);
+  r = chat(4097);
+  REQUIRE(r.has_error());
+  CHECK(r.error().code == http::status::bad_request);
+  CHECK(r.error().message == "messages: more than 4096 messages");
+  CHECK(r.error().parameter == "messages");
+}
+
 TEST_CASE("openai: how to sample, how many answers, and what is told of their tokens") {
   auto r = parse_completion(with(R"("min_p":0.25,"repetition_penalty":1.5,"presence_penalty":0.5,
       "frequency_penalty":-0.5,"logit_bias":{"17":-100,"3":1.5},"n":3,"best_of":3,"logprobs":0,"priority":-3)"),

@@ -15,7 +15,7 @@ namespace {
 namespace json = boost::json;
 using fault = std::optional<problem>;
 
-constexpr std::size_t most_biases = 1024;
+constexpr std::size_t most_biases = 1024, most_messages = 4096;
 constexpr std::int64_t most_answers = 128;
 
 std::string text(json::string_view s) { return {s.data(), s.size()}; }
@@ -191,6 +191,7 @@ fault take_messages(std::string_view field, const json::value& v, std::vector<ch
   const auto* list = v.if_array();
   if (!list) return refuse(field, "has to be a list of messages", "invalid_type");
   if (list->empty()) return refuse(field, "is empty");
+  if (list->size() > most_messages) return refuse(field, "more than " + std::to_string(most_messages) + " messages");
   for (std::size_t i = 0; i < list->size(); ++i) {
     const std::string at = std::string(field) + '[' + std::to_string(i) + ']';
     const auto* o = (*list)[i].if_object();

@@ -25,6 +25,7 @@ std::string_view trim(std::string_view s) {
 }
 
 constexpr std::uint64_t template_limit = 1 << 20, config_limit = 16 << 20;
+constexpr std::size_t most_tokens = 256, longest_error = 4096;
 
 std::string_view view(const detail::json::string& s) { return {s.data(), s.size()}; }
 
@@ -42,6 +43,7 @@ void read_tokens(const detail::fields& f, chat_template::special_tokens& out) {
       continue;
     }
     std::erase_if(out, [&](auto& t) { return t.first == name; });
+    if (out.size() == most_tokens) f.fail(name, "more than " + std::to_string(most_tokens) + " special tokens");
     out.emplace_back(std::move(name), std::move(content));
   }
 }
@@ -60,6 +62,14 @@ std::optional<std::string> template_in(const detail::fields& f) {
 }
 
 chat::value text_value(std::string_view s) { return chat::value(chat::text(std::make_shared<const std::string>(s))); }
+
+// What a template says of its failure may hold all that it was given.
+std::string shortened(std::string s) {
+  if (s.size() <= longest_error) return s;
+  s.resize(longest_error);
+  s.resize(detail::utf8_valid_prefix(s));
+  return s + "...";
+}
 
 }  // namespace
 
@@ -156,8 +166,8 @@ chat_result<std::string> chat_template::render(std::span<const chat_message> mes
     given.emplace_back("documents", chat::value(chat::none{}));
     return m->run();
   } catch (const chat::render_error& e) {
-    if (e.raised) return chat_error{true, e.what()};
-    return chat_error{false, "the chat template, line " + std::to_string(m->line()) + ": " + e.what()};
+    if (e.raised) return chat_error{true, shortened(e.what())};
+    return chat_error{false, "the chat template, line " + std::to_string(m->line()) + ": " + shortened(e.what())};
   }
 }
 

@@ -38,7 +38,7 @@ class getter {
       return;
     }
     if (!ascii(path.str())) fail("an attribute's name that is not ASCII is not supported here");
-    for (auto part : split(path.str(), ".", -1, false)) {
+    for (auto part : split(path.str(), ".", -1, false, m.cost)) {
       std::int64_t index;
       bool number = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
       parts_.push_back(number && parse_integer(part, index) ? value(index) : string_value(m, std::string(part)));
@@ -46,6 +46,7 @@ class getter {
   }
 
   value operator()(value v) const {
+    machine_.cost.step(parts_.size());
     for (auto& p : parts_) {
       v = item_of(v, p, machine_.cost);
       if (v.is(kind::undefined) && given(otherwise_) && !otherwise_.is(kind::none)) v = otherwise_;
@@ -65,17 +66,17 @@ value without_case(machine& m, value v) {
   return string_value(m, lower(v.str()));
 }
 
-value stream_of(const value& over, std::function<std::optional<value>()> next) {
-  return make_stream(std::move(next), depth_of(over));
+value stream_of(machine& m, const value& over, std::function<std::optional<value>()> give) {
+  return value(make_stream(std::move(give), depth_of(over), m.cost));
 }
 
 value filter_map(machine& m, const value& v, const arguments& a) {
-  if (!truth(v, m.cost)) return stream_of(value(none{}), [] { return std::nullopt; });
-  auto all = iterate(v, m.cost);
+  if (!truth(v, m.cost)) return stream_of(m, value(none{}), [] { return std::nullopt; });
+  auto* all = iterate(v, m.cost);
   if (a.listed.empty() && std::any_of(a.named.begin(), a.named.end(), [](auto& n) { return n.first == "attribute"; })) {
     auto p = match("map", a, {"attribute", "default"}, 1);
-    return stream_of(v, [&m, all, get = getter(m, p[0], p[1])]() -> std::optional<value> {
-      auto next = all->next();
+    return stream_of(m, v, [&m, all, get = getter(m, p[0], p[1])]() -> std::optional<value> {
+      auto next = all->next(m.cost);
       m.cost.step();
       return next ? std::optional(get(std::move(*next))) : std::nullopt;
     });
@@ -84,16 +85,16 @@ value filter_map(machine& m, const value& v, const arguments& a) {
   auto name = std::string(text_of("map", a.listed[0]));
   if (!known_filter(name)) fail("No filter named '" + name + "'.");
   arguments rest{{a.listed.begin() + 1, a.listed.end()}, a.named};
-  return stream_of(v, [&m, all, name, rest]() -> std::optional<value> {
-    auto next = all->next();
+  return stream_of(m, v, [&m, all, name, rest]() -> std::optional<value> {
+    auto next = all->next(m.cost);
     m.cost.step();
     return next ? std::optional(apply_filter(m, name, *next, rest)) : std::nullopt;
   });
 }
 
 value select_where(machine& m, const value& v, const arguments& a, bool by_attribute, bool wanted) {
-  if (!truth(v, m.cost)) return stream_of(value(none{}), [] { return std::nullopt; });
-  auto all = iterate(v, m.cost);
+  if (!truth(v, m.cost)) return stream_of(m, value(none{}), [] { return std::nullopt; });
+  auto* all = iterate(v, m.cost);
   const std::size_t at = by_attribute ? 1 : 0;
   if (a.listed.size() < at) fail("Missing parameter for attribute name");
   getter get(m, by_attribute ? a.listed[0] : value());
@@ -104,8 +105,8 @@ value select_where(machine& m, const value& v, const arguments& a, bool by_attri
     if (!known_test(name)) fail("No test named '" + name + "'.");
     rest = {{a.listed.begin() + static_cast<std::ptrdiff_t>(at) + 1, a.listed.end()}, a.named};
   }
-  return stream_of(v, [&m, all, get, name, rest, wanted]() -> std::optional<value> {
-    while (auto next = all->next()) {
+  return stream_of(m, v, [&m, all, get, name, rest, wanted]() -> std::optional<value> {
+    while (auto next = all->next(m.cost)) {
       m.cost.step();
       auto looked = get(*next);
       if ((name.empty() ? truth(looked, m.cost) : apply_test(m, name, looked, rest)) == wanted) return next;
@@ -125,9 +126,9 @@ value filter_join(machine& m, const value& v, const arguments& a) {
   getter get(m, p[1]);
   auto between = given(p[0]) ? to_text(p[0], m.cost) : std::string();
   std::string out;
-  auto all = iterate(v, m.cost);
+  auto* all = iterate(v, m.cost);
   bool first = true;
-  while (auto next = all->next()) {
+  while (auto next = all->next(m.cost)) {
     auto part = to_text(get(std::move(*next)), m.cost);
     m.cost.make(part.size() + between.size());
     if (!std::exchange(first, false)) out += between;
@@ -138,15 +139,15 @@ value filter_join(machine& m, const value& v, const arguments& a) {
 
 value filter_first(machine& m, const value& v, const arguments& a) {
   none_but("first", a);
-  auto next = iterate(v, m.cost)->next();
-  return next ? *next : make_undefined("No first item, sequence was empty.");
+  auto next = iterate(v, m.cost)->next(m.cost);
+  return next ? *next : make_undefined("No first item, sequence was empty.", m.cost);
 }
 
 value filter_last(machine& m, const value& v, const arguments& a) {
   none_but("last", a);
   if (v.is(kind::stream)) fail("'generator' object is not reversible");
   auto all = elements(v, m.cost);
-  return all.empty() ? make_undefined("No last item, sequence was empty.") : all.back();
+  return all.empty() ? make_undefined("No last item, sequence was empty.", m.cost) : all.back();
 }
 
 value filter_reverse(machine& m, const value& v, const arguments& a) {
@@ -155,7 +156,7 @@ value filter_reverse(machine& m, const value& v, const arguments& a) {
   auto all = elements(v, m.cost);
   std::reverse(all.begin(), all.end());
   if (v.is(kind::stream)) return make_list(std::move(all), m.cost);
-  return stream_of(v, [all = std::move(all), i = std::size_t{0}]() mutable -> std::optional<value> {
+  return stream_of(m, v, [all = std::move(all), i = std::size_t{0}]() mutable -> std::optional<value> {
     if (i >= all.size()) return std::nullopt;
     return all[i++];
   });
@@ -206,9 +207,9 @@ value filter_replace(machine& m, const value& v, const arguments& a) {
 
 value filter_items(machine& m, const value& v, const arguments& a) {
   none_but("items", a);
-  if (v.is(kind::undefined)) return stream_of(v, [] { return std::nullopt; });
+  if (v.is(kind::undefined)) return stream_of(m, v, [] { return std::nullopt; });
   if (!v.is(kind::mapping)) fail("Can only get item pairs from a mapping.");
-  return stream_of(v, [&m, v, i = std::size_t{0}]() mutable -> std::optional<value> {
+  return stream_of(m, v, [&m, v, i = std::size_t{0}]() mutable -> std::optional<value> {
     if (i >= v.map().items.size()) return std::nullopt;
     auto& [key, item] = v.map().items[i++];
     return make_list({key, item}, m.cost, form::tuple);
@@ -220,6 +221,7 @@ value filter_indent(machine& m, const value& v, const arguments& a) {
   std::string by = "    ";
   if (given(p[0])) {
     if (p[0].is(kind::text)) {
+      m.cost.scan(p[0].str().size());
       by = p[0].str();
     } else {
       auto n = whole_of("indent", p[0]);
@@ -232,7 +234,7 @@ value filter_indent(machine& m, const value& v, const arguments& a) {
   const bool blank = flag(m, p[2]);
   std::string out = flag(m, p[1]) ? by : "";
   bool begins = true;
-  for (auto line : split_lines(s, false)) {
+  for (auto line : split_lines(s, false, m.cost)) {
     m.cost.make(line.size() + by.size());
     if (!std::exchange(begins, false)) {
       out += '\n';
@@ -246,10 +248,10 @@ value filter_indent(machine& m, const value& v, const arguments& a) {
 value filter_unique(machine& m, const value& v, const arguments& a) {
   auto p = match("unique", a, {"case_sensitive", "attribute"}, 0);
   const bool exact = flag(m, p[0]);
-  auto all = iterate(v, m.cost);
+  auto* all = iterate(v, m.cost);
   auto seen = std::make_shared<std::vector<value>>();
-  return stream_of(v, [&m, all, seen, exact, get = getter(m, p[1])]() -> std::optional<value> {
-    while (auto next = all->next()) {
+  return stream_of(m, v, [&m, all, seen, exact, get = getter(m, p[1])]() -> std::optional<value> {
+    while (auto next = all->next(m.cost)) {
       m.cost.step();
       auto key = get(*next);
       if (!exact) key = without_case(m, key);
@@ -286,7 +288,7 @@ value filter_sort(machine& m, const value& v, const arguments& a) {
   auto p = match("sort", a, {"reverse", "case_sensitive", "attribute"}, 0);
   std::vector<getter> by;
   if (p[2].is(kind::text)) {
-    for (auto part : split(p[2].str(), ",", -1, false)) by.emplace_back(m, string_value(m, std::string(part)));
+    for (auto part : split(p[2].str(), ",", -1, false, m.cost)) by.emplace_back(m, string_value(m, std::string(part)));
   } else {
     by.emplace_back(m, p[2]);
   }
@@ -316,6 +318,7 @@ value filter_tojson(machine& m, const value& v, const arguments& a) {
   if (given(p[1]) && !p[1].is(kind::none)) {
     how.item = ",";
     if (p[1].is(kind::text)) {
+      m.cost.scan(p[1].str().size());
       how.indent = std::string(p[1].str());
     } else {
       auto n = whole_of("tojson's indent", p[1]);
@@ -328,6 +331,7 @@ value filter_tojson(machine& m, const value& v, const arguments& a) {
     if (both.size() != 2) fail("tojson's separators are two strings");
     how.item = text_of("tojson's separators", both[0]);
     how.key = text_of("tojson's separators", both[1]);
+    m.cost.scan(how.item.size() + how.key.size());
   }
   return string_value(m, to_json(v, how, m.cost));
 }
@@ -343,7 +347,7 @@ value filter_trim(machine& m, const value& v, const arguments& a) {
   auto p = match("trim", a, {"chars"}, 0);
   auto s = soft(m, v);
   if (!given(p[0]) || p[0].is(kind::none)) return string_value(m, std::string(strip(s, side::both)));
-  return string_value(m, std::string(strip(s, text_of("trim", p[0]), side::both)));
+  return string_value(m, std::string(strip(s, text_of("trim", p[0]), side::both, m.cost)));
 }
 
 value filter_abs(machine&, const value& v, const arguments& a) {

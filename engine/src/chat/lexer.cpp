@@ -178,11 +178,14 @@ class lexer {
     }
   }
 
+  // Names are copied: into calls, and into the messages of what is undefined.
   void name() {
+    constexpr std::size_t longest = 200;
     std::size_t n = 0;
     auto s = rest();
     while (n < s.size() && is_word(s[n])) ++n;
     if (n < s.size() && static_cast<signed char>(s[n]) < 0) refuse("a name with other letters than ASCII's");
+    if (n > longest) refuse("a name of more than " + std::to_string(longest) + " letters");
     add(token_kind::name, std::string(s.substr(0, n)));
     skip(n);
   }

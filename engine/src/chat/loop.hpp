@@ -8,7 +8,7 @@ namespace cokv::chat {
 
 struct loop_state {
   // `sized`: the elements that a length is known of.
-  loop_state(std::shared_ptr<stream> over, std::optional<std::int64_t> sized, budget& b);
+  loop_state(stream* over, std::optional<std::int64_t> sized, budget& b);
 
   std::optional<value> next();
   value attribute(std::string_view name);
@@ -20,7 +20,7 @@ struct loop_state {
   const std::optional<value>& peek();
 
   budget& budget_;
-  std::shared_ptr<stream> over_;
+  stream* over_;
   std::optional<std::int64_t> length_;
   std::optional<value> after_, current_, before_;
   std::int64_t index0_ = -1;

@@ -7,6 +7,7 @@
 namespace cokv::chat {
 
 std::string machine::run() {
+  cost.step(program_.slots);
   activation root{nullptr, std::vector<value>(program_.slots)};
   std::string out;
   enter(program_.frame, root);
@@ -79,26 +80,27 @@ machine::flow machine::run(const statement& s, activation& f, std::string& out) 
 }
 
 // Only those elements that the loop's condition holds for; each is looked at when its turn comes.
-std::shared_ptr<stream> machine::filtered(const statement& s, activation& f, const value& over) {
+stream* machine::filtered(const statement& s, activation& f, const value& over) {
+  cost.step(s.condition_slots);
   auto own = std::make_shared<activation>(activation{&f, std::vector<value>(s.condition_slots)});
-  auto all = iterate(over, cost);
+  auto* all = iterate(over, cost);
   auto next = [this, &s, own, all, entered = false]() mutable -> std::optional<value> {
     if (!std::exchange(entered, true)) enter(s.condition_frame, *own);
-    while (auto v = all->next()) {
+    while (auto v = all->next(cost)) {
       cost.step();
       assign(s.condition_targets.front(), *own, *v);
       if (truth(evaluate(*s.condition, *own), cost)) return assigned(s.condition_targets.front(), *own);
     }
     return std::nullopt;
   };
-  return make_stream(std::move(next), all->depth).as<std::shared_ptr<stream>>();
+  return make_stream(std::move(next), all->depth, cost);
 }
 
 machine::flow machine::run_loop(const statement& s, activation& f, std::string& out) {
   auto over = evaluate(*s.value, f);
   auto sized = s.condition || over.is(kind::stream) ? std::nullopt : length(over, cost);
-  auto all = s.condition ? filtered(s, f, over) : iterate(over, cost);
-  auto loop = std::make_shared<loop_state>(all, sized, cost);
+  auto* all = s.condition ? filtered(s, f, over) : iterate(over, cost);
+  auto* loop = cost.keep(loop_state(all, sized, cost));
   // An element whose turn was not gone through to its end counts as none, for the else.
   bool none_done = true;
   while (auto v = loop->next()) {
@@ -129,6 +131,7 @@ std::string machine::run_function(const macro_plan& m, activation* outer, const 
   for (auto& [key, v] : with.named) {
     std::size_t i = with.listed.size();
     while (i < count && m.parameters[i].first != key) ++i;
+    cost.step(i);
     if (i == count) fail("macro '" + m.name + "' takes no keyword argument '" + key + "'");
     f.slots[m.parameter_slots[i]] = v;
   }
@@ -136,7 +139,7 @@ std::string machine::run_function(const macro_plan& m, activation* outer, const 
   for (std::size_t i = 0; i < count; ++i) {
     auto& [key, otherwise] = m.parameters[i];
     if (!f.slots[m.parameter_slots[i]].is(kind::missing)) continue;
-    auto v = otherwise ? evaluate(*otherwise, f) : make_undefined("parameter '" + key + "' was not provided");
+    auto v = otherwise ? evaluate(*otherwise, f) : make_undefined("parameter '" + key + "' was not provided", cost);
     f.slots[m.parameter_slots[i]] = std::move(v);
   }
   std::string out;
@@ -177,7 +180,8 @@ value& machine::at(slot s, activation& f) {
   return in->slots[s.at];
 }
 
-value machine::given(const std::string& name) const {
+value machine::given(const std::string& name) {
+  cost.step(given_.size() / 16);
   for (auto& [key, v] : given_)
     if (key == name) return v;
   if (name == "range") return value(function::range);
@@ -198,6 +202,7 @@ void machine::enter(const frame_plan& p, activation& f) {
 }
 
 void machine::leave(const frame_plan& p, activation& f) {
+  cost.step(p.loads.size());
   for (auto& l : p.loads) f.slots[l.to] = value();
 }
 
@@ -278,7 +283,7 @@ value machine::evaluate(const node& n, activation& f) {
     case op::conditional:
       if (truth(evaluate(*n.parts[0], f), cost)) return evaluate(*n.parts[1], f);
       if (n.parts[2]) return evaluate(*n.parts[2], f);
-      return make_undefined("an inline if was false and has no else");
+      return make_undefined("an inline if was false and has no else", cost);
     case op::either:
     case op::both:
     case op::negation:
@@ -304,7 +309,7 @@ value machine::evaluate(const node& n, activation& f) {
 
 value machine::name(const node& n, activation& f) {
   auto& v = at(n.variable, f);
-  return v.is(kind::missing) ? make_undefined("'" + n.text + "' is undefined") : v;
+  return v.is(kind::missing) ? make_undefined("'" + n.text + "' is undefined", cost) : v;
 }
 
 value machine::gathered(const node& n, activation& f) {

@@ -40,7 +40,7 @@ class machine {
   flow run_loop(const statement& s, activation& f, std::string& out);
   void write(std::string_view s, std::string& out);
   std::string run_function(const macro_plan& m, activation* outer, const arguments& with);
-  std::shared_ptr<stream> filtered(const statement& s, activation& f, const value& over);
+  stream* filtered(const statement& s, activation& f, const value& over);
 
   void enter(const frame_plan& p, activation& f);
   void leave(const frame_plan& p, activation& f);
@@ -48,7 +48,7 @@ class machine {
   value assigned(const target& t, activation& f);
   void check_namespaces(const target& t, activation& f);
   static value& at(slot s, activation& f);
-  value given(const std::string& name) const;
+  value given(const std::string& name);
 
   value evaluate(const node& n, activation& f);
   value evaluate_part(const node& n, std::size_t i, activation& f);

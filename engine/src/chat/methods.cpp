@@ -38,20 +38,20 @@ value text_method(machine& m, const value& self, std::string_view name, const ar
   if (name == "strip" || name == "lstrip" || name == "rstrip") {
     auto p = match(name, a, {""}, 0);
     auto where = name == "strip" ? side::both : name == "lstrip" ? side::left : side::right;
-    return give(std::string(absent(p[0]) ? strip(s, where) : strip(s, text_of(name, p[0]), where)));
+    return give(std::string(absent(p[0]) ? strip(s, where) : strip(s, text_of(name, p[0]), where, m.cost)));
   }
   if (name == "split" || name == "rsplit") {
     auto p = match(name, a, {"sep", "maxsplit"}, 0);
     auto most = p[1].is(kind::missing) ? -1 : whole_of(name, p[1]);
-    if (absent(p[0])) return list_of_texts(m, split(s, most, name == "rsplit"));
+    if (absent(p[0])) return list_of_texts(m, split(s, most, name == "rsplit", m.cost));
     auto separator = text_of(name, p[0]);
     if (separator.empty()) fail("empty separator");
     if (name == "rsplit") m.cost.scan(s.size() * separator.size());
-    return list_of_texts(m, split(s, separator, most, name == "rsplit"));
+    return list_of_texts(m, split(s, separator, most, name == "rsplit", m.cost));
   }
   if (name == "splitlines") {
     auto p = match(name, a, {"keepends"}, 0);
-    return list_of_texts(m, split_lines(s, !p[0].is(kind::missing) && truth(p[0], m.cost)));
+    return list_of_texts(m, split_lines(s, !p[0].is(kind::missing) && truth(p[0], m.cost), m.cost));
   }
   if (name == "partition" || name == "rpartition") {
     auto p = match(name, a, {""}, 1);
@@ -71,6 +71,7 @@ value text_method(machine& m, const value& self, std::string_view name, const ar
     auto in = part ? all.part(part->first, part->second) : std::string_view();
     auto holds = [&](const value& v) {
       auto what = text_of(name, v);
+      m.cost.scan(std::min(what.size(), in.size()));
       return part && (name == "startswith" ? in.starts_with(what) : in.ends_with(what));
     };
     if (!p[0].is_form(form::tuple)) return value(holds(p[0]));
@@ -88,7 +89,7 @@ value text_method(machine& m, const value& self, std::string_view name, const ar
       if (!part) return value(std::int64_t{0});
       if (what.empty()) return value(part->second - part->first + 1);
       std::int64_t n = 0;
-      for (std::size_t at = 0; (at = find(in, what, at)) != in.npos; at += what.size()) ++n;
+      for (std::size_t at = 0; (at = find(in, what, at)) != in.npos; at += what.size()) m.cost.step(), ++n;
       return value(n);
     }
     if (name == "rfind") m.cost.scan(s.size() * (1 + what.size()));
@@ -174,7 +175,8 @@ value range_of(machine&, const arguments& a) {
   std::int64_t n[3]{};
   for (std::size_t i = 0; i < a.listed.size(); ++i) {
     n[i] = whole_of("range", p[i]);
-    if (n[i] > 1ll << 60 || n[i] < -(1ll << 60)) fail("range() of numbers this large is not supported");
+    if (n[i] > number_range::furthest || n[i] < -number_range::furthest)
+      fail("range() of numbers this large is not supported");
   }
   number_range out{n[0], n[1], a.listed.size() == 3 ? n[2] : 1};
   if (a.listed.size() == 1) out = {0, n[0], 1};
@@ -225,7 +227,7 @@ value call_method(machine& m, const method& what, const arguments& with) {
     case kind::mapping:
       return mapping_method(m, what.self, what.name, with);
     default: {
-      auto& loop = *what.self.as<std::shared_ptr<loop_state>>();
+      auto& loop = *what.self.as<loop_state*>();
       if (!with.named.empty()) fail("cycle takes no arguments by name");
       if (with.listed.empty()) fail("no items for cycling given");
       return with.listed[static_cast<std::size_t>(loop.index0()) % with.listed.size()];
@@ -250,7 +252,11 @@ value call_function(machine& m, function what, const arguments& with) {
     }
     case function::strftime_now: {
       auto p = match("strftime_now", with, {"format"}, 1);
-      return make_text(m.strftime(text_of("strftime_now", p[0])), m.cost);
+      auto format = text_of("strftime_now", p[0]);
+      constexpr std::size_t longest = 4096;
+      if (format.size() > longest) fail("a time format of more than " + std::to_string(longest) + " bytes");
+      m.cost.step(format.size());
+      return make_text(m.strftime(format), m.cost);
     }
   }
   return {};

@@ -119,12 +119,13 @@ value numbers(op what, const value& a, const value& b) {
 
 value repeated(const value& what, std::int64_t count, budget& cost) {
   count = std::max<std::int64_t>(count, 0);
-  constexpr std::int64_t most = 256 << 20;
+  constexpr std::int64_t most = budget::most_bytes;
   if (what.is(kind::text)) {
     auto s = what.str();
     if (!s.empty() && count > most / static_cast<std::int64_t>(s.size())) fail("a string that is too long");
     cost.make(s.size() * static_cast<std::size_t>(count));
     std::string out;
+    if (s.empty()) count = 0;
     out.reserve(s.size() * static_cast<std::size_t>(count));
     for (std::int64_t i = 0; i < count; ++i) {
       cost.step(i % 64 == 0);
@@ -162,19 +163,20 @@ constexpr const char* sign_of(op what) {
   }
 }
 
-value no_attribute(const value& of, std::string_view name) {
+value no_attribute(const value& of, std::string_view name, budget& b) {
   return make_undefined(std::string("'") + (of.is(kind::none) ? "None" : std::string(type_name(of)) + " object") +
-                        "' has no attribute '" + detail::printable(name) + "'");
+                            "' has no attribute '" + detail::printable(name) + "'",
+                        b);
 }
 
 // What Python's getattr() gives, with what the sandbox makes of it; missing where there is none.
-value python_attribute(const value& of, std::string_view name) {
+value python_attribute(const value& of, std::string_view name, budget& b) {
   auto unsafe = [&] {
-    return make_undefined("access to attribute '" + std::string(name) + "' of '" + type_name(of) +
-                          "' object is unsafe.");
+    return make_undefined(
+        "access to attribute '" + std::string(name) + "' of '" + type_name(of) + "' object is unsafe.", b);
   };
   auto unknown = [&]() -> value {
-    fail("the attribute " + std::string(name) + " of a " + type_name(of) + " is not supported");
+    fail("the attribute " + detail::printable(name) + " of a " + type_name(of) + " is not supported");
   };
   if (name.starts_with("__")) return unknown();
   switch (of.type()) {
@@ -223,11 +225,11 @@ value python_attribute(const value& of, std::string_view name) {
       if (named_in(name, {"close", "send", "throw"}) || name.starts_with("gi_")) return unknown();
       return {};
     case kind::space:
-      if (auto* v = of.as<space*>()->find(name)) return *v;
+      if (auto* v = of.as<space*>()->find(name, b)) return *v;
       return {};
     case kind::loop:
       if (name == "cycle") return make_method(of, name);
-      return of.as<std::shared_ptr<loop_state>>()->attribute(name);
+      return of.as<loop_state*>()->attribute(name);
     case kind::macro:
       if (named_in(name, {"name", "arguments", "catch_kwargs", "catch_varargs", "caller", "explicit_caller"}))
         return unknown();
@@ -243,8 +245,16 @@ value python_attribute(const value& of, std::string_view name) {
 const value* text_key(const mapping& m, std::string_view name, budget& b) {
   b.step(m.items.size());
   for (auto& [k, v] : m.items)
-    if (k.is(kind::text) && k.str() == name) return &v;
+    if (k.is(kind::text) && same(k.str(), name, b)) return &v;
   return nullptr;
+}
+
+[[noreturn]] void too_far() { fail("range() of numbers this large is not supported"); }
+
+// What a range is made of.
+std::int64_t bounded(__int128 n) {
+  if (n > number_range::furthest || n < -number_range::furthest) too_far();
+  return static_cast<std::int64_t>(n);
 }
 
 // An index of Python's among n elements; nothing when it is outside.
@@ -293,17 +303,17 @@ value positive(const value& v) {
 }
 
 value attribute_of(const value& of, std::string_view name, budget& b) {
-  auto v = python_attribute(of, name);
+  auto v = python_attribute(of, name, b);
   if (!v.is(kind::missing)) return v;
   if (of.is(kind::mapping)) {
     if (auto* found = text_key(of.map(), name, b)) return *found;
   }
-  return no_attribute(of, name);
+  return no_attribute(of, name, b);
 }
 
 value item_of(const value& of, const value& key, budget& b) {
   if (of.is(kind::undefined)) fail(*of.as<undefined>().why);
-  auto nothing = [&] { return make_undefined(std::string(type_name(of)) + " object has no such element"); };
+  auto nothing = [&] { return make_undefined(std::string(type_name(of)) + " object has no such element", b); };
   if (of.is(kind::mapping)) {
     const value* found = nullptr;
     if (key.is(kind::text)) {
@@ -331,8 +341,8 @@ value item_of(const value& of, const value& key, budget& b) {
     }
   }
   if (!key.is(kind::text)) return nothing();
-  auto v = python_attribute(of, key.str());
-  return v.is(kind::missing) ? no_attribute(of, key.str()) : v;
+  auto v = python_attribute(of, key.str(), b);
+  return v.is(kind::missing) ? no_attribute(of, key.str(), b) : v;
 }
 
 value slice_of(const value& of, const value& start, const value& stop, const value& step, budget& b) {
@@ -365,8 +375,11 @@ value slice_of(const value& of, const value& start, const value& stop, const val
   const auto to = by > 0 ? bound(stop, 0, n, n) : bound(stop, -1, n - 1, -1);
   const number_range picked{from, to, by};
   if (of.is(kind::range)) {
+    // Of another step than asked for, it would be printed otherwise.
+    if (step.is_whole() && step.whole() != by) too_far();
     auto& r = of.as<number_range>();
-    return value(number_range{r.start + from * r.step, r.start + to * r.step, r.step * by});
+    auto at = [&](std::int64_t i) { return bounded(__int128{r.start} + __int128{i} * r.step); };
+    return value(number_range{at(from), at(to), bounded(__int128{r.step} * by)});
   }
   if (all && by == 1) return make_text(std::string(all->part(from, to)), b);
   b.step(static_cast<std::uint64_t>(picked.size()));

@@ -15,6 +15,7 @@ using std::string_view;
 using names = std::initializer_list<string_view>;
 
 constexpr std::uint32_t deepest_expression = 150, deepest_block = 40;
+constexpr std::size_t most_named = 200;  // arguments of a call, parameters of a macro: each is compared with each
 
 bool among(string_view name, names list) { return std::find(list.begin(), list.end(), name) != list.end(); }
 
@@ -397,6 +398,8 @@ class parser {
         take();
         for (auto& [other, v] : to->keywords)
           if (other == name) refuse("the argument " + name + " given twice");
+        if (to->keywords.size() == most_named)
+          refuse("more than " + std::to_string(most_named) + " arguments given by name");
         auto given = expression();
         to->depth = std::max(to->depth, given->depth + 1);
         to->keywords.emplace_back(std::move(name), std::move(given));
@@ -665,6 +668,8 @@ class parser {
       if (name == "loop" && in_for_ > 0) refuse("a parameter with the name loop inside a loop");
       for (auto& [other, v] : m.parameters)
         if (other == name) refuse("two parameters with the name " + name);
+      if (m.parameters.size() == most_named)
+        refuse("a macro of more than " + std::to_string(most_named) + " parameters");
       node_ptr otherwise;
       if (skip_op("=")) {
         otherwise = expression();

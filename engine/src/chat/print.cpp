@@ -62,6 +62,7 @@ class json_writer {
     budget_.scan(s.size());
     out += '"';
     for (std::size_t n; !s.empty(); s.remove_prefix(n)) {
+      bound();
       auto c = first_point(s, n);
       char code[16];
       constexpr std::string_view plain = "\"\\\n\r\t\f\b", letters = "\"\\nrtfb";
@@ -179,7 +180,10 @@ std::string dict_repr(const auto& items, budget& b, auto name_of) {
 }  // namespace
 
 std::string to_text(const value& v, budget& b) {
-  if (v.is(kind::text)) return std::string(v.str());
+  if (v.is(kind::text)) {
+    b.scan(v.str().size());
+    return std::string(v.str());
+  }
   if (v.is(kind::undefined)) return {};
   return to_repr(v, b);
 }
@@ -199,8 +203,7 @@ std::string to_repr(const value& v, budget& b) {
     case kind::real:
       return repr(v.as<double>());
     case kind::text:
-      b.make(v.str().size());
-      return repr(v.str());
+      return repr(v.str(), b);
     case kind::range: {
       auto& r = v.as<number_range>();
       auto out = "range(" + std::to_string(r.start) + ", " + std::to_string(r.stop);
@@ -216,9 +219,10 @@ std::string to_repr(const value& v, budget& b) {
     case kind::mapping:
       return dict_repr(v.map().items, b, [&](const value& k) { return to_repr(k, b); });
     case kind::space:
-      return "<Namespace " + dict_repr(v.as<space*>()->items, b, [](const std::string& k) { return repr(k); }) + '>';
+      return "<Namespace " + dict_repr(v.as<space*>()->items, b, [&](const std::string& k) { return repr(k, b); }) +
+             '>';
     case kind::macro:
-      return "<Macro " + repr(v.as<const macro*>()->plan->name) + '>';
+      return "<Macro " + repr(v.as<const macro*>()->plan->name, b) + '>';
     default:  // Python prints an address
       fail(std::string("a ") + type_name(v) + " can't be printed");
   }

@@ -10,7 +10,19 @@ namespace cokv::chat {
 
 namespace {
 
-// The names of one frame. A frame's level and a name together are a variable.
+// Every branch of an if has the names before it once more: what a template of many names and many ifs may take.
+class copies {
+ public:
+  void count(std::uint32_t line, std::size_t n) {
+    constexpr std::size_t most = 1'000'000;
+    if ((done_ += n) > most) throw syntax_error(line, "too many names in too many branches to be told apart");
+  }
+
+ private:
+  std::size_t done_ = 0;
+};
+
+// The names of one frame, which the template holds. A frame's level and a name together are a variable.
 class symbols {
  public:
   enum class from : std::uint8_t { parameter, context, outer, nothing };
@@ -19,32 +31,33 @@ class symbols {
     int outer_level = 0;
   };
 
-  explicit symbols(const symbols* parent) : parent_(parent), level_(parent ? parent->level_ + 1 : 0) {}
+  explicit symbols(copies& c) : copies_(&c) {}
+  explicit symbols(const symbols* parent) : copies_(parent->copies_), parent_(parent), level_(parent->level_ + 1) {}
 
   int level() const noexcept { return level_; }
-  const std::map<std::string, load>& loads() const noexcept { return loads_; }
+  const std::map<std::string_view, load>& loads() const noexcept { return loads_; }
 
   // The level of the frame whose variable the name is; below 0 when no frame mentions it.
-  int find(const std::string& name) const {
+  int find(std::string_view name) const {
     if (refs_.contains(name)) return level_;
     return parent_ ? parent_->find(name) : -1;
   }
 
-  void declare(const std::string& name) {
+  void declare(std::string_view name) {
     stores_.insert(name);
     define(name, {from::parameter});
   }
-  void read(const std::string& name) {
+  void read(std::string_view name) {
     if (find(name) < 0) define(name, {from::context});
   }
-  void store(const std::string& name) {
+  void store(std::string_view name) {
     stores_.insert(name);
     if (refs_.contains(name)) return;
     auto level = parent_ ? parent_->find(name) : -1;
     define(name, level >= 0 ? load{from::outer, level} : load{from::nothing});
   }
   void merge(const std::vector<symbols>& branches) {
-    std::set<std::string> fresh;
+    std::set<std::string_view> fresh;
     for (auto& b : branches)
       for (auto& name : b.stores_)
         if (!stores_.contains(name)) fresh.insert(name);
@@ -97,15 +110,20 @@ class symbols {
   }
 
  private:
-  void define(const std::string& name, load l) {
+  void define(std::string_view name, load l) {
     refs_.insert(name);
     loads_[name] = l;
+  }
+
+  std::vector<symbols> branched(std::uint32_t line) const {
+    copies_->count(line, 3 * (refs_.size() + stores_.size() + loads_.size()));
+    return std::vector<symbols>(3, *this);
   }
 
   // The condition, and the branches as three alternatives: this one, those with an elif, and the else.
   void visit_branches(const statement& s) {
     visit(s.branches.front().first.get());
-    std::vector<symbols> all(3, *this);
+    auto all = branched(s.line);
     all[0].visit(s.branches.front().second);
     for (std::size_t i = 1; i < s.branches.size(); ++i) {
       auto& [condition, lines] = s.branches[i];
@@ -114,17 +132,18 @@ class symbols {
         continue;
       }
       all[1].visit(condition.get());  // an if of its own, without an else
-      std::vector<symbols> inner(3, all[1]);
+      auto inner = all[1].branched(condition->line);
       inner[0].visit(lines);
       all[1].merge(inner);
     }
     merge(all);
   }
 
-  const symbols* parent_;
-  int level_;
-  std::set<std::string> refs_, stores_;
-  std::map<std::string, load> loads_;
+  copies* copies_;
+  const symbols* parent_ = nullptr;
+  int level_ = 0;
+  std::set<std::string_view> refs_, stores_;
+  std::map<std::string_view, load> loads_;
 };
 
 // Is the name read in there before it is assigned to?
@@ -165,7 +184,7 @@ class binder {
   program run(body lines) {
     function root(nullptr, 0);
     at_ = &root;
-    symbols top(nullptr);
+    symbols top(copies_);
     top.visit(lines);
     program out;
     out.frame = plan(top);
@@ -200,8 +219,9 @@ class binder {
   frame_plan plan(const symbols& s) {
     frame_plan out;
     for (auto& [name, l] : s.loads()) {
-      frame_plan::load load{static_cast<frame_plan::load::from>(l.how), place(s.level(), name).at, {}, name};
-      if (l.how == symbols::from::outer) load.outer = place(l.outer_level, name);
+      const std::string own(name);
+      frame_plan::load load{static_cast<frame_plan::load::from>(l.how), place(s.level(), own).at, {}, own};
+      if (l.how == symbols::from::outer) load.outer = place(l.outer_level, own);
       out.loads.push_back(std::move(load));
     }
     return out;
@@ -322,6 +342,7 @@ class binder {
     if (own.kept) at_->kept = true;
   }
 
+  copies copies_;
   function* at_ = nullptr;
   int macros_ = 0;
 };

@@ -194,11 +194,14 @@ std::string_view strip(std::string_view s, side where) noexcept {
   return strip_if(s, where, [](char32_t c, std::string_view) { return space_point(c); });
 }
 
-std::string_view strip(std::string_view s, std::string_view chars, side where) {
-  return strip_if(s, where, [&](char32_t, std::string_view c) { return chars.find(c) != chars.npos; });
+std::string_view strip(std::string_view s, std::string_view chars, side where, budget& b) {
+  return strip_if(s, where, [&](char32_t, std::string_view c) {
+    b.scan(chars.size());
+    return chars.find(c) != chars.npos;
+  });
 }
 
-std::vector<std::string_view> split(std::string_view s, std::int64_t most, bool from_right) {
+std::vector<std::string_view> split(std::string_view s, std::int64_t most, bool from_right, budget& b) {
   std::vector<std::string_view> out;
   s = strip(s, from_right ? side::right : side::left);
   if (from_right) {
@@ -211,6 +214,7 @@ std::vector<std::string_view> split(std::string_view s, std::int64_t most, bool 
         if (space_point(first_point(s.substr(begin), n))) break;
         at = begin;
       }
+      b.step();
       out.push_back(s.substr(at));
       s = strip(s.substr(0, at), side::right);
     }
@@ -221,6 +225,7 @@ std::vector<std::string_view> split(std::string_view s, std::int64_t most, bool 
   while (!s.empty() && (most < 0 || static_cast<std::int64_t>(out.size()) < most)) {
     std::size_t end = 0;
     for (std::size_t n; end < s.size() && !space_point(first_point(s.substr(end), n));) end += n;
+    b.step();
     out.push_back(s.substr(0, end));
     s = strip(s.substr(end), side::left);
   }
@@ -228,29 +233,34 @@ std::vector<std::string_view> split(std::string_view s, std::int64_t most, bool 
   return out;
 }
 
-std::vector<std::string_view> split(std::string_view s, std::string_view separator, std::int64_t most,
-                                    bool from_right) {
+std::vector<std::string_view> split(std::string_view s, std::string_view separator, std::int64_t most, bool from_right,
+                                    budget& b) {
   std::vector<std::string_view> out;
   auto more = [&] { return most < 0 || static_cast<std::int64_t>(out.size()) < most; };
   if (from_right) {
-    for (std::size_t at; more() && (at = s.rfind(separator)) != s.npos; s = s.substr(0, at))
+    for (std::size_t at; more() && (at = s.rfind(separator)) != s.npos; s = s.substr(0, at)) {
+      b.step();
       out.push_back(s.substr(at + separator.size()));
+    }
     out.push_back(s);
     std::reverse(out.begin(), out.end());
     return out;
   }
-  for (std::size_t at; more() && (at = find(s, separator)) != s.npos; s.remove_prefix(at + separator.size()))
+  for (std::size_t at; more() && (at = find(s, separator)) != s.npos; s.remove_prefix(at + separator.size())) {
+    b.step();
     out.push_back(s.substr(0, at));
+  }
   out.push_back(s);
   return out;
 }
 
-std::vector<std::string_view> split_lines(std::string_view s, bool keep_ends) {
+std::vector<std::string_view> split_lines(std::string_view s, bool keep_ends, budget& b) {
   std::vector<std::string_view> out;
   std::size_t begin = 0;
   for (std::size_t at = 0, n; at < s.size(); at += n) {
     if (!newline_point(first_point(s.substr(at), n))) continue;
     if (s[at] == '\r' && at + 1 < s.size() && s[at + 1] == '\n') n = 2;
+    b.step();
     out.push_back(s.substr(begin, at - begin + (keep_ends ? n : 0)));
     begin = at + n;
   }
@@ -267,11 +277,11 @@ std::size_t find(std::string_view s, std::string_view what, std::size_t from) no
 
 std::string replace(std::string_view s, std::string_view from, std::string_view to, std::int64_t most, budget& b) {
   std::string out;
-  auto left = [&] { return most < 0 || most-- > 0; };
+  auto left = [&] { return most != 0 && (most < 0 || most-- > 0); };
   auto add = [&](std::string_view part) {
     b.step();
     out.append(part);
-    if (out.size() > (std::size_t{256} << 20)) b.make(out.size());
+    if (out.size() > budget::most_bytes) b.make(out.size());
   };
   if (from.empty()) {  // before every character and at the end
     for (std::size_t n; !s.empty(); s.remove_prefix(n)) {
@@ -316,10 +326,12 @@ std::string title_words(std::string_view s) {
   });
 }
 
-std::string repr(std::string_view s) {
+std::string repr(std::string_view s, budget& b) {
   const char quote = s.find('\'') != s.npos && s.find('"') == s.npos ? '"' : '\'';
   std::string out(1, quote);
+  std::size_t made = 0;
   for (std::size_t n; !s.empty(); s.remove_prefix(n)) {
+    if (out.size() > made + (1 << 16)) b.make(out.size() - std::exchange(made, out.size()));
     auto c = first_point(s, n);
     char code[16];
     if (c == static_cast<unsigned char>(quote) || c == '\\') {
@@ -342,6 +354,7 @@ std::string repr(std::string_view s) {
       out += code;
     }
   }
+  b.make(out.size() - made);
   return out += quote;
 }
 

@@ -35,11 +35,12 @@ bool printable_point(char32_t c) noexcept;  // str.isprintable()
 
 enum class side : std::uint8_t { left, right, both };
 std::string_view strip(std::string_view s, side where) noexcept;
-std::string_view strip(std::string_view s, std::string_view chars, side where);
+std::string_view strip(std::string_view s, std::string_view chars, side where, budget& b);
 // At white space, or at `separator`; at most `most` cuts unless it is negative, from the right with `from_right`.
-std::vector<std::string_view> split(std::string_view s, std::int64_t most, bool from_right);
-std::vector<std::string_view> split(std::string_view s, std::string_view separator, std::int64_t most, bool from_right);
-std::vector<std::string_view> split_lines(std::string_view s, bool keep_ends);
+std::vector<std::string_view> split(std::string_view s, std::int64_t most, bool from_right, budget& b);
+std::vector<std::string_view> split(std::string_view s, std::string_view separator, std::int64_t most, bool from_right,
+                                    budget& b);
+std::vector<std::string_view> split_lines(std::string_view s, bool keep_ends, budget& b);
 std::string replace(std::string_view s, std::string_view from, std::string_view to, std::int64_t most, budget& b);
 std::size_t find(std::string_view s, std::string_view what, std::size_t from = 0) noexcept;  // in linear time
 
@@ -50,7 +51,7 @@ std::string capitalize(std::string_view s);
 std::string title(std::string_view s);        // str.title()
 std::string title_words(std::string_view s);  // Jinja's filter: words begin after white space and -({[<
 
-std::string repr(std::string_view s);
+std::string repr(std::string_view s, budget& b);
 std::string repr(double d);
 bool parse_integer(std::string_view s, std::int64_t& out);  // as int(s) does; fails where the number is too large
 bool parse_real(std::string_view s, double& out);           // as float(s) does

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "cokv/runtime/detail/json_file.hpp"
 #include "loop.hpp"
 #include "text.hpp"
 
@@ -9,7 +10,6 @@ namespace cokv::chat {
 
 namespace {
 
-constexpr std::uint64_t most_steps = 10'000'000, most_bytes = 256 << 20;
 constexpr std::uint32_t deepest = 800, deepest_value = 100;
 
 std::uint32_t nested(std::uint32_t of_parts) {
@@ -48,9 +48,9 @@ void budget::step(std::uint64_t n) {
 }
 
 void budget::make(std::uint64_t bytes) {
-  scan(bytes);
   bytes_ += bytes;
   if (bytes_ > most_bytes) fail("makes more than " + std::to_string(most_bytes >> 20) + " MiB of text");
+  scan(bytes);
 }
 
 void budget::enter() {
@@ -61,7 +61,6 @@ void budget::enter() {
 }
 
 std::int64_t number_range::size() const noexcept {
-  // Bounded when it was made, so nothing overflows.
   if (step > 0) return start < stop ? (stop - start - 1) / step + 1 : 0;
   return start > stop ? (start - stop - 1) / -step + 1 : 0;
 }
@@ -77,20 +76,34 @@ const value* mapping::find(const value& key, budget& b) const {
   return nullptr;
 }
 
-const value* space::find(std::string_view name) const noexcept {
+// One at a time, as Python's generators are: what reads itself would never end.
+std::optional<value> stream::next(budget& b) {
+  if (read) fail("generator already executing");
+  deeper guard(b);
+  struct reading {
+    explicit reading(bool& r) : of(r) { of = true; }
+    ~reading() { of = false; }
+    bool& of;
+  } now(read);
+  return give();
+}
+
+const value* space::find(std::string_view name, budget& b) const {
+  b.step(items.size());
   for (auto& [k, v] : items)
-    if (k == name) return &v;
+    if (same(k, name, b)) return &v;
   return nullptr;
 }
 
 void space::set(std::string_view name, value v, budget& b) {
-  if (name.starts_with('_')) fail("a namespace can't have " + std::string(name));
+  if (name.starts_with('_')) fail("a namespace can't have " + detail::printable(name));
   b.step(items.size());
   for (auto& [k, old] : items) {
-    if (k != name) continue;
+    if (!same(k, name, b)) continue;
     old = std::move(v);
     return;
   }
+  b.make(name.size());
   items.emplace_back(name, std::move(v));
 }
 
@@ -115,8 +128,9 @@ value make_mapping(std::vector<std::pair<value, value>> items, budget& b) {
       std::shared_ptr<const mapping>(std::make_shared<const mapping>(mapping{std::move(items), nested(depth)})));
 }
 
-value make_stream(std::function<std::optional<value>()> next, std::uint32_t depth) {
-  return value(std::make_shared<stream>(stream{std::move(next), nested(depth)}));
+stream* make_stream(std::function<std::optional<value>()> give, std::uint32_t depth_of_parts, budget& b) {
+  b.step();
+  return b.keep(stream{std::move(give), nested(depth_of_parts)});
 }
 
 value make_method(value self, std::string_view name) {
@@ -125,7 +139,10 @@ value make_method(value self, std::string_view name) {
       std::shared_ptr<const method>(std::make_shared<const method>(method{std::move(self), std::string(name), depth})));
 }
 
-value make_undefined(std::string why) { return value(undefined{std::make_shared<const std::string>(std::move(why))}); }
+value make_undefined(std::string why, budget& b) {
+  b.make(why.size());
+  return value(undefined{std::make_shared<const std::string>(std::move(why))});
+}
 
 std::uint32_t depth_of(const value& v) noexcept {
   switch (v.type()) {
@@ -134,9 +151,9 @@ std::uint32_t depth_of(const value& v) noexcept {
     case kind::mapping:
       return v.map().depth;
     case kind::stream:
-      return v.as<std::shared_ptr<stream>>()->depth;
+      return v.as<stream*>()->depth;
     case kind::loop:
-      return v.as<std::shared_ptr<loop_state>>()->depth();
+      return v.as<loop_state*>()->depth();
     case kind::method:
       return v.as<std::shared_ptr<const method>>()->depth;
     default:
@@ -194,8 +211,8 @@ bool truth(const value& v, budget& b) {
       return v.as<std::int64_t>() != 0;
     case kind::real:
       return v.as<double>() != 0;
-    case kind::loop:
-      return *length(v, b) != 0;
+    case kind::text:
+      return !v.str().empty();
     default: {
       if (auto n = length(v, b)) return *n != 0;
       return true;
@@ -213,6 +230,12 @@ bool hashable(const value& v, budget& b) {
   return true;
 }
 
+bool same(std::string_view a, std::string_view b, budget& cost) {
+  if (a.size() != b.size()) return false;
+  cost.step(a.size() / 64);
+  return a == b;
+}
+
 bool equal(const value& a, const value& b, budget& cost) {
   cost.step();
   if (a.is_number() && b.is_number()) return order_numbers(a, b) == 0;
@@ -223,9 +246,7 @@ bool equal(const value& a, const value& b, budget& cost) {
     case kind::none:
       return true;
     case kind::text:
-      if (a.str().size() != b.str().size()) return false;
-      cost.scan(a.str().size());
-      return a.str() == b.str();
+      return same(a.str(), b.str(), cost);
     case kind::range: {
       auto &x = a.as<number_range>(), &y = b.as<number_range>();
       if (x.size() != y.size()) return false;
@@ -288,8 +309,8 @@ bool contains(const value& in, const value& what, budget& b) {
       return false;
     case kind::range:
     case kind::stream: {
-      auto all = iterate(in, b);
-      while (auto v = all->next()) {
+      auto* all = iterate(in, b);
+      while (auto v = all->next(b)) {
         b.step();
         if (equal(*v, what, b)) return true;
       }
@@ -327,11 +348,8 @@ bool iterable(const value& v) noexcept {
   }
 }
 
-std::shared_ptr<stream> iterate(const value& v, budget& b) {
-  auto made = [&](std::function<std::optional<value>()> next) {
-    return std::make_shared<stream>(stream{std::move(next), nested(depth_of(v))});
-  };
-  b.step();
+stream* iterate(const value& v, budget& b) {
+  auto made = [&](std::function<std::optional<value>()> give) { return make_stream(std::move(give), depth_of(v), b); };
   switch (v.type()) {
     case kind::undefined:
       return made([] { return std::nullopt; });
@@ -360,7 +378,7 @@ std::shared_ptr<stream> iterate(const value& v, budget& b) {
         return v.map().items[i++].first;
       });
     case kind::stream:
-      return v.as<std::shared_ptr<stream>>();
+      return v.as<stream*>();
     default:
       fail(std::string("'") + type_name(v) + "' object is not iterable");
   }
@@ -372,8 +390,8 @@ std::vector<value> elements(const value& v, budget& b) {
     return v.seq().items;
   }
   std::vector<value> out;
-  auto all = iterate(v, b);
-  while (auto next = all->next()) {
+  auto* all = iterate(v, b);
+  while (auto next = all->next(b)) {
     b.step();
     out.push_back(std::move(*next));
   }
@@ -394,7 +412,7 @@ std::optional<std::int64_t> length(const value& v, budget& b) {
     case kind::mapping:
       return static_cast<std::int64_t>(v.map().items.size());
     case kind::loop:
-      return v.as<std::shared_ptr<loop_state>>()->length();
+      return v.as<loop_state*>()->length();
     default:
       return std::nullopt;
   }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -27,15 +28,29 @@ struct render_error : std::runtime_error {
 // node evaluated, an element looked at or 64 bytes of text gone through.
 class budget {
  public:
+  static constexpr std::uint64_t most_steps = 2'000'000, most_bytes = 96 << 20;
+
   void step(std::uint64_t n = 1);
   void scan(std::uint64_t bytes) { step(1 + bytes / 64); }
   void make(std::uint64_t bytes);  // of new text
   void enter();                    // one level deeper
   void leave() noexcept { --depth_; }
+  std::uint64_t steps() const noexcept { return steps_; }
+  std::uint64_t bytes() const noexcept { return bytes_; }
+
+  // A T that lives as long as the budget, whoever points to it: what is changed after it was made may come to hold
+  // itself, or a chain of its kind that is too long to be destroyed one out of the other.
+  template <class T>
+  T* keep(T made) {
+    auto own = std::make_shared<T>(std::move(made));
+    kept_.push_back(own);
+    return own.get();
+  }
 
  private:
   std::uint64_t steps_ = 0, bytes_ = 0;
   std::uint32_t depth_ = 0;
+  std::deque<std::shared_ptr<void>> kept_;
 };
 
 struct deeper {
@@ -55,6 +70,7 @@ struct undefined {  // Jinja's Undefined
 };
 struct none {};
 struct number_range {
+  static constexpr std::int64_t furthest = std::int64_t{1} << 60;  // of all three from 0, so that nothing overflows
   std::int64_t start, stop, step;
   std::int64_t size() const noexcept;
   std::int64_t at(std::int64_t i) const noexcept { return start + i * step; }
@@ -63,9 +79,9 @@ struct number_range {
 enum class form : std::uint8_t { list, tuple, keys, values, items };  // the last three: views of a dict
 struct sequence;
 struct mapping;
-struct stream;      // read once: what Python's generators are
+struct stream;      // read once: what Python's generators are; a budget keeps it
 struct space;       // a namespace
-struct loop_state;  // the variable `loop`
+struct loop_state;  // the variable `loop`; a budget keeps it
 struct macro;
 struct method;  // of a value
 enum class function : std::uint8_t { range, dict, make_namespace, raise_exception, strftime_now };
@@ -92,8 +108,8 @@ enum class kind : std::uint8_t {
 class value {
  public:
   using rep = std::variant<missing, undefined, none, bool, std::int64_t, double, text, number_range,
-                           std::shared_ptr<const sequence>, std::shared_ptr<const mapping>, std::shared_ptr<stream>,
-                           space*, std::shared_ptr<loop_state>, const macro*, std::shared_ptr<const method>, function>;
+                           std::shared_ptr<const sequence>, std::shared_ptr<const mapping>, stream*, space*,
+                           loop_state*, const macro*, std::shared_ptr<const method>, function>;
 
   value() = default;
   template <class T>
@@ -132,12 +148,14 @@ struct mapping {
   const value* find(const value& key, budget& b) const;
 };
 struct stream {
-  std::function<std::optional<value>()> next;  // nothing: the end, and so for ever
+  std::function<std::optional<value>()> give;  // nothing: the end, and so for ever
   std::uint32_t depth = 0;
+  bool read = false;  // at this moment
+  std::optional<value> next(budget& b);
 };
 struct space {
   std::vector<std::pair<std::string, value>> items;
-  const value* find(std::string_view name) const noexcept;
+  const value* find(std::string_view name, budget& b) const;
   void set(std::string_view name, value v, budget& b);
 };
 struct method {
@@ -149,14 +167,15 @@ struct method {
 value make_text(std::string s, budget& b);
 value make_list(std::vector<value> items, budget& b, form f = form::list);
 value make_mapping(std::vector<std::pair<value, value>> items, budget& b);  // keys differ already
-value make_stream(std::function<std::optional<value>()> next, std::uint32_t depth);
+stream* make_stream(std::function<std::optional<value>()> give, std::uint32_t depth_of_parts, budget& b);
 value make_method(value self, std::string_view name);
-value make_undefined(std::string why);
+value make_undefined(std::string why, budget& b);
 std::uint32_t depth_of(const value& v) noexcept;
 
 const char* type_name(const value& v);  // Python's
 bool truth(const value& v, budget& b);
 bool hashable(const value& v, budget& b);
+bool same(std::string_view a, std::string_view b, budget& cost);
 // Of two values: what == gives. Fails for what can't be compared here.
 bool equal(const value& a, const value& b, budget& cost);
 int order(const value& a, const value& b, budget& cost, const char* sign);  // -1, 0, 1; 2: neither (NaN)
@@ -168,7 +187,7 @@ void put(std::vector<std::pair<value, value>>& items, value key, value v, budget
 // All elements, as iteration gives them; reads a stream to its end.
 std::vector<value> elements(const value& v, budget& b);
 // A stream over the elements; of a stream itself.
-std::shared_ptr<stream> iterate(const value& v, budget& b);
+stream* iterate(const value& v, budget& b);
 bool iterable(const value& v) noexcept;
 std::optional<std::int64_t> length(const value& v, budget& b);  // nothing where Python's len() fails
 

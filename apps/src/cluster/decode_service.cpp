@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include "cluster/error_name.hpp"
-
+#include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
@@ -197,7 +197,11 @@ awaitable<void> decode_service::tell(exchange& x) {
   // The head at once: whoever asks knows that the sequence is here.
   if (co_await x.write(std::string_view())) co_return;
   for (;;) {
-    auto next = co_await reader.next();
+    auto next = co_await with_deadline(reader.next(), options_.sign);
+    if (!next && next.error() == errc::deadline) {
+      if (co_await x.write("\n")) co_return;
+      continue;
+    }
     if (!next) break;
     const auto text = std::visit([](const auto& one) { return encode(one); }, *next) + '\n';
     if (co_await x.write(text)) co_return;

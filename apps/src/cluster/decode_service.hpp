@@ -12,7 +12,8 @@
 // | POST /v1/sequences             | 201 and a ticket; the same id and attempt again: the same ticket. 200           |
 // |                                | {"running":true,"pieces":n}: it decodes already, for whatever attempt. 409: a   |
 // |                                | later attempt is here. 422: KV of another model or layout. 503: no room in time |
-// | GET /v1/sequences/R/pieces     | lines (piece_json.hpp) from ?from=k on; a newer reader ends an older one. 404   |
+// | GET /v1/sequences/R/pieces     | lines (piece_json.hpp) from ?from=k on, and empty ones, which say that the      |
+// |                                | worker is alive; a newer reader ends an older one. 404                          |
 // | DELETE /v1/sequences/R         | 204, whether it was there or not                                                |
 //
 // A later attempt takes the place of one that has not got its KV: that one's room is given up, which keeps the blocks that
@@ -51,8 +52,9 @@ class entrance {
 };
 
 struct decode_options {
-  std::uint32_t max_sequence = 0;    // tokens of a prompt
-  std::size_t max_sequences = 4096;  // held, ended ones too; more: 503
+  std::uint32_t max_sequence = 0;           // tokens of a prompt
+  std::size_t max_sequences = 4096;         // held, ended ones too; more: 503
+  duration sign = std::chrono::seconds(2);  // a reader hears an empty line where there is nothing to tell for so long
   duration orphan_grace = std::chrono::seconds(10);
   duration retention = std::chrono::seconds(30);
 };

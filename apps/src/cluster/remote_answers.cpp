@@ -7,6 +7,7 @@
 #include "cluster/request_json.hpp"
 #include "cluster/ticket.hpp"
 #include "cluster/worker_info.hpp"
+#include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
@@ -134,10 +135,11 @@ awaitable<error_code> remote_answers::relay(std::shared_ptr<state> s, generation
   const auto room = body_of<ticket>(*made, [](const json::value& t) { return read_ticket(t); });
   if (!room) co_return room.error();
   auto lines =
-      co_await decode_.open_lines({.target = "/v1/sequences/" + s->id + "/pieces?from=0", .silence = duration::max()});
+      co_await decode_.open_lines({.target = "/v1/sequences/" + s->id + "/pieces?from=0", .silence = options_.silence});
   if (!lines || lines->code() != 200) co_return errc::unavailable;
 
   error_code why;
+  channel<char> prefilled(ex_, 1);
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn([&]() -> awaitable<void> {
       json::object order{{"id", text_of(s->id)}, {"attempt", 1}, {"request", to_json(r)}, {"ticket", to_json(*room)}};
@@ -146,13 +148,14 @@ awaitable<error_code> remote_answers::relay(std::shared_ptr<state> s, generation
                                                .body = json::serialize(order),
                                                .first_byte = options_.prompt,
                                                .repeatable = true});
+      prefilled.close();
       const auto most = s->report.prompt_tokens - 1;
       const auto cached =
           done && done->code == 200
               ? body_of<std::uint32_t>(*done, [&](const json::value& p) { return read_cached(p, most); })
               : result<std::uint32_t>(errc::unavailable);
       if (!cached) {
-        why = cached.error();
+        if (!why) why = cached.error();  // an answer that is complete is complete
         co_return group.cancel();
       }
       s->report.cached_tokens = std::min(most, std::max(*cached, room->first));
@@ -163,6 +166,7 @@ awaitable<error_code> remote_answers::relay(std::shared_ptr<state> s, generation
         why = errc::unavailable;  // cut, or taken over by another reader
         co_return group.cancel();
       }
+      if ((*text)->empty()) continue;  // a sign of life
       auto heard = read_line(**text);
       if (!heard) {
         why = heard.error();
@@ -170,7 +174,8 @@ awaitable<error_code> remote_answers::relay(std::shared_ptr<state> s, generation
       }
       if (const auto* e = std::get_if<ending>(&*heard)) {
         why = e->code ? e->code : error_code(asio::error::eof);
-        co_return;  // the prefill's answer is a moment away
+        if (!e->code) (void)co_await with_deadline(prefilled.async_receive(asio::deferred), options_.report);
+        co_return group.cancel();
       }
       auto& p = std::get<piece>(*heard);
       if (p.index < s->report.generated_tokens) continue;

@@ -26,6 +26,8 @@ struct remote_options {
   std::size_t max_requests = 4096;               // at once; more: errc::queue_full
   duration patience = std::chrono::seconds(10);  // for room
   duration prompt = std::chrono::minutes(10);    // for a prompt to be computed and sent
+  duration silence = std::chrono::seconds(10);   // a decode worker not heard of for so long is gone
+  duration report = std::chrono::seconds(1);  // behind an answer's end, for what the prefill worker has to tell of it
 };
 
 class remote_answers {

@@ -184,6 +184,40 @@ def a_worker_that_dies_is_an_error_and_not_a_hang(binary, folder):
         same("status without a decode worker", ask(cluster.port, prompt="And the earth was", max_tokens=4)[0], 503)
 
 
+def a_decode_worker_that_stands_still_is_an_error(binary, folder):
+    with Cluster(binary) as cluster:
+        with socket.create_connection(("127.0.0.1", cluster.port), timeout=60) as peer:
+            peer.sendall(request_bytes(cluster.port, "POST", "/v1/completions",
+                                       {"model": "tiny-kjv", "prompt": VERSES[0], "max_tokens": 4000, "stream": True}))
+            data = peer.recv(1 << 12)
+            cluster.decode.process.send_signal(signal.SIGSTOP)
+            while chunk := peer.recv(1 << 16):
+                data += chunk
+            cluster.decode.process.send_signal(signal.SIGCONT)
+        same("the stream ends with an error object", b'"error"' in data, True)
+        cluster.at_rest()
+        at_least("pieces afterwards", len(complete(cluster.port, "In the beginning", 4)["arrivals"]), 1)
+
+
+def the_shortest_prompts_and_answers(binary, folder):
+    requests = [{"prompt": p, "max_tokens": n, "temperature": 0} for p in ([5], [5, 6, 7], VERSES[0]) for n in (1, 2)]
+    with Server(binary, "serve", "--model", MODEL, "--dtype", "f32") as one:
+        wanted = [told(ask(one.port, **r)[1]) for r in requests]
+        long = {"prompt": [7] * (2047), "max_tokens": 1, "temperature": 0}
+        wanted_long = told(ask(one.port, **long)[1])
+    with Cluster(binary) as cluster:
+        for r, answer in zip(requests, wanted):
+            same(f"answer to {r}", told(ask(cluster.port, **r)[1]), answer)
+        same("the longest prompt", told(ask(cluster.port, **long)[1]), wanted_long)
+        same("a prompt that is too long", ask(cluster.port, prompt=[7] * 9000, max_tokens=1)[0], 400)
+        cluster.at_rest()
+        with socket.create_connection(("127.0.0.1", cluster.port), timeout=60) as peer:
+            peer.sendall(request_bytes(cluster.port, "POST", "/v1/completions",
+                                       {"model": "tiny-kjv", "prompt": VERSES[1], "max_tokens": 30, "stream": True}))
+            peer.recv(1 << 12)
+            same("exit codes after SIGTERM with a sequence alive", cluster.stop(), [0, 0, 0])
+
+
 def what_does_not_fit_together_is_told(binary, folder):
     def router(*arguments):
         done = subprocess.run([binary, "serve", "--model", MODEL, "--listen", "127.0.0.1:0", *arguments],
@@ -212,4 +246,5 @@ def what_does_not_fit_together_is_told(binary, folder):
 
 run(over_shared_memory, over_tcp_in_chunks, other_block_sizes_and_few_blocks, the_expected_continuations,
     what_the_decode_worker_has_is_not_sent, many_at_once, a_client_that_goes_leaves_nothing,
-    a_worker_that_dies_is_an_error_and_not_a_hang, what_does_not_fit_together_is_told)
+    a_worker_that_dies_is_an_error_and_not_a_hang, a_decode_worker_that_stands_still_is_an_error,
+    the_shortest_prompts_and_answers, what_does_not_fit_together_is_told)

@@ -75,12 +75,13 @@ std::size_t decode_service::sequences() const noexcept { return sequences_->size
 void decode_service::close() { closing_.close(); }
 
 awaitable<void> decode_service::run() {
-  auto v = co_await with(task_group{}, [this](task_group& group) -> awaitable<void> {
-    group_ = &group;
-    (void)co_await closing_.async_receive(as_result);
-    group_ = nullptr;
-    group.cancel();
-  });
+  auto v =
+      co_await with(task_group{{.limit = options_.max_sequences + 1}}, [this](task_group& group) -> awaitable<void> {
+        group_ = &group;
+        (void)co_await closing_.async_receive(as_result);
+        group_ = nullptr;
+        group.cancel();
+      });
   group_ = nullptr;
   sequences_->clear();
 }
@@ -144,6 +145,7 @@ awaitable<void> decode_service::create(exchange& x) {
     co_return (void) co_await x.refuse(refusal(in ? make_error_code(errc::closed) : in.error()));
   }
   s->in = std::move(*in);
+  s->opened.close();  // before the answer is written, which may take long
   const auto ticket = json::serialize(to_json(s->in->ticket));
   group_->spawn(live(s));
   co_await x.respond(status::created, "application/json", ticket);

@@ -86,11 +86,20 @@ struct departure {
 
   // The newest is all that matters.
   awaitable<error_code> say_kept() {
-    for (std::uint32_t said = 0;; said = kept) {
+    for (std::uint32_t said = 0;;) {
       while (kept == said) co_await kept_more.async_wait(asio::deferred);
       auto w = say(word::what::kept);
-      w.tokens = kept;
+      said = w.tokens = kept;
       if (auto ec = co_await send(std::move(w))) co_return ec;
+    }
+  }
+
+  // However long it waits for its turn here: the receiver gives up on whom it does not hear of.
+  awaitable<error_code> say_alive() {
+    auto& time = clock::of(e.get_executor());
+    for (;;) {
+      co_await time.async_wait_for(to.lease / 3, asio::deferred);
+      if (auto ec = co_await send(say(word::what::begin))) co_return ec;
     }
   }
 
@@ -136,6 +145,7 @@ struct departure {
     auto g = e.submit(std::move(r));
     if (!g) co_return g.error();
     auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {
+      group.spawn(say_alive());
       error_code ec;
       if (to.first == to.tokens) {
         ec = co_await say_first(*g);

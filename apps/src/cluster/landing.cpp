@@ -117,7 +117,13 @@ awaitable<error_code> landing::end(error_code why, std::uint32_t kept) {
     to_.complete();
     co_return error_code();
   }
-  if (in_) (void)co_await in_->async_revoke(as_result);
+  if (in_) {
+    (void)co_await in_->async_revoke(as_result);
+    // It is told by the sender, and believed as far as so many bytes were verified here.
+    const auto& w = ticket_.wire;
+    const auto token = std::uint64_t{2} * w.layers * w.kv_heads * w.head_dim * size_of(w.type);
+    kept = static_cast<std::uint32_t>(std::min<std::uint64_t>(kept, ticket_.first + in_->arrived() / token));
+  }
   in_.reset();
   if (!why && !complete_) why = asio::error::operation_aborted;
   if (why) to_.keep(std::min(kept, ticket_.tokens));

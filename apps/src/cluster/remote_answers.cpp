@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <boost/json/serialize.hpp>
 
+#include "cluster/error_name.hpp"
 #include "cluster/piece_json.hpp"
 #include "cluster/request_json.hpp"
 #include "cluster/ticket.hpp"
@@ -60,6 +61,17 @@ parsed<std::uint32_t> read_cached(const json::value& v, std::uint32_t most) {
   return cached;
 }
 
+// What a worker says no to. What may be asked again later is one thing, what may never be another.
+error_code refused(const http::reply& r) {
+  if (r.code != 400 && r.code != 503) return errc::unavailable;
+  const auto v = http::parse_json(r.body);
+  const auto* error = v && v->is_object() ? v->as_object().if_contains("error") : nullptr;
+  const auto* code = error && error->is_object() ? error->as_object().if_contains("code") : nullptr;
+  const auto why = code && code->is_string() ? error_of(code->as_string()) : error_code(errc::unavailable);
+  if (r.code == 400) return why == errc::too_large ? why : make_error_code(errc::invalid_argument);
+  return why == errc::queue_full || why == errc::deadline ? errc::queue_full : errc::unavailable;
+}
+
 template <class T, class Read>
 result<T> body_of(const http::reply& r, Read read) {
   const auto v = http::parse_json(r.body);
@@ -80,7 +92,7 @@ remote_answers::~remote_answers() = default;
 void remote_answers::close() { closing_.close(); }
 
 awaitable<void> remote_answers::run() {
-  (void)co_await with(task_group{}, [this](task_group& group) -> awaitable<void> {
+  (void)co_await with(task_group{{.limit = options_.max_requests + 1}}, [this](task_group& group) -> awaitable<void> {
     group_ = &group;
     (void)co_await closing_.async_receive(as_result);
     group_ = nullptr;
@@ -118,10 +130,13 @@ awaitable<void> remote_answers::serve(std::shared_ptr<state> s, generation_reque
 }
 
 awaitable<error_code> remote_answers::relay(std::shared_ptr<state> s, generation_request r) {
+  auto& time = clock::of(ex_);
+  const auto start = time.now();
   const auto asked = co_await prefill_.get("/v1/worker");
   if (!asked) co_return errc::unavailable;
   const auto sender = body_of<worker_facts>(*asked, read_worker);
   if (asked->code != 200 || !sender) co_return asked->code == 200 ? errc::protocol : errc::unavailable;
+  if (options_.fingerprint != id256() && sender->self.fingerprint != options_.fingerprint) co_return errc::unavailable;
 
   json::object creation{
       {"id", text_of(s->id)}, {"attempt", 1}, {"request", to_json(r)}, {"from", to_json(sender->self)}};
@@ -131,7 +146,8 @@ awaitable<error_code> remote_answers::relay(std::shared_ptr<state> s, generation
                                           .body = json::serialize(creation),
                                           .first_byte = options_.patience,
                                           .repeatable = true});
-  if (!made || made->code != 201) co_return errc::unavailable;
+  if (!made) co_return errc::unavailable;
+  if (made->code != 201) co_return refused(*made);
   const auto room = body_of<ticket>(*made, [](const json::value& t) { return read_ticket(t); });
   if (!room) co_return room.error();
   auto lines =
@@ -150,10 +166,12 @@ awaitable<error_code> remote_answers::relay(std::shared_ptr<state> s, generation
                                                .repeatable = true});
       prefilled.close();
       const auto most = s->report.prompt_tokens - 1;
-      const auto cached =
-          done && done->code == 200
-              ? body_of<std::uint32_t>(*done, [&](const json::value& p) { return read_cached(p, most); })
-              : result<std::uint32_t>(errc::unavailable);
+      // A prompt that was begun and has a token is the decode worker's: it knows whether all KV came, and says so.
+      if ((!done || done->code != 200) && s->report.generated_tokens > 0) co_return;
+      const auto cached = !done               ? result<std::uint32_t>(errc::unavailable)
+                          : done->code != 200 ? result<std::uint32_t>(refused(*done))
+                                              : body_of<std::uint32_t>(
+                                                    *done, [&](const json::value& p) { return read_cached(p, most); });
       if (!cached) {
         if (!why) why = cached.error();  // an answer that is complete is complete
         co_return group.cancel();
@@ -183,7 +201,11 @@ awaitable<error_code> remote_answers::relay(std::shared_ptr<state> s, generation
         why = errc::protocol;
         co_return group.cancel();
       }
-      ++s->report.generated_tokens;
+      const auto now = time.now();
+      if (s->report.generated_tokens++ == 0) s->report.first = now - start;
+      if (s->report.generated_tokens > 1)
+        s->report.per_token = (now - start - s->report.first) / (s->report.generated_tokens - 1);
+      s->report.total = now - start;
       s->report.reason = p.what.reason;
       co_await s->pieces.async_send(std::move(p.what), asio::deferred);
     }

@@ -23,6 +23,7 @@ namespace cokv::cluster {
 
 struct remote_options {
   std::string prefix;                            // of requests' ids: of this router's life
+  id256 fingerprint = {};                        // of the workers' model; zeros: any
   std::size_t max_requests = 4096;               // at once; more: errc::queue_full
   duration patience = std::chrono::seconds(10);  // for room
   duration prompt = std::chrono::minutes(10);    // for a prompt to be computed and sent

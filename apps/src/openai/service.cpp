@@ -18,7 +18,7 @@ problem problem_of(error_code ec, std::string_view doing) {
   if (ec == errc::queue_full)
     return {status::service_unavailable, "too many requests are waiting; try again", {}, "overloaded"};
   if (ec == errc::closed) return {status::service_unavailable, "the server is shutting down", {}, "shutting_down"};
-  if (ec == errc::unavailable)
+  if (ec == errc::unavailable || ec == errc::deadline)
     return {status::service_unavailable, "a worker that it needs can't be reached; try again", {}, "unavailable"};
   if (ec == errc::too_large)
     return {status::bad_request,
@@ -245,7 +245,9 @@ static const char* outcome_of(error_code ec) { return ec == asio::error::operati
 
 awaitable<void> service::fail(exchange& x, work& w, error_code ec) {
   w.end_all(outcome_of(ec));
-  co_await x.refuse(problem_of(ec, "the answer was not completed"));
+  const auto p = problem_of(ec, "the answer was not completed");
+  if (p.code == status::service_unavailable) x.set(http::field::retry_after, "1");
+  co_await x.refuse(p);
 }
 
 awaitable<error_code> service::each_piece(work& w, generated first, const piece_handler& take) {

@@ -27,6 +27,8 @@ http::server_options front_of(const options& o, http::metrics& page) {
   how.tls = http::load_tls(o.tls_certificate, o.tls_key);
   how.observe = page.observer();
   how.handshake_failed = page.handshake_observer();
+  // A router keeps a connection for each answer.
+  if (o.role == "prefill" || o.role == "decode") how.limit.connections += o.max_requests;
   return how;
 }
 

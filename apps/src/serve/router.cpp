@@ -41,6 +41,7 @@ class router_backend final : public openai::backend {
 
 http::client_options client_of(const options& o) {
   http::client_options out;
+  out.max_connections += o.max_requests;  // one for each answer, and some to give up with
   if (o.worker_key_file.empty()) return out;
   std::ifstream in(o.worker_key_file);
   if (!std::getline(in, out.api_key) || out.api_key.empty())
@@ -102,10 +103,15 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
   const auto second = co_await meet(decode, "--decode", cluster::worker_role::decode);
   if (first.self.fingerprint != second.self.fingerprint)
     throw config_error("--prefill and --decode: their weights are not the same");
+  const auto& w = second.self.wire;
+  if (w.layers != config.layers || w.kv_heads != config.kv_heads || w.head_dim != config.head_dim)
+    throw config_error("--model: " + o.model.dir + " is not the model of the workers");
   if (first.self.wire != second.self.wire)
     throw config_error("--prefill and --decode: their KV differs (--dtype, --block-tokens)");
 
-  cluster::remote_answers answers(ex, prefill, decode, {.prefix = some_prefix(), .max_requests = o.max_requests});
+  cluster::remote_answers answers(
+      ex, prefill, decode,
+      {.prefix = some_prefix(), .fingerprint = second.self.fingerprint, .max_requests = o.max_requests});
   router_backend backend(answers, text, std::min(first.max_sequence, second.max_sequence), config.vocab);
   openai::service api(
       backend, api_of(o, second.self.fingerprint, config.sampling, std::move(chat), clock::of(ex).wall_now()), page);

@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include "checkpoint.hpp"
+#include "cokv/runtime/channel.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/detail/machine_memory.hpp"
 #include "cokv/runtime/size.hpp"
@@ -146,10 +147,21 @@ awaitable<void> serve(const options& o, std::ostream& out) {
     page.add([&w](http::scrape& s) { w.measure(s); });
     for (auto& url : of_several->links()) spdlog::info("KV comes in at {}", url);
   }
+  channel<char> ended(ex, 1);
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
-    if (of_several) group.spawn(of_several->run());
+    if (of_several)
+      group.spawn([&]() -> awaitable<void> {
+        co_await of_several->run();
+        ended.close();
+      });
     co_await http::serve_until_signalled(server, "cokv serve", out, grace, reload);
-    if (of_several) of_several->close();
+    if (!of_several) co_return;
+    of_several->close();
+    const auto over = co_await with_deadline(ended.async_receive(asio::deferred), grace);
+    if (over.error() != errc::deadline) co_return;
+    // A room that a peer may write is not given up before the peer is gone, or this process.
+    spdlog::warn("a peer that does not answer has memory of this process, which ends all the same");
+    std::_Exit(1);
   });
   if (v.error()) throw boost::system::system_error(v.error());
   if (auto drained = co_await with_deadline(runs.async_drain(), grace); !drained)

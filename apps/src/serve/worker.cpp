@@ -53,16 +53,21 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
     if (auto ec = windows_.stage(where))
       throw config_error("--device " + o.device + ": no pinned memory for links: " + ec.message());
   if (role_ == cluster::worker_role::prefill) return;
-  for (auto& url : doors_of(o, life_))
+  for (auto& url : doors_of(o, life_)) {
+    // An address that stands for all of a machine's is none that others can call.
+    if (advertise_.empty() && (url.find("://0.0.0.0:") != url.npos || url.find("://[::]:") != url.npos))
+      throw config_error("--advertise: has to say what others call this machine, since KV comes in at " + url);
     if (auto ec = door_.listen(url)) throw config_error("--link " + url + ": " + ec.message());
+  }
 }
 
-// An address that stands for all of a machine's is none that others can call.
 std::vector<std::string> worker::links() const {
   auto out = door_.urls();
   for (auto& url : out) {
-    const auto port = url.rfind(':');
-    if (!advertise_.empty() && url.starts_with("tcp://")) url = "tcp://" + advertise_ + url.substr(port);
+    const auto scheme = url.find("://"), port = url.rfind(':');
+    if (advertise_.empty() || scheme == url.npos || url.starts_with("shm://")) continue;
+    const bool six = advertise_.find(':') != advertise_.npos;
+    url = url.substr(0, scheme + 3) + (six ? '[' + advertise_ + ']' : advertise_) + url.substr(port);
   }
   return out;
 }

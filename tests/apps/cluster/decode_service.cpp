@@ -57,8 +57,8 @@ class told_entrance final : public entrance {
   explicit told_entrance(asio::any_io_executor ex) : ex_(std::move(ex)) {}
 
   awaitable<result<admitted>> open(generation_request r, offer from, std::string id, std::uint32_t attempt) override {
-    ++opening;
-    const std::shared_ptr<void> at_end(nullptr, [this](void*) { --opening; });
+    ++*opening;
+    const std::shared_ptr<void> at_end(nullptr, [n = opening](void*) { --*n; });
     co_await pause(takes);
     if (refuses) co_return refuses;
     if (!(from.wire == wire)) co_return make_error_code(errc::namespace_mismatch);
@@ -80,7 +80,7 @@ class told_entrance final : public entrance {
   }
 
   std::vector<std::shared_ptr<told>> prompts;
-  std::size_t opening = 0;
+  std::shared_ptr<std::size_t> opening = std::make_shared<std::size_t>(0);  // of coroutines that may outlive it
   error_code refuses;
   duration takes = 0s;
 
@@ -246,7 +246,7 @@ TEST_CASE("decode_service: who goes while room is made leaves none, and an answe
             {.method = http::verb::post, .target = "/v1/sequences", .body = creation("a.0", 1), .first_byte = 1s});
         CHECK(hasty.error() == errc::deadline);
         co_await pause(100ms);
-        CHECK(door.opening == 0);
+        CHECK(*door.opening == 0);
         CHECK(api.sequences() == 0);
         door.takes = 0s;
         CHECK((co_await c.post("/v1/sequences", creation("a.0", 1)))->code == 201);

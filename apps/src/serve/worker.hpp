@@ -11,6 +11,7 @@
 #include "cluster/landing_entrance.hpp"
 #include "cluster/prefill_service.hpp"
 #include "cluster/worker_info.hpp"
+#include "http/metrics.hpp"
 #include "serve/options.hpp"
 
 namespace cokv::serve {

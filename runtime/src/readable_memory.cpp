@@ -65,8 +65,9 @@ result<buffer> readable_memory::map(std::shared_ptr<const int> file, std::shared
   if (::fstat(*file, &status) != 0) return last_error();
   if (status.st_size <= 0) return errc::invalid_argument;
   const auto bytes = static_cast<std::size_t>(status.st_size);
-  return map_file(*file, bytes, PROT_READ,
-                  [bytes, after = std::move(after)](void* p) { detail::unmap_unwaited(p, bytes, after); });
+  return map_file(*file, bytes, PROT_READ, [bytes, after = std::move(after)](void* p) mutable {
+    detail::unmap_unwaited(p, bytes, std::move(after));
+  });
 }
 
 }  // namespace cokv

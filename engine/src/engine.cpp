@@ -61,7 +61,7 @@ std::vector<kv_tier> reachable(std::vector<kv_tier> tiers, device& d, const kv_p
   staging_options how;
   const auto layout = pool.shape().layout();
   how.buffer_bytes = std::max<std::size_t>(how.buffer_bytes, *std::ranges::max_element(layout.segments));
-  auto staging = device_staging::make(d, how);
+  auto staging = store_staging::make(d, how);
   if (!staging)
     throw config_error("device " + std::string(d.name()) + ": " + std::to_string(how.buffers) + " pinned buffers of " +
                        std::to_string(how.buffer_bytes >> 20) + " MiB for KV tiers: " + staging.error().message());

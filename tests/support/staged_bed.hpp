@@ -20,15 +20,15 @@ namespace cokv::test {
 inline const namespace_id staged_ns = namespace_id::of("m", geometry::attention(3, 2, 4, dtype::f32));
 
 // Staging buffers for so many keys of the contract's blocks.
-inline device_staging contract_staging(const device& of, std::size_t keys_a_chunk, std::size_t buffers) {
+inline store_staging contract_staging(const device& of, std::size_t keys_a_chunk, std::size_t buffers) {
   const auto largest = std::ranges::max(contract_layout().segments);
-  return device_staging::make(of, {.buffer_bytes = keys_a_chunk * largest + 700, .buffers = buffers}).value();
+  return store_staging::make(of, {.buffer_bytes = keys_a_chunk * largest + 700, .buffers = buffers}).value();
 }
 
 struct staged_bed {
   device dev;
   std::shared_ptr<store> behind;
-  device_staging staging;
+  store_staging staging;
   std::shared_ptr<staged_store> staged;  // takes memory of the device
   device_memory_store host;              // takes the host's, and moves it there
 
@@ -63,7 +63,7 @@ inline awaitable<result<std::size_t>> read_layer(block_reader& reader, device& d
 }
 
 // The last buffers go back by post.
-inline awaitable<void> all_are_back(const device_staging& staging) {
+inline awaitable<void> all_are_back(const store_staging& staging) {
   for (int i = 0; i < 20 && staging.available() < staging.buffers(); ++i) co_await asio::post(asio::deferred);
   CHECK(staging.available() == staging.buffers());
 }

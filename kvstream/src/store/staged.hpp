@@ -22,9 +22,9 @@ struct saving_buffer {
   buffer memory;
 };
 
-class device_staging_state {
+class store_staging_state {
  public:
-  device_staging_state(device of, staging_options how, staging_pool pool, stream in, stream out);
+  store_staging_state(device of, staging_options how, staging_pool pool, stream in, stream out);
 
   const staging_options& options() const noexcept { return how_; }
   std::size_t available() const noexcept { return pool_ ? pool_->available() : 0; }
@@ -41,8 +41,8 @@ class device_staging_state {
 
   std::optional<buffer> try_acquire() { return pool_ ? pool_->try_acquire() : std::nullopt; }
   std::optional<saving_buffer> try_acquire_saving();
-  static awaitable<result<buffer>> acquire(std::shared_ptr<device_staging_state> self);
-  static awaitable<result<saving_buffer>> acquire_saving(std::shared_ptr<device_staging_state> self);
+  static awaitable<result<buffer>> acquire(std::shared_ptr<store_staging_state> self);
+  static awaitable<result<saving_buffer>> acquire_saving(std::shared_ptr<store_staging_state> self);
 
   static result<stream> make_stream(device& of, const staging_options& how, const char* name);
 
@@ -114,11 +114,11 @@ struct staged_turn {
 };
 
 awaitable<result<std::unique_ptr<block_reader>>> open_staged_reader(std::shared_ptr<store> behind,
-                                                                    std::shared_ptr<device_staging_state> through,
+                                                                    std::shared_ptr<store_staging_state> through,
                                                                     namespace_id ns, block_layout layout,
                                                                     std::vector<block_key> keys);
 awaitable<result<std::unique_ptr<block_writer>>> open_staged_writer(std::shared_ptr<store> behind,
-                                                                    std::shared_ptr<device_staging_state> through,
+                                                                    std::shared_ptr<store_staging_state> through,
                                                                     namespace_id ns, block_layout layout,
                                                                     std::vector<block_key> keys, write_options options);
 

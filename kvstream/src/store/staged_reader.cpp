@@ -14,7 +14,7 @@ class staged_reader final : public block_reader {
   };
   struct body {
     std::shared_ptr<store> behind;
-    std::shared_ptr<device_staging_state> through;
+    std::shared_ptr<store_staging_state> through;
     block_layout layout;
     std::size_t keys = 0;
     std::size_t found = 0;
@@ -106,7 +106,7 @@ class staged_reader final : public block_reader {
     if (!staging) {
       // Those of its own come back first: then it holds none while it waits, and knows of a failure that may keep them.
       if (auto done = co_await copied.async_wait(as_result); !done) co_return done.error();
-      auto waited = co_await device_staging_state::acquire(b.through);
+      auto waited = co_await store_staging_state::acquire(b.through);
       if (!waited) co_return waited.error();
       staging = std::move(*waited);
     }
@@ -128,7 +128,7 @@ class staged_reader final : public block_reader {
 }  // namespace
 
 awaitable<result<std::unique_ptr<block_reader>>> open_staged_reader(std::shared_ptr<store> behind,
-                                                                    std::shared_ptr<device_staging_state> through,
+                                                                    std::shared_ptr<store_staging_state> through,
                                                                     namespace_id ns, block_layout layout,
                                                                     std::vector<block_key> keys) {
   auto b = std::make_shared<staged_reader::body>(

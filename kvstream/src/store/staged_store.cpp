@@ -7,7 +7,7 @@ namespace cokv {
 
 namespace detail {
 
-device_staging_state::device_staging_state(device of, staging_options how, staging_pool pool, stream in, stream out)
+store_staging_state::store_staging_state(device of, staging_options how, staging_pool pool, stream in, stream out)
     : device_(std::move(of)),
       how_(how),
       pool_(std::move(pool)),
@@ -17,11 +17,11 @@ device_staging_state::device_staging_state(device of, staging_options how, stagi
 
 // Every buffer has one batch of copies at most on its way: no more operations than that, and those whose end is just
 // being told.
-result<stream> device_staging_state::make_stream(device& of, const staging_options& how, const char* name) {
+result<stream> store_staging_state::make_stream(device& of, const staging_options& how, const char* name) {
   return of.make_stream({.name = name, .max_in_flight = 2 * how.buffers + 2});
 }
 
-result<stream> device_staging_state::usable(stream& s, const char* name, bool failed) {
+result<stream> store_staging_state::usable(stream& s, const char* name, bool failed) {
   if (lost_) return lost_;
   if (!failed && !s.status()) return s;
   auto another = make_stream(device_, how_, name);
@@ -33,7 +33,7 @@ result<stream> device_staging_state::usable(stream& s, const char* name, bool fa
   return another.error();
 }
 
-std::optional<saving_buffer> device_staging_state::try_acquire_saving() {
+std::optional<saving_buffer> store_staging_state::try_acquire_saving() {
   auto turn = saving_.try_acquire();
   if (!turn) return std::nullopt;
   auto memory = try_acquire();
@@ -41,14 +41,14 @@ std::optional<saving_buffer> device_staging_state::try_acquire_saving() {
   return saving_buffer{std::move(*turn), std::move(*memory)};
 }
 
-awaitable<result<buffer>> device_staging_state::acquire(std::shared_ptr<device_staging_state> self) {
+awaitable<result<buffer>> store_staging_state::acquire(std::shared_ptr<store_staging_state> self) {
   if (self->lost_) co_return self->lost_;
   auto memory = co_await self->pool_->async_acquire(as_result);
   if (!memory && self->lost_) co_return self->lost_;
   co_return memory;
 }
 
-awaitable<result<saving_buffer>> device_staging_state::acquire_saving(std::shared_ptr<device_staging_state> self) {
+awaitable<result<saving_buffer>> store_staging_state::acquire_saving(std::shared_ptr<store_staging_state> self) {
   auto turn = co_await self->saving_.async_acquire(1, as_result);
   if (!turn) co_return turn.error();
   if (co_await was_cancelled()) co_return error_code(asio::error::operation_aborted);
@@ -59,23 +59,23 @@ awaitable<result<saving_buffer>> device_staging_state::acquire_saving(std::share
 
 }  // namespace detail
 
-result<device_staging> device_staging::make(device of, staging_options options) {
+result<store_staging> store_staging::make(device of, staging_options options) {
   auto pool = staging_pool::make(of, options.buffer_bytes, options.buffers);
   if (!pool) return pool.error();
-  auto in = detail::device_staging_state::make_stream(of, options, "KV in");
+  auto in = detail::store_staging_state::make_stream(of, options, "KV in");
   if (!in) return in.error();
-  auto out = detail::device_staging_state::make_stream(of, options, "KV out");
+  auto out = detail::store_staging_state::make_stream(of, options, "KV out");
   if (!out) return out.error();
-  return device_staging(std::make_shared<detail::device_staging_state>(std::move(of), options, std::move(*pool),
-                                                                       std::move(*in), std::move(*out)));
+  return store_staging(std::make_shared<detail::store_staging_state>(std::move(of), options, std::move(*pool),
+                                                                     std::move(*in), std::move(*out)));
 }
 
-std::size_t device_staging::buffer_bytes() const noexcept { return state_->options().buffer_bytes; }
-std::size_t device_staging::buffers() const noexcept { return state_->options().buffers; }
-std::size_t device_staging::available() const noexcept { return state_->available(); }
-error_code device_staging::status() const noexcept { return state_->lost(); }
+std::size_t store_staging::buffer_bytes() const noexcept { return state_->options().buffer_bytes; }
+std::size_t store_staging::buffers() const noexcept { return state_->options().buffers; }
+std::size_t store_staging::available() const noexcept { return state_->available(); }
+error_code store_staging::status() const noexcept { return state_->lost(); }
 
-staged_store::staged_store(std::shared_ptr<store> behind, device_staging through)
+staged_store::staged_store(std::shared_ptr<store> behind, store_staging through)
     : store(behind ? behind->get_executor() : throw config_error("staged store: there is no store behind it")),
       behind_(std::move(behind)),
       through_(std::move(through)) {}

@@ -13,7 +13,7 @@ class staged_writer final : public block_writer {
   };
   struct body {
     std::shared_ptr<store> behind;
-    std::shared_ptr<device_staging_state> through;
+    std::shared_ptr<store_staging_state> through;
     block_layout layout;
     std::size_t keys = 0;
     std::vector<chunk> chunks = {};
@@ -116,7 +116,7 @@ class staged_writer final : public block_writer {
     for (std::size_t i = 0; i < b.chunks.size(); ++i) {
       if (co_await was_cancelled()) co_return asio::error::operation_aborted;
       if (!next) {
-        auto staging = co_await device_staging_state::acquire_saving(b.through);
+        auto staging = co_await store_staging_state::acquire_saving(b.through);
         if (!staging) co_return staging.error();
         auto begun = begin_copy(*copies, std::move(*staging), b.chunks[i], segments);
         if (!begun) co_return begun.error();
@@ -168,7 +168,7 @@ class staged_writer final : public block_writer {
 }  // namespace
 
 awaitable<result<std::unique_ptr<block_writer>>> open_staged_writer(std::shared_ptr<store> behind,
-                                                                    std::shared_ptr<device_staging_state> through,
+                                                                    std::shared_ptr<store_staging_state> through,
                                                                     namespace_id ns, block_layout layout,
                                                                     std::vector<block_key> keys,
                                                                     write_options options) {

@@ -21,7 +21,7 @@ namespace cokv::test {
 struct staging_bed {
   static result<staging_bed> make(device dev, std::size_t keys_a_chunk, std::size_t buffers) {
     const auto largest = std::ranges::max(contract_layout().segments);
-    auto staging = device_staging::make(dev, {.buffer_bytes = keys_a_chunk * largest + 100, .buffers = buffers});
+    auto staging = store_staging::make(dev, {.buffer_bytes = keys_a_chunk * largest + 100, .buffers = buffers});
     if (!staging) return staging.error();
     auto copies = dev.make_stream({.name = "test"});
     if (!copies) return copies.error();
@@ -87,7 +87,7 @@ struct staging_bed {
 
   device dev;
   stream copies;
-  device_staging staging;
+  store_staging staging;
   std::shared_ptr<memory_store> behind;
   std::shared_ptr<staged_store> staged;
   namespace_id ns = namespace_id::of("m", geometry::attention(3, 2, 4, dtype::f32));

@@ -25,7 +25,7 @@ TEST_CASE("staged store: the example of its header") {
         auto device = open_device(ex, "sim:h200").value();
         const auto segments = device_segments(device, 2, g.layout().segments[0]);
 
-        auto staging = cokv::device_staging::make(device, {.buffer_bytes = 8 << 20, .buffers = 4}).value();
+        auto staging = cokv::store_staging::make(device, {.buffer_bytes = 8 << 20, .buffers = 4}).value();
         cokv::staged_store host(std::make_shared<cokv::memory_store>(ex, options), staging);
         auto reader = co_await host.async_open_read(ns, g.layout(), keys);
         std::size_t good = co_await reader->async_read(0, segments);
@@ -105,8 +105,8 @@ TEST_CASE("staged store: what it can't take it refuses, and the reader or writer
   co_test(
       [](asio::any_io_executor ex) -> awaitable<void> {
         staged_bed bed(ex, 2, 2);
-        CHECK(device_staging::make(bed.dev, {.buffers = 0}).error() == errc::invalid_argument);
-        CHECK(device_staging::make(bed.dev, {.buffer_bytes = 0}).error() == errc::invalid_argument);
+        CHECK(store_staging::make(bed.dev, {.buffers = 0}).error() == errc::invalid_argument);
+        CHECK(store_staging::make(bed.dev, {.buffer_bytes = 0}).error() == errc::invalid_argument);
         CHECK_THROWS_AS(staged_store(nullptr, bed.staging), config_error);
         const block_layout wide{{24, contract_staging(bed.dev, 2, 1).buffer_bytes() + 1}};
         CHECK((co_await bed.staged->async_open_write(ns, wide, contract_keys(0, 1), {}, as_result)).error() ==
@@ -192,7 +192,7 @@ TEST_CASE("staged store: a chunk is on its way while another one is copied") {
         [&](asio::any_io_executor ex) -> awaitable<void> {
           auto dev = open_device(ex, "sim:h200").value();
           auto behind = std::make_shared<slow_store>(ex, 150us);  // as long as 8 MiB take to the device
-          staged_store s(behind, device_staging::make(dev, {.buffers = buffers}).value());
+          staged_store s(behind, store_staging::make(dev, {.buffers = buffers}).value());
           auto writer = co_await s.async_open_write(ns, layout, contract_keys(0, 6), write_options{.stable = true});
           CHECK(!behind->asked.stable);
           auto& time_of = clock::of(ex);

@@ -2,7 +2,7 @@
 // staging buffers, so that any store can be a tier behind that device. What is read counts as good only when the store
 // behind has verified it and the device's copies of it have succeeded.
 //
-//     auto staging = cokv::device_staging::make(device, {.buffer_bytes = 8 << 20, .buffers = 4}).value();
+//     auto staging = cokv::store_staging::make(device, {.buffer_bytes = 8 << 20, .buffers = 4}).value();
 //     cokv::staged_store host(std::make_shared<cokv::memory_store>(ex, options), staging);  // `staging` for all tiers
 //     auto reader = co_await host.async_open_read(ns, g.layout(), keys);
 //     std::size_t good = co_await reader->async_read(0, segments);                          // on the device
@@ -57,7 +57,7 @@ namespace cokv {
 
 namespace detail {
 
-class device_staging_state;
+class store_staging_state;
 
 }  // namespace detail
 
@@ -68,29 +68,29 @@ struct staging_options {
 
 // What stages for a device: pinned buffers, and a stream for each direction, so that loads never queue behind saves.
 // Shared by all stores of the device. Cheap to copy; used from the context's thread.
-class device_staging {
+class store_staging {
  public:
   // errc::invalid_argument (no buffers, or empty ones), errc::out_of_memory, what the device says to pinned memory and
   // to streams.
-  static result<device_staging> make(device of, staging_options options = {});
+  static result<store_staging> make(device of, staging_options options = {});
 
   std::size_t buffer_bytes() const noexcept;
   std::size_t buffers() const noexcept;
   std::size_t available() const noexcept;  // buffers that nobody has now
   error_code status() const noexcept;      // errc::device_lost once its device is
 
-  const std::shared_ptr<detail::device_staging_state>& state() const noexcept { return state_; }
+  const std::shared_ptr<detail::store_staging_state>& state() const noexcept { return state_; }
 
  private:
-  explicit device_staging(std::shared_ptr<detail::device_staging_state> state) noexcept : state_(std::move(state)) {}
+  explicit store_staging(std::shared_ptr<detail::store_staging_state> state) noexcept : state_(std::move(state)) {}
 
-  std::shared_ptr<detail::device_staging_state> state_;
+  std::shared_ptr<detail::store_staging_state> state_;
 };
 
 class staged_store final : public store {
  public:
   // Throws config_error without a store.
-  staged_store(std::shared_ptr<store> behind, device_staging through);
+  staged_store(std::shared_ptr<store> behind, store_staging through);
 
   store_info info() const override { return behind_->info(); }  // of the store behind
 
@@ -105,7 +105,7 @@ class staged_store final : public store {
 
  private:
   std::shared_ptr<store> behind_;
-  device_staging through_;
+  store_staging through_;
 };
 
 }  // namespace cokv

@@ -20,6 +20,7 @@ namespace cokv::bench {
 
 struct engine_bed {
   std::string model = COKV_SOURCE_DIR "/models/tiny-kjv", type = "bf16", json_path, random;
+  bool batch_invariant = false;
   int threads = 0, repeat = 5;
   std::shared_ptr<cokv::model> what;
   std::string name;
@@ -29,12 +30,17 @@ struct engine_bed {
     app.add_option("--random-weights", random, "config.json of a model of random numbers, instead")
         ->check(CLI::ExistingFile);
     app.add_option("--dtype", type, "bf16 or f32")->capture_default_str();
+    app.add_flag("--batch-invariant", batch_invariant, "one way of multiplying for any number of rows");
     app.add_option("--threads", threads, "of the CPU device; 0: all");
     app.add_option("--repeat", repeat, "pairs, in turn")->check(CLI::Range(1, 1000))->capture_default_str();
     app.add_option("--json", json_path, "also write the figures there");
   }
+  model_options options(device where = {}) const {
+    return {.compute = *parse_dtype(type), .where = std::move(where), .batch_invariant = batch_invariant};
+  }
   void load(device where = {}) {
-    const model_options how{.compute = *parse_dtype(type), .where = std::move(where)};
+    const model_options how{
+        .compute = *parse_dtype(type), .where = std::move(where), .batch_invariant = batch_invariant};
     what = random.empty() ? load_model(model, how) : random_model(random, how);
     set_name();
   }

@@ -111,7 +111,7 @@ class comparison {
           return seconds(f);
         };
         const auto into = timed([&] { read_all(dir, true); }), through = timed([&] { read_all(dir, false); }),
-                   took = timed([&] { bed_.what = load_model(dir, {.compute = *parse_dtype(bed_.type)}); });
+                   took = timed([&] { bed_.what = load_model(dir, bed_.options()); });
         if (i == 0) continue;
         loads_[cold].push_back(took), into_memory_[cold].push_back(into), through_[cold].push_back(through);
       }
@@ -261,7 +261,7 @@ class comparison {
       const std::vector<float> w(n * k, 0.25f);
       const kernel::matrix_rows part{w.data(), dtype::f32, n, k};
       const kernel::packed_matrix packed(type, k, {&part, 1});
-      for (std::size_t m : {std::size_t{1}, std::size_t{16}, prompt_}) {
+      for (std::size_t m : {std::size_t{1}, std::size_t{4}, std::size_t{8}, std::size_t{16}, prompt_}) {
         std::vector<float> x(m * k, 0), y(m * n);
         onednn_product::use_threads(machine_.device.concurrency());
         onednn_product alone(type, m, n, k);
@@ -273,7 +273,7 @@ class comparison {
             for (int r = 0; r < repeat; ++r) alone();
           });
           onednn_product::let_threads_sleep();
-          const auto ours_once = [&] { kernel::matmul(x.data(), packed, y.data(), m); };
+          const auto ours_once = [&] { kernel::matmul({x.data(), &packed, m}, y.data()); };
           machine_.on_device(ours_once);
           const auto took = machine_.on_device([&] {
             for (int r = 0; r < repeat; ++r) ours_once();

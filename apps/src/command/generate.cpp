@@ -22,9 +22,9 @@ void add_generate(CLI::App& app, action& chosen) {
   add_device(*command, "--device", o->device);
   add_count(*command, "--threads", o->threads, 0, 1024, "Threads of the CPU device; 0: one a core");
   command
-      ->add_flag(
-          "--batch-invariant", o->batch_invariant,
-          "The same bits for a request alone and beside others: on the CPU always so, on a GPU products get slower")
+      ->add_flag("--batch-invariant", o->batch_invariant,
+                 "The same bits for a request alone and beside others: slower on a GPU and, in bf16, on CPUs with AMX; "
+                 "always so on others")
       ->disable_flag_override();
   command->add_flag("--async-scheduling", o->async_scheduling, "Prepare each next step while one runs")
       ->disable_flag_override();

@@ -37,7 +37,8 @@ void add_serve(CLI::App& app, action& chosen) {
   add_count(*c, "--threads", o->threads, 0, 1024, "Threads of the CPU device; 0: one a core");
 
   c->add_flag("--batch-invariant", o->batch_invariant,
-              "The same bits for a request alone and beside others: on the CPU always so, on a GPU products get slower")
+              "The same bits for a request alone and beside others: slower on a GPU and, in bf16, on CPUs with AMX; "
+              "always so on others")
       ->disable_flag_override();
 
   constexpr std::uint64_t most = 1 << 30;

@@ -18,16 +18,12 @@ namespace {
 struct decoder_scratch {
   std::vector<float> x;                           // [rows][hidden]
   std::vector<float> qkv;                         // [rows][q, k, v]
-  std::vector<std::byte> attended;                // [rows][q] of the compute type
+  std::vector<std::byte> input;                   // [rows][hidden] of the compute type, as are:
+  std::vector<std::byte> attended;                // [rows][q]
+  std::vector<std::byte> active;                  // [rows][intermediate]
   std::vector<float> cosines, sines;              // [rows][rotary_dims / 2]
   std::vector<std::uint32_t> position, sequence;  // of each row
   std::vector<kernel::sequence_rows> rows;
-};
-
-// Buffers of one tile of rows: small enough to stay in a core's cache from one operation to the next.
-struct tile_scratch {
-  std::vector<std::byte> input, active;
-  std::vector<float> up;
 };
 
 template <class T>
@@ -100,6 +96,7 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
     const auto n = step.rows(), half = frequencies_.size(), h = std::size_t{config_.hidden};
     grown(s.x, n * h), grown(s.cosines, n * half), grown(s.sines, n * half);
     grown(s.qkv, n * qkv_width()), grown(s.attended, n * q_width() * size_of(compute_));
+    grown(s.input, n * h * size_of(compute_)), grown(s.active, n * config_.intermediate * size_of(compute_));
     s.position.clear(), s.sequence.clear(), s.rows.clear();
     std::vector<token_id> tokens;
     for (std::uint32_t i = 0; i < step.sequences.size(); ++i) {
@@ -141,7 +138,7 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
                     row.data(), e);
       kernel::convert(row.data(), input.data() + r * e * size_of(compute_), compute_, e);
     }
-    weights_.project_in.multiply(input.data(), s.x.data(), n, false, kernel::split::columns);
+    kernel::matmul(weights_.project_in(input.data(), n), s.x.data());
     for (std::size_t r = 0; r < n; ++r) place(s.position[r], s.x.data() + r * config_.hidden);
   }
 
@@ -151,82 +148,63 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
     else
       kernel::layer_norm(x, w.weight.data(), w.bias.data(), config_.norm_eps, out, type, rows, config_.hidden);
   }
-  // What a layer's part takes in: the residual stream, by its norm where that comes first.
-  void take_in(const norm_tensors& w, const float* x, void* out, std::size_t rows) const {
-    if (config_.norm_first)
-      norm(w, x, out, compute_, rows);
-    else
-      kernel::convert(x, out, compute_, rows * config_.hidden);
-  }
-  // What follows when its result was added.
-  void settle(const norm_tensors& w, float* x, std::size_t rows) const {
-    if (!config_.norm_first) norm(w, x, x, dtype::f32, rows);
-  }
-
-  // Rows that go through a layer together on one core, or on all of them when there are too few rows to share out.
-  template <class F>
-  void by_tiles(std::size_t rows, double weight_bytes, const F& f) const {
-    const auto threads = static_cast<std::size_t>(kernel::concurrency());
-    const auto share = (rows + 2 * threads - 1) / (2 * threads);
-    const auto tile = std::clamp<std::size_t>((share + 15) / 16 * 16, 16, 64);
-    const auto tiles = (rows + tile - 1) / tile;
-    const auto how = tiles >= threads ? kernel::split::none : kernel::split::columns;
-    kernel::parallel(tiles, static_cast<double>(tile) * weight_bytes / 200,
-                     [&](std::size_t i) { f(i * tile, std::min(tile, rows - i * tile), how); });
-  }
 
   void run_layer(std::uint32_t layer, batch& step, const kernel::layer_kv& kv) const {
     auto& s = scratch(step);
     auto& l = weights_.layers[layer];
-    by_tiles(s.position.size(), static_cast<double>(l.qkv.matrix.bytes()),
-             [&](std::size_t first, std::size_t count, kernel::split how) { project(l, step, kv, first, count, how); });
+    const auto all = s.position.size();
+    each_row(all, [&](std::size_t r) { take_in(l.attention_norm, s, r); });
+    kernel::matmul(l.qkv(s.input.data(), all), s.qkv.data());
+    each_row(all, [&](std::size_t r) { place_kv(step, kv, r); });
     if (layer + 1 == config_.layers) keep_sampled(step);  // nobody asks for the others any more
-    const auto rows = s.rows.empty() ? 0 : s.rows.back().row + s.rows.back().count;
     kernel::attention(s.qkv.data(), qkv_width(), s.attended.data(), compute_, config_.heads, kv, s.rows, slopes_);
-    by_tiles(rows, l.bytes() - static_cast<double>(l.qkv.matrix.bytes()),
-             [&](std::size_t first, std::size_t count, kernel::split how) { transform(l, s, first, count, how); });
+
+    const auto rows = s.rows.empty() ? 0 : s.rows.back().row + s.rows.back().count;
+    kernel::matmul(l.out(s.attended.data(), rows), s.x.data(), kernel::into::adds);
+    each_row(rows, [&](std::size_t r) {
+      settle(l.attention_norm, s, r);
+      take_in(l.mlp_norm, s, r);
+    });
+    kernel::matmul_activated(l.up(s.input.data(), rows), {config_.gated, config_.act}, s.active.data(), compute_);
+    kernel::matmul(l.down(s.active.data(), rows), s.x.data(), kernel::into::adds);
+    if (!config_.norm_first) each_row(rows, [&](std::size_t r) { settle(l.mlp_norm, s, r); });
   }
 
-  // Norm, query, key and value of some rows; keys and queries turned; K and V to their blocks.
-  void project(const cpu_layer& l, const batch& step, const kernel::layer_kv& kv, std::size_t first, std::size_t rows,
-               kernel::split how) const {
-    thread_local tile_scratch t;
-    auto& s = scratch(step);
-    const std::size_t h = config_.hidden, dim = config_.head_dim, half = frequencies_.size(), width = qkv_width();
-    auto* input = grown(t.input, rows * h * size_of(compute_));
-    take_in(l.attention_norm, s.x.data() + first * h, input, rows);
-    l.qkv.multiply(input, s.qkv.data() + first * width, rows, false, how);
-    const auto rotate = config_.rotary_interleaved ? kernel::rotate_pairs : kernel::rotate_half;
-    for (std::size_t r = first; r < first + rows; ++r) {
-      float* row = s.qkv.data() + r * width;
-      auto* blocks = step.sequences[s.sequence[r]].blocks.data();
-      for (std::size_t i = 0; half > 0 && i < config_.heads + config_.kv_heads; ++i)
-        rotate(row + i * dim, s.cosines.data() + r * half, s.sines.data() + r * half, half);
-      for (std::uint32_t i = 0; i < config_.kv_heads; ++i)
-        for (std::uint32_t plane : {0u, 1u})
-          kernel::convert(row + (config_.heads + plane * config_.kv_heads + i) * dim,
-                          kv.at(blocks, s.position[r], i, plane), compute_, dim);
-    }
+  // f(row) for each, over the arena's threads.
+  template <class F>
+  void each_row(std::size_t rows, const F& f) const {
+    kernel::parallel(rows, static_cast<double>(config_.hidden) / 2, f);
   }
 
-  // Output projection and MLP of some rows, added to the residual stream.
-  void transform(const cpu_layer& l, decoder_scratch& s, std::size_t first, std::size_t rows, kernel::split how) const {
-    thread_local tile_scratch t;
-    const std::size_t h = config_.hidden, mlp = config_.intermediate;
-    float* x = s.x.data() + first * h;
-    l.out.multiply(s.attended.data() + first * q_width() * size_of(compute_), x, rows, true, how);
-    settle(l.attention_norm, x, rows);
-    auto* input = grown(t.input, rows * h * size_of(compute_));
-    take_in(l.mlp_norm, x, input, rows);
-    auto* up = grown(t.up, rows * l.up.matrix.n());
-    l.up.multiply(input, up, rows, false, how);
-    auto* active = grown(t.active, rows * mlp * size_of(compute_));
-    if (config_.gated)
-      kernel::silu_gate(up, active, compute_, rows, mlp);
+  // What a layer's part takes in of a row: the residual stream, by its norm where that comes first.
+  void take_in(const norm_tensors& w, decoder_scratch& s, std::size_t row) const {
+    const std::size_t h = config_.hidden;
+    const float* x = s.x.data() + row * h;
+    auto* to = s.input.data() + row * h * size_of(compute_);
+    if (config_.norm_first)
+      norm(w, x, to, compute_, 1);
     else
-      kernel::activate(config_.act, up, active, compute_, rows * mlp);
-    l.down.multiply(active, x, rows, true, how);
-    settle(l.mlp_norm, x, rows);
+      kernel::convert(x, to, compute_, h);
+  }
+  // What follows when its result was added.
+  void settle(const norm_tensors& w, decoder_scratch& s, std::size_t row) const {
+    float* x = s.x.data() + row * config_.hidden;
+    if (!config_.norm_first) norm(w, x, x, dtype::f32, 1);
+  }
+
+  // Keys and queries of a row turned; its K and V to their block.
+  void place_kv(const batch& step, const kernel::layer_kv& kv, std::size_t r) const {
+    auto& s = scratch(step);
+    const std::size_t dim = config_.head_dim, half = frequencies_.size();
+    const auto rotate = config_.rotary_interleaved ? kernel::rotate_pairs : kernel::rotate_half;
+    float* row = s.qkv.data() + r * qkv_width();
+    auto* blocks = step.sequences[s.sequence[r]].blocks.data();
+    for (std::size_t i = 0; half > 0 && i < config_.heads + config_.kv_heads; ++i)
+      rotate(row + i * dim, s.cosines.data() + r * half, s.sines.data() + r * half, half);
+    for (std::uint32_t i = 0; i < config_.kv_heads; ++i)
+      for (std::uint32_t plane : {0u, 1u})
+        kernel::convert(row + (config_.heads + plane * config_.kv_heads + i) * dim,
+                        kv.at(blocks, s.position[r], i, plane), compute_, dim);
   }
 
   // Moves the rows whose logits are wanted to the front; rows only move down, so none is overwritten too early.
@@ -259,10 +237,10 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
       kernel::convert(s.x.data(), input.data(), compute_, n * h);
     if (weights_.project_out) {
       std::vector<float> narrow(n * config_.embedding_dim);
-      weights_.project_out.multiply(input.data(), narrow.data(), n, false, kernel::split::columns);
+      kernel::matmul(weights_.project_out(input.data(), n), narrow.data());
       kernel::convert(narrow.data(), input.data(), compute_, narrow.size());
     }
-    weights_.head.multiply(input.data(), step.logits.data(), n, false, kernel::split::columns);
+    kernel::matmul(weights_.head(input.data(), n), step.logits.data());
   }
 
   static decoder_scratch& scratch(const batch& step) { return *static_cast<decoder_scratch*>(step.scratch.get()); }

@@ -11,13 +11,14 @@ namespace cokv {
 struct cpu_linear {
   kernel::packed_matrix matrix;
   std::vector<float> bias;
+  kernel::matmul_path path = kernel::matmul_path::automatic;
 
   cpu_linear() = default;
-  cpu_linear(dtype compute, const linear_tensors& from);
+  cpu_linear(dtype compute, const linear_tensors& from, kernel::matmul_path path);
   explicit operator bool() const noexcept { return matrix.n() > 0; }
 
-  // y: rows of n floats, overwritten or added to.
-  void multiply(const void* x, float* y, std::size_t rows, bool accumulate, kernel::split how) const;
+  // For kernel::matmul. x: rows of k elements of the compute type.
+  kernel::product operator()(const void* x, std::size_t rows) const noexcept { return {x, &matrix, rows, bias, path}; }
 };
 
 struct cpu_layer {
@@ -31,7 +32,7 @@ struct cpu_layer {
 
 struct cpu_weights {
   // Reads every matrix; the two tables stay where they are.
-  cpu_weights(dtype compute, const decoder_tensors& from);
+  cpu_weights(dtype compute, const decoder_tensors& from, bool batch_invariant);
 
   tensor_view embedding, positions;
   norm_tensors embedding_norm, final_norm;

@@ -56,7 +56,7 @@ std::shared_ptr<model> load_model(const std::filesystem::path& dir, model_option
     if (i == 0)
       seen = scan(file, options.progress);
     else
-      packed.emplace(options.compute, tensors);
+      packed.emplace(options.compute, tensors, options.batch_invariant);
   });
   source.require_finite(seen);
   const auto id = fingerprint(config, file, seen);
@@ -77,7 +77,7 @@ std::shared_ptr<model> random_model(const std::filesystem::path& config_json, mo
   auto tensors = find_family(config.architecture)->bind(config, source);
   const auto id = fingerprint(config, seed);
   if (on_cuda(options)) return make_cuda_decoder(options.where, std::move(config), tensors, id, options);
-  cpu_weights packed(options.compute, tensors);
+  cpu_weights packed(options.compute, tensors, options.batch_invariant);
   return make_cpu_decoder(std::move(config), std::move(packed), source.keep_alive(), id, options.compute);
 }
 

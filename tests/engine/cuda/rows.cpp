@@ -240,7 +240,8 @@ TEST_CASE("cuda kernels: activations, with and without a gate and a bias") {
         if (biased) add_bias(x.data(), bias.data(), rows, width);
         std::vector<std::byte> want(rows * n * size_of(out));
         if (gated)
-          silu_gate(x.data(), want.data(), out, rows, n);
+          for (std::size_t r = 0; r < rows; ++r)
+            silu_gate(&x[r * width], &x[r * width + n], &want[r * n * size_of(out)], out, n);
         else
           activate(on_cpu, x.data(), want.data(), out, rows * n);
         check_near(floats_from(m, s, to, out), floats_of(want, out), out, 1e-5f);

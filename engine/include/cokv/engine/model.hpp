@@ -135,8 +135,9 @@ struct model_options {
   dtype compute = dtype::bf16;  // bf16 or f32
   load_progress progress;       // of reading weights, in bytes
   device where = {};  // what computes: a CUDA device, or none for the CPU, whatever CPU device its streams are of
-  // A request's numbers are the same bits whoever is computed beside it. On the CPU they always are; on a CUDA device
-  // products take one way for any number of rows, which is slower for many.
+  // A request's numbers are the same bits whoever is computed beside it: products take one way for any number of rows. On
+  // the CPU they do in any case, but in bf16 on processors with a matrix unit (Intel AMX): there decoding gets slower by
+  // it, as on a CUDA device prompts do.
   bool batch_invariant = false;
 };
 

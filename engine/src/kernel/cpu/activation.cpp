@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "kernel/cpu/avx512_bf16.hpp"
 #include "kernel/cpu/by_isa.hpp"
 #include "kernel/cpu/simd.hpp"
 
@@ -52,16 +53,24 @@ COKV_INLINE void store_some(T* p, const vf& v, std::size_t count) {
 }
 
 template <class T>
-COKV_INLINE void body_gate(const float* x, T* out, std::size_t rows, std::size_t n) {
-  for (std::size_t r = 0; r < rows; ++r, x += 2 * n, out += n)
-    by_lanes(n, [&](std::size_t i, std::size_t count) COKV_INLINE_LAMBDA {
-      vf gate, up;
-      load_some(gate, x + i, count), load_some(up, x + n + i, count);
-      apply<activation::silu>(gate);
-      gate *= up;
-      store_some(out + i, gate, count);
-    });
+COKV_INLINE void body_gate(const float* gates, const float* ups, T* out, std::size_t n) {
+  by_lanes(n, [&](std::size_t i, std::size_t count) COKV_INLINE_LAMBDA {
+    vf gate, up;
+    load_some(gate, gates + i, count), load_some(up, ups + i, count);
+    apply<activation::silu>(gate);
+    gate *= up;
+    store_some(out + i, gate, count);
+  });
 }
+
+#if COKV_X86
+COKV_AVX512_BF16 void gate_rounded(const float* gates, const float* ups, bf16* out, std::size_t n) {
+  for (std::size_t i = 0; i < n; i += lanes) {
+    const __m512 x = _mm512_loadu_ps(gates + i), up = _mm512_loadu_ps(ups + i);
+    store_rounded(out + i, _mm512_mul_ps(_mm512_mul_ps(x, sigmoid(x)), up));
+  }
+}
+#endif
 
 template <activation A, class T>
 COKV_INLINE void all_of(const float* x, T* out, std::size_t n) {
@@ -87,16 +96,20 @@ COKV_INLINE void body_elements(activation act, const float* x, T* out, std::size
   }
 }
 
-COKV_BY_ISA(gate, (const float* x, T* out, std::size_t rows, std::size_t n), (x, out, rows, n))
+COKV_BY_ISA(gate, (const float* gates, const float* ups, T* out, std::size_t n), (gates, ups, out, n))
 COKV_BY_ISA(elements, (activation act, const float* x, T* out, std::size_t n), (act, x, out, n))
 
 }  // namespace
 
-void silu_gate(const float* x, void* out, dtype out_type, std::size_t rows, std::size_t n) {
+void silu_gate(const float* gates, const float* ups, void* out, dtype out_type, std::size_t n) {
+#if COKV_X86
+  if (out_type == dtype::bf16 && best_isa() == isa::avx512_bf16 && n % lanes == 0)
+    return gate_rounded(gates, ups, static_cast<bf16*>(out), n);
+#endif
   if (out_type == dtype::bf16)
-    gate(x, static_cast<bf16*>(out), rows, n);
+    gate(gates, ups, static_cast<bf16*>(out), n);
   else
-    gate(x, static_cast<float*>(out), rows, n);
+    gate(gates, ups, static_cast<float*>(out), n);
 }
 
 void activate(activation act, const float* x, void* out, dtype out_type, std::size_t n) {

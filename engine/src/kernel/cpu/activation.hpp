@@ -9,8 +9,8 @@
 
 namespace cokv::kernel {
 
-// out[r][i] = silu(x[r][i]) * x[r][n + i]. x: rows of 2 n floats (gate, then up); out: rows of n.
-void silu_gate(const float* x, void* out, dtype out_type, std::size_t rows, std::size_t n);
+// out[i] = silu(gate[i]) * up[i].
+void silu_gate(const float* gate, const float* up, void* out, dtype out_type, std::size_t n);
 
 // out[i] = act(x[i]).
 void activate(activation act, const float* x, void* out, dtype out_type, std::size_t n);

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <vector>
 
+#include "kernel/cpu/attention_job.hpp"
 #include "kernel/cpu/parallel.hpp"
 #include "kernel/cpu/simd.hpp"
 
@@ -13,47 +13,19 @@ namespace cokv::kernel {
 namespace {
 
 // Keys lie in lanes, so a query costs the same whether it comes alone or with others.
-constexpr std::uint32_t key_tile = lanes, queries_a_job = 64;
-constexpr float none = -std::numeric_limits<float>::infinity();
+constexpr std::uint32_t key_tile = lanes;
 
-// Queries of one KV head: (token, query head) pairs of a sequence, tokens outermost.
-struct job {
-  const sequence_rows* sequence;
-  std::uint32_t kv_head;
-  std::uint32_t first, count;
-};
+using job = attention_job;
+using work = attention_work;
 
 // What a job keeps between its tiles, a query at a time: the query, scaled; its results so far, relative to the highest
 // score so far; the sum of weights, a lane's each; and where it stands.
 struct scratch {
   std::vector<float> queries, results, sums;
-  std::array<float, queries_a_job> top, position, slope;
+  std::array<float, job::most> top, position, slope;
   std::vector<float> keys;    // a tile, [dim][key]
   std::vector<float> values;  // a tile, [key][dim]
 };
-
-struct work {
-  const float* q;
-  std::size_t q_stride;
-  void* out;
-  dtype out_type;
-  std::uint32_t heads, dim, padded;  // padded: a multiple of lanes
-  const layer_kv* kv;
-  const float* slopes;  // null: none
-};
-
-// Rows become columns: four times, the upper half of the rows is dealt between the lower one's.
-COKV_INLINE void transpose(vf (&rows)[lanes]) {
-  for (int round = 0; round < 4; ++round) {
-    vf dealt[lanes];
-    for (int i = 0; i < lanes / 2; ++i) {
-      const vf &a = rows[i], &b = rows[i + lanes / 2];
-      dealt[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-      dealt[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-    }
-    for (int i = 0; i < lanes; ++i) rows[i] = dealt[i];
-  }
-}
 
 COKV_INLINE float highest(const vf& v) {
   vf a = __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
@@ -116,7 +88,7 @@ COKV_INLINE void attend(const work& w, scratch& s, std::uint32_t first, std::uin
   for (int i = 0; i < Q; ++i) {
     const auto n = first + static_cast<std::uint32_t>(i);
     if (w.slopes) scores[i] += (at - s.position[n]) * s.slope[n];
-    scores[i] = at <= s.position[n] ? scores[i] : vf{} + none;
+    scores[i] = at <= s.position[n] ? scores[i] : vf{} + masked;
     const float top = std::max(s.top[n], highest(scores[i]));
     down[i] = s.top[n] - top;
     s.top[n] = top;
@@ -194,19 +166,16 @@ void run_best(const work& w, const job& j, scratch& s) {
 
 void run_job(const work& w, const job& j) {
   thread_local scratch s;
-  const auto group = w.heads / w.kv->heads;
   s.keys.resize(key_tile * w.padded), s.values.resize(key_tile * w.padded);
   s.queries.resize(std::size_t{j.count} * w.padded);
   s.results.assign(std::size_t{j.count} * w.padded, 0.0f);
   s.sums.assign(std::size_t{j.count} * lanes, 0.0f);
   const float scale = 1.0f / std::sqrt(static_cast<float>(w.dim));
-  const auto row = [&](std::uint32_t i) { return std::size_t{j.sequence->row} + (j.first + i) / group; };
-  const auto head = [&](std::uint32_t i) { return std::size_t{j.kv_head} * group + (j.first + i) % group; };
   for (std::uint32_t i = 0; i < j.count; ++i) {
-    s.top[i] = none;
-    s.position[i] = static_cast<float>(j.sequence->start + (j.first + i) / group);
-    if (w.slopes) s.slope[i] = w.slopes[head(i)];
-    const float* from = w.q + row(i) * w.q_stride + head(i) * w.dim;
+    s.top[i] = masked;
+    s.position[i] = j.position(w, i);
+    if (w.slopes) s.slope[i] = w.slopes[j.head(w, i)];
+    const float* from = j.query(w, i);
     float* to = s.queries.data() + std::size_t{i} * w.padded;
     for (std::uint32_t d = 0; d < w.dim; ++d) to[d] = from[d] * scale;
   }
@@ -219,7 +188,7 @@ void run_job(const work& w, const job& j) {
     load(parts, s.sums.data() + std::size_t{i} * lanes);
     const float share = 1.0f / sum(parts);
     const float* from = s.results.data() + std::size_t{i} * w.padded;
-    const auto at = (row(i) * w.heads + head(i)) * w.dim;
+    const auto at = j.out_index(w, i);
     for (std::uint32_t d = 0; d < w.dim; ++d) {
       if (w.out_type == dtype::bf16)
         static_cast<bf16*>(w.out)[at + d] = to_bf16(from[d] * share);
@@ -234,6 +203,7 @@ void run_job(const work& w, const job& j) {
 void attention(const float* q, std::size_t q_stride, void* out, dtype out_type, std::uint32_t heads, const layer_kv& kv,
                std::span<const sequence_rows> sequences, std::span<const float> slopes) {
   work w{q, q_stride, out, out_type, heads, kv.dim, (kv.dim + lanes - 1) / lanes * lanes, &kv, slopes.data()};
+  const bool tiles = has_attention_tiles(kv.type, kv.dim);
   const auto group = heads / kv.heads;
   std::vector<job> jobs;
   double cycles = 0;
@@ -241,14 +211,14 @@ void attention(const float* q, std::size_t q_stride, void* out, dtype out_type, 
     const auto queries = s.count * group;
     for (std::uint32_t head = 0; head < kv.heads; ++head)
       // The longest pieces first: what is left at the end is short.
-      for (std::uint32_t i = (queries + queries_a_job - 1) / queries_a_job; i-- > 0;) {
-        const auto first = i * queries_a_job, count = std::min(queries_a_job, queries - first);
+      for (std::uint32_t i = (queries + job::most - 1) / job::most; i-- > 0;) {
+        const auto first = i * job::most, count = std::min(job::most, queries - first);
         jobs.push_back({&s, head, first, count});
         cycles += (s.start + double(first) / group + 1) * w.dim * (0.15 * count + 0.5);
       }
   }
   parallel(jobs.size(), jobs.empty() ? 0 : cycles / 3.0 / double(jobs.size()),
-           [&](std::size_t i) { run_job(w, jobs[i]); });
+           [&](std::size_t i) { tiles ? attend_on_tiles(w, jobs[i]) : run_job(w, jobs[i]); });
 }
 
 }  // namespace cokv::kernel

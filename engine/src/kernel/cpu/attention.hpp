@@ -1,7 +1,8 @@
 // Attention of new tokens over paged KV: every token sees what its sequence's blocks hold before it, and itself.
 // Grouped queries, softmax in one pass (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
-// Keys are taken in tiles of sixteen, counted from the start of the sequence, so a token's result does not depend on
-// how the sequence was cut into steps, on the batch, or on the size of a block.
+// Keys are taken in tiles, counted from the start of the sequence, so a token's result does not depend on how the
+// sequence was cut into steps, on the batch, or on the size of a block. On a matrix unit (Intel AMX), over bf16 KV,
+// queries and softmax's weights are rounded to bf16; sums are f32 everywhere.
 //
 //     attention(q, q_stride, out, dtype::f32, heads, layer_kv, sequences);
 #pragma once

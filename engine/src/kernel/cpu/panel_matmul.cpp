@@ -15,7 +15,7 @@ struct job {
   const void* x;
   const std::byte* panel;
   float* y;  // the panel's first column of the first row
-  std::size_t m, k, n, columns;
+  std::size_t m, k, stride, columns;
   bool accumulate;
 };
 
@@ -24,7 +24,7 @@ template <int R, int V>
 COKV_INLINE void finish(const vf (&sums)[R][V], const job& j, std::size_t row, std::size_t column) {
   for (int r = 0; r < R; ++r)
     for (int v = 0; v < V; ++v) {
-      float* out = j.y + (row + r) * j.n + column + v * lanes;
+      float* out = j.y + (row + r) * j.stride + column + v * lanes;
       std::size_t from = column + v * lanes;
       if (from + lanes <= j.columns) {
         vf total = sums[r][v];
@@ -150,10 +150,17 @@ COKV_AVX512_BF16 void run_dot(const job& j) {
 
 }  // namespace
 
-void panel_matmul(const void* x, const packed_matrix& w, float* y, std::size_t m, std::size_t first, std::size_t last,
-                  bool accumulate) {
+void panel_matmul(const void* x, const packed_matrix& w, float* y, std::size_t stride, std::size_t m, std::size_t first,
+                  std::size_t last, bool accumulate) {
   for (auto p = first; p < last; ++p) {
-    job j{x, w.panel(p), y + p * width, m, w.k(), w.n(), std::min<std::size_t>(width, w.n() - p * width), accumulate};
+    job j{x,
+          w.panel(p),
+          y + (p - first) * width,
+          m,
+          w.k(),
+          stride,
+          std::min<std::size_t>(width, w.n() - p * width),
+          accumulate};
     bool half = w.type() == dtype::bf16;
     switch (best_isa()) {
       case isa::plain:

@@ -15,28 +15,35 @@ CASES = json.load(open(os.path.join(ROOT, "models/tiny-kjv/expected.json")))
 
 
 class Cluster:
-    def __init__(self, binary, *, both=(), prefill=(), decode=(), log=None):
+    def __init__(self, binary, *, both=(), prefill=(), decode=(), router=(), prefills=1, decodes=1, log=None):
         model = ("--model", MODEL, "--dtype", "f32", *both)
-        self.decode = Server(binary, "serve", *model, "--role", "decode", *decode, log=log)
-        self.prefill = Server(binary, "serve", *model, "--role", "prefill", *prefill, log=log)
+        self.decodes = [Server(binary, "serve", *model, "--role", "decode", *decode, log=log) for _ in range(decodes)]
+        self.prefills = [Server(binary, "serve", *model, "--role", "prefill", *prefill, log=log)
+                         for _ in range(prefills)]
+        self.decode, self.prefill = self.decodes[0], self.prefills[0]
         self.router = Server(binary, "serve", "--model", MODEL, "--dtype", "f32", "--role", "router", "--prefill",
-                             self.prefill.url, "--decode", self.decode.url, log=log)
+                             ",".join(s.url for s in self.prefills), "--decode",
+                             ",".join(s.url for s in self.decodes), *router, log=log)
         self.port = self.router.port
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        for server in (self.router, self.prefill, self.decode):
+        for server in (self.router, *self.prefills, *self.decodes):
             server.__exit__()
 
     def stop(self):
-        return [server.stop() for server in (self.router, self.prefill, self.decode)]
+        return [server.stop() for server in (self.router, *self.prefills, *self.decodes)]
 
     def at_rest(self):
-        for server in (self.prefill, self.decode):
-            until("no block is in use", lambda: metric(server.port, "cokv_kv_blocks", tier="device", state="in_use") == 0)
-        until("no room is open", lambda: metric(self.decode.port, "cokv_windows") == 0)
+        for server in (*self.prefills, *self.decodes):
+            if server.process.poll() is None:
+                until("no block is in use",
+                      lambda: metric(server.port, "cokv_kv_blocks", tier="device", state="in_use") == 0)
+        for server in self.decodes:
+            if server.process.poll() is None:
+                until("no room is open", lambda: metric(server.port, "cokv_windows") == 0)
 
 
 def ask(port, path="/v1/completions", timeout=60, **body):
@@ -199,6 +206,110 @@ def a_decode_worker_that_stands_still_is_an_error(binary, folder):
         at_least("pieces afterwards", len(complete(cluster.port, "In the beginning", 4)["arrivals"]), 1)
 
 
+LONG = {"prompt": " ".join(VERSES[:12]), "max_tokens": 600, "temperature": 1, "seed": 3,
+        "logit_bias": {str(json.load(open(os.path.join(MODEL, "config.json")))["eos_token_id"]): -100}}
+
+
+def at_the_worker_of(cluster, what, do):
+    """Streams LONG, and does it to the worker that has a part in it, in the middle. Returns text and who it was."""
+    text, victim, data = "", None, b""
+    with socket.create_connection(("127.0.0.1", cluster.port), timeout=60) as peer:
+        peer.sendall(request_bytes(cluster.port, "POST", "/v1/completions",
+                                   {"model": "tiny-kjv", **LONG, "stream": True}))
+        while chunk := peer.recv(1 << 12):
+            data += chunk
+            if victim is None and data.count(b"data: ") > 20:
+                running = [s for s in what if metric(s.port, "cokv_requests_running") > 0]
+                same("workers that decode it", len(running), 1)
+                victim = running[0]
+                do(victim)
+    for line in data.split(b"\n"):
+        if line.startswith(b"data: {"):
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise AssertionError(f"the answer failed: {event['error']}")
+            text += "".join(c.get("text", "") for c in event["choices"])
+    return text, victim
+
+
+def a_decode_worker_that_dies_in_mid_answer_is_not_noticed(binary, folder):
+    with Cluster(binary, decodes=2) as cluster:
+        whole = ask(cluster.port, **LONG)[1]["choices"][0]["text"]
+
+        def kill(victim):
+            victim.process.send_signal(signal.SIGKILL)
+            victim.process.wait()
+
+        text, victim = at_the_worker_of(cluster, cluster.decodes, kill)
+        same("the answer", text, whole)
+        at_least("answers that moved", metric(cluster.port, "cokv_moved_requests_total", of="answer"), 1)
+        until("it is known to be gone",
+              lambda: metric(cluster.port, "cokv_workers", role="decode", state="gone") == 1)
+        same("the next answer", ask(cluster.port, **LONG)[1]["choices"][0]["text"], whole)
+        cluster.at_rest()
+
+
+def a_decode_worker_that_stands_still_is_left(binary, folder):
+    with Cluster(binary, decodes=2) as cluster:
+        whole = ask(cluster.port, **LONG)[1]["choices"][0]["text"]
+        text, victim = at_the_worker_of(cluster, cluster.decodes, lambda s: s.process.send_signal(signal.SIGSTOP))
+        same("the answer", text, whole)
+        victim.process.send_signal(signal.SIGCONT)
+        until("it is here again", lambda: metric(cluster.port, "cokv_workers", role="decode", state="here") == 2)
+        cluster.at_rest()
+
+
+def a_prefill_worker_that_dies_is_not_noticed(binary, folder):
+    requests = list(some_requests(24, 9))
+    with Server(binary, "serve", "--model", MODEL, "--dtype", "f32") as one:
+        wanted = [told(ask(one.port, **r)[1]) for r in requests]
+    with Cluster(binary, prefills=2, prefill=("--max-batched-tokens", 64)) as cluster:
+        peers = []
+        for r in requests:
+            peer = socket.create_connection(("127.0.0.1", cluster.port), timeout=60)
+            peer.sendall(request_bytes(cluster.port, "POST", "/v1/completions", {"model": "tiny-kjv", **r}))
+            peers.append(peer)
+        until("it computes", lambda: metric(cluster.prefill.port, "cokv_requests_running") > 0)
+        cluster.prefill.process.send_signal(signal.SIGKILL)
+        cluster.prefill.process.wait()
+        for peer, r, answer in zip(peers, requests, wanted):
+            data = b""
+            while chunk := peer.recv(1 << 16):
+                data += chunk
+            same(f"answer to {r}", told(json.loads(data.partition(b"\r\n\r\n")[2])), answer)
+            peer.close()
+        at_least("prompts that moved", metric(cluster.port, "cokv_moved_requests_total", of="prompt"), 1)
+        cluster.at_rest()
+
+
+def workers_come_and_leave(binary, folder):
+    def workers(method="GET", path="/v1/workers", body=None):
+        with socket.create_connection(("127.0.0.1", cluster.port), timeout=60) as peer:
+            peer.sendall(request_bytes(cluster.port, method, path, body))
+            data = b""
+            while chunk := peer.recv(1 << 16):
+                data += chunk
+        head, _, text = data.partition(b"\r\n\r\n")
+        return int(head.split()[1]), json.loads(text) if text else None
+
+    with Cluster(binary) as cluster, \
+            Server(binary, "serve", "--model", MODEL, "--dtype", "f32", "--role", "decode") as more, \
+            Server(binary, "serve", "--model", MODEL, "--dtype", "bf16", "--role", "decode") as other:
+        whole = ask(cluster.port, **LONG)[1]["choices"][0]["text"]
+        same("status", workers("POST", body={"url": more.url})[0], 204)
+        same("again", workers("POST", body={"url": more.url})[0], 204)
+        same("of no URL", workers("POST", body={"url": "nonsense"})[0], 400)
+        same("of another model", workers("POST", body={"url": other.url})[0], 204)
+        until("both decode", lambda: metric(cluster.port, "cokv_workers", role="decode", state="here") == 2)
+        until("the other does not", lambda: metric(cluster.port, "cokv_workers", state="misfit") == 1)
+        same("who leaves", workers("DELETE", "/v1/workers?url=" + cluster.decode.url)[0], 204)
+        same("who is not here", workers("DELETE", "/v1/workers?url=http://127.0.0.1:1")[0], 404)
+        until("it is forgotten", lambda: [w["url"] for w in workers()[1]["workers"] if w["url"] == cluster.decode.url] == [])
+        same("the answer", ask(cluster.port, **LONG)[1]["choices"][0]["text"], whole)
+        at_least("sequences at the new one", metric(more.port, "cokv_generated_tokens_total"), 100)
+        cluster.at_rest()
+
+
 def the_shortest_prompts_and_answers(binary, folder):
     requests = [{"prompt": p, "max_tokens": n, "temperature": 0} for p in ([5], [5, 6, 7], VERSES[0]) for n in (1, 2)]
     with Server(binary, "serve", "--model", MODEL, "--dtype", "f32") as one:
@@ -220,7 +331,7 @@ def the_shortest_prompts_and_answers(binary, folder):
 
 def what_does_not_fit_together_is_told(binary, folder):
     def router(*arguments):
-        done = subprocess.run([binary, "serve", "--model", MODEL, "--listen", "127.0.0.1:0", *arguments],
+        done = subprocess.run([binary, "serve", "--model", MODEL, "--listen", "127.0.0.1:0", *map(str, arguments)],
                               capture_output=True, text=True, timeout=60)
         same("one line", len(done.stderr.strip().splitlines()[-1:]), 1)
         return done.returncode, done.stderr.strip().splitlines()[-1]
@@ -231,7 +342,7 @@ def what_does_not_fit_together_is_told(binary, folder):
         if word not in line:
             raise AssertionError(f"{arguments}: {line!r} does not say {word!r}")
 
-    refused("--decode", "--role", "router", "--prefill", "http://127.0.0.1:1")
+    refused("--dead-after", "--role", "router", "--heartbeat", 1000, "--dead-after", 1000)
     refused("--prefill", "--prefill", "http://127.0.0.1:1")
     refused("--link", "--role", "prefill", "--link", "tcp://127.0.0.1:0")
     refused("--link", "--role", "decode", "--link", "nonsense")
@@ -241,10 +352,11 @@ def what_does_not_fit_together_is_told(binary, folder):
             Server(binary, "serve", "--model", MODEL, "--role", "prefill", "--block-tokens", 8) as prefill:
         refused("is no worker", "--role", "router", "--prefill", plain.url, "--decode", decode.url)
         refused("is a worker for decode", "--role", "router", "--prefill", decode.url, "--decode", decode.url)
-        refused("KV differs", "--role", "router", "--prefill", prefill.url, "--decode", decode.url)
+        refused("is not that of", "--role", "router", "--prefill", prefill.url, "--decode", decode.url)
 
 
 run(over_shared_memory, over_tcp_in_chunks, other_block_sizes_and_few_blocks, the_expected_continuations,
     what_the_decode_worker_has_is_not_sent, many_at_once, a_client_that_goes_leaves_nothing,
     a_worker_that_dies_is_an_error_and_not_a_hang, a_decode_worker_that_stands_still_is_an_error,
-    the_shortest_prompts_and_answers, what_does_not_fit_together_is_told)
+    a_decode_worker_that_dies_in_mid_answer_is_not_noticed, a_decode_worker_that_stands_still_is_left,
+    a_prefill_worker_that_dies_is_not_noticed, workers_come_and_leave, the_shortest_prompts_and_answers, what_does_not_fit_together_is_told)

@@ -13,15 +13,15 @@ class news {
  public:
   explicit news(asio::any_io_executor ex) : changes_(std::move(ex), 1) {}
 
-  void tell() { (void)changes_.try_send(true); }
-  // void(error_code, bool). Every kind of cancellation ends the wait.
+  void tell() { (void)changes_.try_send(char()); }
+  // void(error_code, char). Every kind of cancellation ends the wait.
   template <class Token = asio::deferred_t>
   auto async_wait(Token&& token = Token()) {
     return changes_.async_receive(std::forward<Token>(token));
   }
 
  private:
-  channel<bool> changes_;
+  channel<char> changes_;
 };
 
 }  // namespace cokv::cluster

@@ -7,7 +7,6 @@
 #include "cluster/piece_json.hpp"
 #include "cluster/request_json.hpp"
 #include "cluster/ticket.hpp"
-#include "cluster/worker_info.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
@@ -26,7 +25,24 @@ struct remote_answers::state {
   error_code why = errc::closed;  // of the end
   channel<char> abandoned;        // closed when nobody wants it any more
   generation_report report;
-  bool held = false;  // the decode worker may have it
+  time_point start{};
+  std::vector<token_id> told;  // to the reader
+  seat decode;                 // where the sequence is, or may be
+  std::uint32_t before = 0;    // tokens that were told before the sequence began that is in this life of a worker
+  std::string life;
+  bool held = false;  // it may have the sequence
+};
+
+// How an attempt ended.
+struct remote_answers::outcome {
+  enum class fault {
+    none,    // the answer's end, by `why`
+    prompt,  // where the prompt was computed, or on the way from there
+    answer,  // where it is decoded
+    room     // there was none
+  };
+  fault of = fault::none;
+  error_code why;
 };
 
 class remote_answers::answer final : public openai::answer {
@@ -83,9 +99,8 @@ result<T> body_of(const http::reply& r, Read read) {
 
 }  // namespace
 
-remote_answers::remote_answers(asio::any_io_executor ex, http::client& prefill, http::client& decode,
-                               remote_options options)
-    : ex_(ex), prefill_(prefill), decode_(decode), options_(std::move(options)), closing_(std::move(ex), 1) {}
+remote_answers::remote_answers(asio::any_io_executor ex, members& workers, remote_options options)
+    : ex_(ex), workers_(workers), options_(std::move(options)), closing_(std::move(ex), 1) {}
 
 remote_answers::~remote_answers() = default;
 
@@ -106,6 +121,7 @@ result<std::unique_ptr<openai::answer>> remote_answers::submit(generation_reques
   if (*requests_ >= options_.max_requests) return errc::queue_full;
   auto s = std::make_shared<state>(ex_, options_.prefix + '.' + std::to_string(numbers_++));
   s->report.prompt_tokens = static_cast<std::uint32_t>(r.prompt.size());
+  s->start = clock::of(ex_).now();
   group_->spawn(serve(s, std::move(r)));
   return std::make_unique<answer>(std::move(s));
 }
@@ -119,99 +135,198 @@ awaitable<void> remote_answers::serve(std::shared_ptr<state> s, generation_reque
   });
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn([&]() -> awaitable<void> {
-      s->why = co_await relay(s, std::move(r));
+      s->why = co_await attempt_all(s, std::move(r));
       s->pieces.close();  // before the worker is told: whoever reads does not wait for that
       s->abandoned.close();
     });
     (void)co_await s->abandoned.async_receive(as_result);
     if (s->pieces.is_open()) group.cancel();
   });
-  if (s->held) (void)co_await decode_.del("/v1/sequences/" + s->id);
+  if (s->held) (void)co_await s->decode->calls().del("/v1/sequences/" + s->id);
+  s->decode.reset();
 }
 
-awaitable<error_code> remote_answers::relay(std::shared_ptr<state> s, generation_request r) {
+// The worker for it, waiting for one while none is there.
+awaitable<remote_answers::seat> remote_answers::find(worker_role what, std::uint64_t tokens,
+                                                     std::set<worker_table::id>& without) {
   auto& time = clock::of(ex_);
-  const auto start = time.now();
-  const auto asked = co_await prefill_.get("/v1/worker");
-  if (!asked) co_return errc::unavailable;
-  const auto sender = body_of<worker_facts>(*asked, read_worker);
-  if (asked->code != 200 || !sender) co_return asked->code == 200 ? errc::protocol : errc::unavailable;
-  if (options_.fingerprint != id256() && sender->self.fingerprint != options_.fingerprint) co_return errc::unavailable;
+  for (const auto until = time.now() + options_.patience;;) {
+    if (auto s = workers_.seat_for(what, tokens, without)) co_return s;
+    if (!without.empty()) {
+      without.clear();  // better one that failed than none, but not at once
+      co_await time.async_wait_for(options_.pause, asio::deferred);
+      continue;
+    }
+    if (time.now() >= until) co_return nullptr;
+    co_await time.async_wait_for(options_.pause, asio::deferred);
+  }
+}
 
+// The sequence is left where it is, beside what follows.
+void remote_answers::give_up(std::shared_ptr<state> s) {
+  auto at = std::move(s->decode);
+  if (!std::exchange(s->held, false) || !group_ || !at->lost().is_open()) return;
+  group_->spawn([at = std::shared_ptr(std::move(at)), id = s->id]() -> awaitable<void> {
+    (void)co_await at->calls().del("/v1/sequences/" + id);
+  });
+}
+
+awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, generation_request r) {
+  using fault = outcome::fault;
+  const auto prompt = r.prompt.size();
+  const auto most = r.max_tokens, continued = r.continues;
+  std::set<worker_table::id> bad_prompt, bad_answer, full;
+  for (std::uint32_t number = 1;; ++number) {
+    // What was told is a part of the prompt now.
+    r.prompt.resize(prompt);
+    r.prompt.insert(r.prompt.end(), s->told.begin(), s->told.end());
+    r.continues = continued + static_cast<std::uint32_t>(s->told.size());
+    r.max_tokens = most - static_cast<std::uint32_t>(s->told.size());
+    if (!s->decode) {
+      if (!full.empty()) {
+        s->decode = workers_.seat_for(worker_role::decode, r.prompt.size() + r.max_tokens, full);
+        if (!s->decode) co_return errc::queue_full;
+      } else {
+        s->decode = co_await find(worker_role::decode, r.prompt.size() + r.max_tokens, bad_answer);
+      }
+    }
+    if (!s->decode) co_return errc::unavailable;
+    const auto prefill = co_await find(worker_role::prefill, r.prompt.size(), bad_prompt);
+    if (!prefill) co_return errc::unavailable;
+    const auto o = co_await attempt(s, r, number, *prefill);
+    if (o.of == fault::none) co_return o.why;
+    // The last token says so: all was told, only the end was not.
+    if (s->report.reason != finish_reason::none) co_return asio::error::eof;
+    if (o.of != fault::room && number >= options_.attempts) co_return o.why;
+    if (number >= most_attempts) co_return o.why;
+    switch (o.of) {
+      case fault::prompt:
+        bad_prompt.insert(prefill->id());
+        prefill->suspect();
+        ++prompts_moved_;
+        if (!s->decode->lost().is_open()) give_up(s);
+        break;
+      case fault::answer:
+        bad_answer.insert(s->decode->id());
+        s->decode->suspect();
+        ++answers_moved_;
+        give_up(s);
+        break;
+      default:
+        full.insert(s->decode->id());
+        give_up(s);
+    }
+  }
+}
+
+awaitable<remote_answers::outcome> remote_answers::attempt(std::shared_ptr<state> s, const generation_request& r,
+                                                           std::uint32_t number, members::seat& prefill) {
+  using fault = outcome::fault;
+  auto& decode = *s->decode;
   json::object creation{
-      {"id", text_of(s->id)}, {"attempt", 1}, {"request", to_json(r)}, {"from", to_json(sender->self)}};
+      {"id", text_of(s->id)}, {"attempt", number}, {"request", to_json(r)}, {"from", to_json(prefill.self())}};
   s->held = true;  // also when its answer is lost
-  const auto made = co_await decode_.ask({.method = verb::post,
-                                          .target = "/v1/sequences",
-                                          .body = json::serialize(creation),
-                                          .first_byte = options_.patience,
-                                          .repeatable = true});
-  if (!made) co_return errc::unavailable;
-  if (made->code != 201) co_return refused(*made);
+  const auto before = std::exchange(s->life, {});
+  const auto made = co_await decode.calls().ask({.method = verb::post,
+                                                 .target = "/v1/sequences",
+                                                 .body = json::serialize(creation),
+                                                 .first_byte = options_.patience,
+                                                 .repeatable = true});
+  if (!made) co_return outcome{fault::answer, errc::unavailable};
+  if (made->code ==
+      200) {  // an earlier attempt's KV came after all; of one that was lost it isn't known where it began
+    if (before.empty() || before != decode.self().life) co_return outcome{fault::answer, errc::unavailable};
+    s->life = before;
+    co_return co_await read(s, r, number, nullptr, {});
+  }
+  if (made->code != 201) {
+    const auto why = refused(*made);
+    if (why == errc::queue_full) co_return outcome{fault::room, why};
+    co_return outcome{made->code == 400 ? fault::none : fault::answer, why};
+  }
   const auto room = body_of<ticket>(*made, [](const json::value& t) { return read_ticket(t); });
-  if (!room) co_return room.error();
-  auto lines =
-      co_await decode_.open_lines({.target = "/v1/sequences/" + s->id + "/pieces?from=0", .silence = options_.silence});
-  if (!lines || lines->code() != 200) co_return errc::unavailable;
+  if (!room) co_return outcome{fault::answer, room.error()};
+  s->before = static_cast<std::uint32_t>(s->told.size());
+  s->life = room->life;
+  if (number == 1) s->report.cached_tokens = std::min(room->first, s->report.prompt_tokens - 1);
+  json::object order{{"id", text_of(s->id)}, {"attempt", number}, {"request", to_json(r)}, {"ticket", to_json(*room)}};
+  co_return co_await read(s, r, number, &prefill, json::serialize(order));
+}
 
-  error_code why;
+// The pieces, and the prompt's computation beside them where it is still to be ordered.
+awaitable<remote_answers::outcome> remote_answers::read(std::shared_ptr<state> s, const generation_request& r,
+                                                        std::uint32_t number, members::seat* prefill,
+                                                        std::string order) {
+  using fault = outcome::fault;
+  auto& decode = *s->decode;
+  const auto from = static_cast<std::uint32_t>(s->told.size()) - s->before;
+  auto lines = co_await decode.calls().open_lines(
+      {.target = "/v1/sequences/" + s->id + "/pieces?from=" + std::to_string(from), .silence = options_.silence});
+  if (!lines || lines->code() != 200) co_return outcome{fault::answer, errc::unavailable};
+
+  std::optional<outcome> end;
+  bool computed = prefill == nullptr;
   channel<char> prefilled(ex_, 1);
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+    const auto ends = [&](fault of, error_code why) {
+      if (!end) end = outcome{of, why};
+      group.cancel();
+    };
     group.spawn([&]() -> awaitable<void> {
-      json::object order{{"id", text_of(s->id)}, {"attempt", 1}, {"request", to_json(r)}, {"ticket", to_json(*room)}};
-      const auto done = co_await prefill_.ask({.method = verb::post,
-                                               .target = "/v1/prefills",
-                                               .body = json::serialize(order),
-                                               .first_byte = options_.prompt,
-                                               .repeatable = true});
-      prefilled.close();
-      const auto most = s->report.prompt_tokens - 1;
-      // A prompt that was begun and has a token is the decode worker's: it knows whether all KV came, and says so.
-      if ((!done || done->code != 200) && s->report.generated_tokens > 0) co_return;
-      const auto cached = !done               ? result<std::uint32_t>(errc::unavailable)
-                          : done->code != 200 ? result<std::uint32_t>(refused(*done))
-                                              : body_of<std::uint32_t>(
-                                                    *done, [&](const json::value& p) { return read_cached(p, most); });
-      if (!cached) {
-        if (!why) why = cached.error();  // an answer that is complete is complete
-        co_return group.cancel();
-      }
-      s->report.cached_tokens = std::min(most, std::max(*cached, room->first));
+      if ((co_await decode.lost().async_receive(as_result)).error() == errc::closed)
+        ends(fault::answer, errc::unavailable);
     });
+    if (prefill) {
+      group.spawn([&]() -> awaitable<void> {
+        if ((co_await prefill->lost().async_receive(as_result)).error() == errc::closed && !computed)
+          ends(fault::prompt, errc::unavailable);
+      });
+      group.spawn([&]() -> awaitable<void> {
+        const auto done = co_await prefill->calls().ask({.method = verb::post,
+                                                         .target = "/v1/prefills",
+                                                         .body = std::move(order),
+                                                         .first_byte = options_.prompt,
+                                                         .repeatable = true});
+        prefilled.close();
+        // A prompt that was begun and has a token is the decode worker's: it knows whether all KV came, and says so.
+        if ((!done || done->code != 200) && s->told.size() > s->before) co_return;
+        if (!done) co_return ends(fault::prompt, errc::unavailable);
+        if (done->code != 200) co_return ends(done->code == 400 ? fault::none : fault::prompt, refused(*done));
+        const auto most = static_cast<std::uint32_t>(r.prompt.size()) - 1;
+        const auto cached = body_of<std::uint32_t>(*done, [&](const json::value& p) { return read_cached(p, most); });
+        if (!cached) co_return ends(fault::prompt, cached.error());
+        computed = true;
+        if (number == 1) s->report.cached_tokens = std::max(*cached, s->report.cached_tokens);
+      });
+    }
     for (;;) {
       auto text = co_await lines->next();
-      if (!text || !*text) {
-        why = errc::unavailable;  // cut, or taken over by another reader
-        co_return group.cancel();
-      }
+      // Cut, or taken over by another reader.
+      if (!text || !*text) co_return ends(fault::answer, errc::unavailable);
       if ((*text)->empty()) continue;  // a sign of life
       auto heard = read_line(**text);
-      if (!heard) {
-        why = heard.error();
-        co_return group.cancel();
-      }
+      if (!heard) co_return ends(fault::answer, heard.error());
       if (const auto* e = std::get_if<ending>(&*heard)) {
-        why = e->code ? e->code : error_code(asio::error::eof);
-        if (!e->code) (void)co_await with_deadline(prefilled.async_receive(asio::deferred), options_.report);
-        co_return group.cancel();
+        if (e->code) co_return ends(computed ? fault::answer : fault::prompt, e->code);
+        if (prefill) (void)co_await with_deadline(prefilled.async_receive(asio::deferred), options_.report);
+        co_return ends(fault::none, asio::error::eof);
       }
       auto& p = std::get<piece>(*heard);
-      if (p.index < s->report.generated_tokens) continue;
-      if (p.index > s->report.generated_tokens) {
-        why = errc::protocol;
-        co_return group.cancel();
-      }
-      const auto now = time.now();
-      if (s->report.generated_tokens++ == 0) s->report.first = now - start;
-      if (s->report.generated_tokens > 1)
-        s->report.per_token = (now - start - s->report.first) / (s->report.generated_tokens - 1);
-      s->report.total = now - start;
-      s->report.reason = p.what.reason;
+      const auto index = std::uint64_t{s->before} + p.index;
+      if (index < s->told.size()) continue;
+      if (index > s->told.size()) co_return ends(fault::answer, errc::protocol);
+      const auto now = clock::of(ex_).now();
+      auto& report = s->report;
+      if (report.generated_tokens++ == 0) report.first = now - s->start;
+      if (report.generated_tokens > 1)
+        report.per_token = (now - s->start - report.first) / (report.generated_tokens - 1);
+      report.total = now - s->start;
+      report.reason = p.what.reason;
+      s->told.push_back(p.what.token);
       co_await s->pieces.async_send(std::move(p.what), asio::deferred);
     }
   });
-  if (!why) why = v.error() ? v.error() : make_error_code(errc::unavailable);
-  co_return why;
+  co_return end.value_or(outcome{fault::none, v.error() ? v.error() : make_error_code(errc::unavailable)});
 }
 
 }  // namespace cokv::cluster

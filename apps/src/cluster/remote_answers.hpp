@@ -1,39 +1,45 @@
 // Answers that run elsewhere: a decode worker makes room, a prefill worker computes the prompt into it, and the pieces are
 // read from the decode worker as they come. What moves through here is tokens, never KV.
 //
-//     remote_answers answers(ex, prefill, decode, {.prefix = random_name});
+//     remote_answers answers(ex, workers, {.prefix = random_name});
 //     group.spawn(answers.run());                                  // requests are its children
 //     std::unique_ptr<openai::answer> a = answers.submit(request).value();
 //     while (auto piece = co_await a->next()) send(*piece);        // asio::error::eof: it is complete
 //
-// An answer's errors: what a worker said; errc::unavailable: a worker is gone, refused, or stopped before the end;
-// errc::protocol; errc::closed. A piece is given once and in order, whatever a worker repeats. Destroying an answer gives
-// up the prompt's computation, and the sequence on the decode worker. Belongs to one context; the clients outlive it.
+// Of a worker that is lost, or fails, the request goes to another one: of a prompt's worker with the blocks that the decode
+// worker knows to be right, of a decode worker with what was told so far as part of the prompt (generation_request::
+// continues). The reader sees one answer, without gap or repeat; in f32 the one that a single process would have given.
+//
+// An answer's errors: what a worker said that another would say too; errc::queue_full: no decode worker had room;
+// errc::unavailable: no worker is there, or so many attempts have failed; errc::protocol; errc::closed. Destroying an
+// answer gives up the prompt's computation, and the sequence on the decode worker. Belongs to one context; the workers
+// outlive it.
 #pragma once
 
 #include <memory>
 #include <string>
 
+#include "cluster/members.hpp"
 #include "cokv/runtime/channel.hpp"
 #include "cokv/runtime/task_group.hpp"
-#include "http/client.hpp"
 #include "openai/backend.hpp"
 
 namespace cokv::cluster {
 
 struct remote_options {
-  std::string prefix;                            // of requests' ids: of this router's life
-  id256 fingerprint = {};                        // of the workers' model; zeros: any
-  std::size_t max_requests = 4096;               // at once; more: errc::queue_full
-  duration patience = std::chrono::seconds(10);  // for room
-  duration prompt = std::chrono::minutes(10);    // for a prompt to be computed and sent
-  duration silence = std::chrono::seconds(10);   // a decode worker not heard of for so long is gone
+  std::string prefix;                              // of requests' ids: of this router's life
+  std::uint32_t attempts = 5;                      // of one request, first of all
+  std::size_t max_requests = 4096;                 // at once; more: errc::queue_full
+  duration patience = std::chrono::seconds(10);    // for room, and for a worker where there is none
+  duration pause = std::chrono::milliseconds(50);  // between two looks for a worker
+  duration prompt = std::chrono::minutes(10);      // for a prompt to be computed and sent
+  duration silence = std::chrono::seconds(10);     // a decode worker not heard of for so long is gone
   duration report = std::chrono::seconds(1);  // behind an answer's end, for what the prefill worker has to tell of it
 };
 
 class remote_answers {
  public:
-  remote_answers(asio::any_io_executor ex, http::client& prefill, http::client& decode, remote_options options);
+  remote_answers(asio::any_io_executor ex, members& workers, remote_options options);
   remote_answers(const remote_answers&) = delete;
   ~remote_answers();
 
@@ -43,17 +49,28 @@ class remote_answers {
   void close();
 
   std::size_t requests() const noexcept { return *requests_; }
+  // Attempts that failed and were followed by another, since the start: of prompts, of answers.
+  std::uint64_t prompts_moved() const noexcept { return prompts_moved_; }
+  std::uint64_t answers_moved() const noexcept { return answers_moved_; }
 
  private:
   struct state;
+  struct outcome;
   class answer;
+  using seat = std::unique_ptr<members::seat>;
   awaitable<void> serve(std::shared_ptr<state> s, generation_request r);
-  awaitable<error_code> relay(std::shared_ptr<state> s, generation_request r);
+  awaitable<error_code> attempt_all(std::shared_ptr<state> s, generation_request r);
+  awaitable<outcome> attempt(std::shared_ptr<state> s, const generation_request& r, std::uint32_t number,
+                             members::seat& prefill);
+  awaitable<outcome> read(std::shared_ptr<state> s, const generation_request& r, std::uint32_t number,
+                          members::seat* prefill, std::string order);
+  awaitable<seat> find(worker_role what, std::uint64_t tokens, std::set<worker_table::id>& without);
+  void give_up(std::shared_ptr<state> s);
 
   asio::any_io_executor ex_;
-  http::client &prefill_, &decode_;
+  members& workers_;
   remote_options options_;
-  std::uint64_t numbers_ = 0;
+  std::uint64_t numbers_ = 0, prompts_moved_ = 0, answers_moved_ = 0;
   std::shared_ptr<std::size_t> requests_ = std::make_shared<std::size_t>(0);
   task_group* group_ = nullptr;  // while run() runs
   channel<char> closing_;

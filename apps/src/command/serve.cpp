@@ -16,12 +16,19 @@ void add_serve(CLI::App& app, action& chosen) {
   add_tls(*c, o->tls_certificate, o->tls_key);
   add_choice(*c, "--role", o->role, {"both", "prefill", "decode", "router"},
              "Computes and answers; or only computes prompts, or decodes them, for a router that answers");
-  auto* prefill =
-      c->add_option("--prefill", o->prefill, "The worker that computes prompts (--role router)")->type_name("URL");
-  auto* decode = c->add_option("--decode", o->decode, "The worker that decodes (--role router)")->type_name("URL");
-  auto* worker_key =
-      c->add_option("--worker-key-file", o->worker_key_file, "File whose first line is the key for both (right admin)")
-          ->type_name("FILE");
+  auto* prefill = c->add_option("--prefill", o->prefill, "Workers that compute prompts (--role router)")
+                      ->type_name("URL[,URL...]")
+                      ->delimiter(',');
+  auto* decode = c->add_option("--decode", o->decode, "Workers that decode (--role router)")
+                     ->type_name("URL[,URL...]")
+                     ->delimiter(',');
+  auto* worker_key = c->add_option("--worker-key-file", o->worker_key_file,
+                                   "File whose first line is the key for all workers (right admin)")
+                         ->type_name("FILE");
+  auto* heartbeat = add_count(*c, "--heartbeat", o->heartbeat, 10, 60000,
+                              "Milliseconds between two questions how a worker is (--role router)");
+  auto* dead_after = add_count(*c, "--dead-after", o->dead_after, 20, 600000,
+                               "Milliseconds without an answer after which a worker is dead (--role router)");
   auto* link = c->add_option("--link", o->links,
                              "Where KV comes in (--role decode): shm:///PATH, tcp://HOST:PORT, ucx://HOST:PORT; the "
                              "first that a peer can use is taken. Neither encrypted nor authenticated")
@@ -78,16 +85,15 @@ void add_serve(CLI::App& app, action& chosen) {
   add_count(*c, "--grace", o->grace, 0, 86400,
             "Seconds that requests in flight have to finish after SIGINT or SIGTERM");
   c->footer("A SIZE is bytes or has a unit: 512MiB, 4GiB, 1.5GB.");
-  const std::vector<std::pair<CLI::Option*, std::string>> of_roles{{prefill, "router"},    {decode, "router"},
-                                                                   {worker_key, "router"}, {link, "decode"},
-                                                                   {advertise, "decode"},  {lease, "decode"}};
+  const std::vector<std::pair<CLI::Option*, std::string>> of_roles{
+      {prefill, "router"},    {decode, "router"}, {worker_key, "router"}, {heartbeat, "router"},
+      {dead_after, "router"}, {link, "decode"},   {advertise, "decode"},  {lease, "decode"}};
   c->callback([o, of_roles, &chosen] {
     check_memory("--kv-host", o->kv_host);
     for (auto& [option, role] : of_roles)
       if (option->count() > 0 && o->role != role)
         throw CLI::ValidationError(option->get_name(), "is for --role " + role);
-    if (o->role == "router" && (o->prefill.empty() || o->decode.empty()))
-      throw CLI::ValidationError(o->prefill.empty() ? "--prefill" : "--decode", "a router needs one");
+    if (o->dead_after <= o->heartbeat) throw CLI::ValidationError("--dead-after", "has to be more than --heartbeat");
     chosen = [o](streams io) {
       serve::run(*o, io.out);
       return 0;

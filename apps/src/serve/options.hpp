@@ -14,8 +14,11 @@ struct options {
   checkpoint_options model;
   std::string name;           // in requests; empty: the folder's name
   std::string role = "both";  // prefill, decode or router: one of several processes
-  // A router's workers, and the key that it shows them.
-  std::string prefill, decode, worker_key_file;
+  // A router's workers, the key that it shows them, and milliseconds: between two questions how they are, and without an
+  // answer until one is taken for dead.
+  std::vector<std::string> prefill, decode;
+  std::string worker_key_file;
+  std::uint32_t heartbeat = 500, dead_after = 1500;
   // A decode worker's doors for KV; empty: a socket of this machine and a port. `advertise`: what others call the host.
   std::vector<std::string> links;
   std::string advertise;

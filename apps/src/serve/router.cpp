@@ -2,15 +2,17 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <fstream>
 #include <random>
 
+#include "cluster/members_routes.hpp"
 #include "cluster/remote_answers.hpp"
-#include "cluster/worker_info.hpp"
 #include "cokv/runtime/with.hpp"
 #include "http/json.hpp"
 #include "http/serve.hpp"
 #include "serve/front.hpp"
+#include "serve/router_metrics.hpp"
 
 namespace cokv::serve {
 namespace {
@@ -19,14 +21,18 @@ using namespace std::chrono_literals;
 
 class router_backend final : public openai::backend {
  public:
-  router_backend(cluster::remote_answers& answers, const tokenizer& text, std::uint32_t context,
+  router_backend(cluster::remote_answers& answers, const cluster::worker_table& workers, const tokenizer& text,
                  std::uint32_t vocabulary)
-      : answers_(answers), text_(text), context_(context), vocabulary_(vocabulary) {}
+      : answers_(answers), workers_(workers), text_(text), vocabulary_(vocabulary) {}
 
   std::vector<token_id> encode(std::string_view text, encode_options how) const override {
     return text_.encode(text, how);
   }
-  std::uint32_t context() const override { return context_; }
+  // Of the workers that are here; while there is none, as it was.
+  std::uint32_t context() const override {
+    if (const auto now = workers_.max_sequence()) context_ = now;
+    return context_;
+  }
   std::uint32_t vocabulary() const override { return vocabulary_; }
   std::string token_bytes(token_id id) const override { return std::string(text_.token_bytes(id)); }
   result<std::unique_ptr<openai::answer>> submit(generation_request r) override {
@@ -35,8 +41,10 @@ class router_backend final : public openai::backend {
 
  private:
   cluster::remote_answers& answers_;
+  const cluster::worker_table& workers_;
   const tokenizer& text_;
-  std::uint32_t context_, vocabulary_;
+  mutable std::uint32_t context_ = 0;
+  std::uint32_t vocabulary_;
 };
 
 http::client_options client_of(const options& o) {
@@ -49,34 +57,56 @@ http::client_options client_of(const options& o) {
   return out;
 }
 
-http::client client_for(const asio::any_io_executor& ex, std::string_view flag, const std::string& url,
-                        const http::client_options& how) {
-  auto at = http::parse_server_url(url);
-  if (!at) throw config_error(std::string(flag) + ": " + url + ": takes http://HOST:PORT or https://HOST:PORT");
-  return http::client(ex, *at, how);
+std::vector<std::string> urls_of(const options& o) {
+  auto all = o.prefill;
+  all.insert(all.end(), o.decode.begin(), o.decode.end());
+  return all;
 }
 
-// When it is there. A worker that says what it must not is told at once: nothing will come of waiting.
-awaitable<cluster::worker_facts> meet(http::client& worker, std::string flag, cluster::worker_role role) {
+void tell(const cluster::worker_table::worker& w, cluster::worker_change c) {
+  using cluster::worker_change;
+  switch (c) {
+    case worker_change::came:
+      return spdlog::info("{}: here, for {}", w.url, to_string(w.facts.role));
+    case worker_change::died:
+      return spdlog::warn("{}: gone; what it had goes on elsewhere", w.url);
+    case worker_change::replaced:
+      return spdlog::warn("{}: another run of it is here; what the one before had goes on elsewhere", w.url);
+    case worker_change::misfit:
+      return spdlog::error("{}: gets nothing: {}", w.url, w.wrong);
+    case worker_change::none:
+      break;
+  }
+}
+
+// Until there is one of each kind. Who was named and says what it must not is told at once: nothing comes of waiting.
+awaitable<void> meet(cluster::members& workers, const options& o, const model_config& config,
+                     const std::string& hopeless) {
+  using cluster::worker_role;
   auto& time = clock::of(co_await asio::this_coro::executor);
-  const auto url = worker.at().to_string();
+  const auto& table = workers.table();
+  const auto named = [&](const std::string& url) {
+    return std::ranges::find(o.prefill, url) != o.prefill.end() ? "--prefill " : "--decode ";
+  };
   for (int tries = 0;; ++tries) {
-    auto told = co_await worker.get("/v1/worker");
-    if (told && told->code == 401) throw config_error("--worker-key-file: " + url + " does not know the key");
-    if (told && told->code == 403) throw config_error("--worker-key-file: at " + url + " the key has no right admin");
-    if (told && told->code == 404) throw config_error(flag + ": " + url + " is no worker (--role prefill or decode)");
-    if (told && told->code == 200) {
-      const auto v = http::parse_json(told->body);
-      auto facts = v ? cluster::read_worker(*v) : cluster::parsed<cluster::worker_facts>(v.error());
-      if (!facts) throw config_error(flag + ": " + url + " says what no worker says: " + facts.error().message);
-      if (facts->role != role && facts->role != cluster::worker_role::both)
-        throw config_error(flag + ": " + url + " is a worker for " + std::string(to_string(facts->role)));
-      co_return *facts;
+    if (!hopeless.empty()) throw config_error("--prefill, --decode: " + hopeless);
+    for (const auto& [id, w] : table.all()) {
+      if (w.state == cluster::presence::misfit) throw config_error(named(w.url) + w.url + ": " + w.wrong);
+      if (w.state != cluster::presence::here) continue;
+      const auto& kv = w.facts.self.wire;
+      if (kv.layers != config.layers || kv.kv_heads != config.kv_heads || kv.head_dim != config.head_dim)
+        throw config_error("--model: " + o.model.dir + " is not the model of " + w.url);
+      const auto is = [&](const std::vector<std::string>& list, worker_role role) {
+        if (std::ranges::find(list, w.url) != list.end() && w.facts.role != role && w.facts.role != worker_role::both)
+          throw config_error(named(w.url) + w.url + ": is a worker for " + std::string(to_string(w.facts.role)));
+      };
+      is(o.prefill, worker_role::prefill), is(o.decode, worker_role::decode);
     }
-    if (tries % 20 == 0)
-      spdlog::info("waiting for {} {}: {}", flag, url,
-                   told ? "status " + std::to_string(told->code) : told.error().message());
-    co_await time.async_wait_for(500ms, asio::deferred);
+    if (table.usable(worker_role::prefill) > 0 && table.usable(worker_role::decode) > 0) co_return;
+    if (tries % 100 == 50)
+      spdlog::info("waiting for a worker that {}",
+                   table.usable(worker_role::prefill) > 0 ? "decodes" : "computes prompts");
+    co_await time.async_wait_for(100ms, asio::deferred);
   }
 }
 
@@ -97,37 +127,43 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
   auto text = tokenizer::load(o.model.dir);
   check_vocabulary(o.model, text, config);
   auto chat = chat_template::load(o.model.dir);
-  const auto how = client_of(o);
-  auto prefill = client_for(ex, "--prefill", o.prefill, how), decode = client_for(ex, "--decode", o.decode, how);
-  const auto first = co_await meet(prefill, "--prefill", cluster::worker_role::prefill);
-  const auto second = co_await meet(decode, "--decode", cluster::worker_role::decode);
-  if (first.self.fingerprint != second.self.fingerprint)
-    throw config_error("--prefill and --decode: their weights are not the same");
-  const auto& w = second.self.wire;
-  if (w.layers != config.layers || w.kv_heads != config.kv_heads || w.head_dim != config.head_dim)
-    throw config_error("--model: " + o.model.dir + " is not the model of the workers");
-  if (first.self.wire != second.self.wire)
-    throw config_error("--prefill and --decode: their KV differs (--dtype, --block-tokens)");
-
-  cluster::remote_answers answers(
-      ex, prefill, decode,
-      {.prefix = some_prefix(), .fingerprint = second.self.fingerprint, .max_requests = o.max_requests});
-  router_backend backend(answers, text, std::min(first.max_sequence, second.max_sequence), config.vocab);
-  openai::service api(
-      backend, api_of(o, second.self.fingerprint, config.sampling, std::move(chat), clock::of(ex).wall_now()), page);
-  api.route(server);
-  page.route(server);
-  http::route_health(server);
-  spdlog::info("{}: prompts at {}, answers at {}, sequences up to {}", name_of(o), prefill.at().to_string(),
-               decode.at().to_string(), backend.context());
+  cluster::members workers(
+      ex, {.period = std::chrono::milliseconds(o.heartbeat), .dead_after = std::chrono::milliseconds(o.dead_after)},
+      client_of(o));
+  for (auto& url : urls_of(o))
+    if (workers.add(url))
+      throw config_error("--prefill, --decode: " + url + ": takes http://HOST:PORT or https://HOST:PORT");
+  workers.on_change = tell;
+  std::string hopeless;  // of those that were named
+  workers.on_problem = [&hopeless](const std::string& url, const std::string& what, bool lasting) {
+    spdlog::info("{}: {}", url, what);
+    if (lasting) hopeless = url + ": " + what;
+  };
+  cluster::remote_answers answers(ex, workers, {.prefix = some_prefix(), .max_requests = o.max_requests});
+  router_backend backend(answers, workers.table(), text, config.vocab);
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
-    group.spawn(answers.run());
-    co_await http::serve_until_signalled(server, "cokv serve", out, std::chrono::seconds(o.grace),
-                                         [&] { reload_front(server, o); });
-    answers.close();
+    group.spawn(workers.run());
+    co_await meet(workers, o, config, hopeless);
+    const auto fingerprint = workers.table().fingerprint();
+    openai::service api(backend, api_of(o, fingerprint, config.sampling, std::move(chat), clock::of(ex).wall_now()),
+                        page);
+    add_router_metrics(page, workers.table(), answers);
+    api.route(server);
+    cluster::route_members(server, workers);
+    page.route(server);
+    http::route_health(server);
+    spdlog::info("{}: {} workers compute prompts, {} decode, sequences up to {}", name_of(o),
+                 workers.table().usable(cluster::worker_role::prefill),
+                 workers.table().usable(cluster::worker_role::decode), backend.context());
+    auto served = co_await with(task_group{}, [&](task_group& serving) -> awaitable<void> {
+      serving.spawn(answers.run());
+      co_await http::serve_until_signalled(server, "cokv serve", out, std::chrono::seconds(o.grace),
+                                           [&] { reload_front(server, o); });
+      answers.close();
+    });
+    workers.close();
+    if (served.error()) throw boost::system::system_error(served.error());
   });
-  prefill.close();
-  decode.close();
   if (v.error()) throw boost::system::system_error(v.error());
 }
 

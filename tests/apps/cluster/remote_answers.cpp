@@ -1,6 +1,7 @@
 // Two workers that say what the test has them say.
 #include "cluster/remote_answers.hpp"
 
+#include <boost/json/parse.hpp>
 #include <boost/json/serialize.hpp>
 
 #include "../http_fixture.hpp"
@@ -19,11 +20,18 @@ namespace json = boost::json;
 namespace {
 
 struct workers {
-  std::vector<std::string> lines;  // of the decode worker
+  std::vector<std::string> lines;                  // of the decode worker
+  std::vector<std::vector<std::string>> attempts;  // or of it by attempt; "running": it decodes already
   status room = status::created, prompt = status::ok;
   duration between = 1ms;
   bool stays = false;  // the last line is not the end of the connection
   std::size_t made = 0, given_up = 0, prefills = 0, prefills_cut = 0;
+  std::vector<json::value> created;
+  std::vector<std::string> read;  // ?from=
+
+  std::vector<std::string> told() const {
+    return attempts.empty() ? lines : attempts.at(std::min(made, attempts.size()) - 1);
+  }
 };
 
 void route(http::server& s, std::shared_ptr<workers> w) {
@@ -37,8 +45,11 @@ void route(http::server& s, std::shared_ptr<workers> w) {
     auto body = co_await x.read_all();
     if (!body) co_return;
     ++w->made;
+    w->created.push_back(json::parse(*body));
+    if (auto told = w->told(); !told.empty() && told[0] == "running")
+      co_return (void) co_await x.respond(status::ok, "application/json", R"({"running":true,"pieces":2})");
     if (w->room != status::created) co_return (void) co_await x.refuse({w->room, "no", {}, "no"});
-    ticket t{.id = "r.0", .attempt = 1, .life = "d", .wire = {2, 1, 8, 4, dtype::f32}};
+    ticket t{.id = "r.0", .attempt = 1, .life = "p", .wire = {2, 1, 8, 4, dtype::f32}};
     t.tokens = t.first = 4;
     t.blocks = {{0, 0}};
     t.lease = 1s;
@@ -46,9 +57,11 @@ void route(http::server& s, std::shared_ptr<workers> w) {
   });
   s.route(verb::get, "/v1/sequences/{id}/pieces",
           [w](exchange& x) -> awaitable<void> {
+            w->read.emplace_back(x.request().query_value("from").value_or("none"));
             x.start(status::ok, "application/x-ndjson");
             if (co_await x.write(std::string_view())) co_return;
-            for (const auto& line : w->lines) {
+            for (const auto& line : w->told()) {
+              if (line == "running") continue;
               co_await pause(w->between);
               if (co_await x.write(line + '\n')) co_return;
             }
@@ -78,20 +91,24 @@ std::string line_of(std::uint32_t i, finish_reason reason = finish_reason::none)
 }
 
 template <class Body>
-awaitable<void> with_workers(std::shared_ptr<workers> w, Body body, bool swept = false) {
+awaitable<void> with_workers(std::shared_ptr<workers> w, Body body, bool swept = false, std::uint32_t attempts = 1) {
   auto ex = co_await asio::this_coro::executor;
   co_await with_site(
       {}, [w](http::server& s) { route(s, w); },
       [&](site& s) -> awaitable<void> {
-        http::client both(ex, {s.at});
-        remote_answers answers(ex, both, both, {.prefix = "r"});
+        members both(ex, {}, {});
+        CHECK(!both.add("http://" + s.at.to_string()));
+        remote_answers answers(ex, both, {.prefix = "r", .attempts = attempts, .pause = 1ms});
         auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+          group.spawn(both.run());
           group.spawn(answers.run());
-          co_await pause(0s);
+          while (both.table().usable(worker_role::both) == 0) co_await pause(1ms);
           co_await body(answers);
           co_await pause(20ms);
           answers.close();
+          both.close();
         });
+        CHECK(both.table().all().begin()->second.requests == 0);
         CHECK_MESSAGE((v || swept), v.error().message());
         CHECK(answers.requests() == 0);
       },
@@ -166,6 +183,69 @@ TEST_CASE("remote_answers: an answer that was not ended is not complete") {
   ends({}, "", errc::unavailable, status::service_unavailable);
 }
 
+namespace {
+
+// After the first attempt, which told "01", others.
+void moves(std::vector<std::vector<std::string>> attempts, std::string_view text, error_code why,
+           std::function<void(const workers&)> check) {
+  co_test([=](asio::any_io_executor) -> awaitable<void> {
+    auto w = std::make_shared<workers>();
+    w->attempts = attempts;
+    co_await with_workers(
+        w,
+        [&](remote_answers& answers) -> awaitable<void> {
+          auto asked = request();
+          asked.max_tokens = 9;
+          auto a = answers.submit(std::move(asked)).value();
+          error_code ended;
+          CHECK(co_await all_of(*a, ended) == text);
+          CHECK_MESSAGE(ended == why, ended.message());
+          CHECK(a->report().generated_tokens == text.size());
+          CHECK(a->report().prompt_tokens == 4);
+        },
+        false, 4);
+    check(*w);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("remote_answers: what was told is part of the next attempt's prompt, and nothing is told twice") {
+  moves({{line_of(0), line_of(1)}, {line_of(0), line_of(1, finish_reason::stop), encode(ending{})}}, "0101",
+        asio::error::eof, [](const workers& w) {
+          REQUIRE(w.created.size() == 2);
+          CHECK(w.created[1].at("attempt") == 2);
+          auto& r = w.created[1].at("request");
+          CHECK(r.at("tokens") == json::value{1, 2, 3, 4, 10, 11});
+          CHECK(r.at("continues") == 2);
+          CHECK(r.at("max_tokens") == 7);
+          CHECK(w.read == std::vector<std::string>{"0", "0"});
+          CHECK(w.given_up == 2);
+        });
+}
+
+TEST_CASE("remote_answers: an attempt whose KV came after all is read on where it was") {
+  moves({{line_of(0), line_of(1)}, {"running", line_of(1), line_of(2, finish_reason::stop), encode(ending{})}}, "012",
+        asio::error::eof, [](const workers& w) {
+          CHECK(w.read == std::vector<std::string>{"0", "2"});
+          CHECK(w.prefills == 1);
+        });
+}
+
+TEST_CASE("remote_answers: an answer whose last token was told is complete, whatever becomes of its worker") {
+  moves({{line_of(0), line_of(1, finish_reason::length)}}, "01", asio::error::eof,
+        [](const workers& w) { CHECK(w.made == 1); });
+}
+
+TEST_CASE("remote_answers: it ends after so many attempts, with the last one's error") {
+  moves({{line_of(0)}}, "0000", errc::unavailable, [](const workers& w) {
+    CHECK(w.made == 4);
+    CHECK(w.created[3].at("request").at("continues") == 3);
+  });
+  moves({{line_of(0), encode(ending{errc::device_lost, "gone"})}}, "0000", errc::device_lost,
+        [](const workers& w) { CHECK(w.made == 4); });
+}
+
 TEST_CASE("remote_answers: who goes takes the prompt and the sequence along") {
   co_test([](asio::any_io_executor) -> awaitable<void> {
     auto w = std::make_shared<workers>();
@@ -196,7 +276,7 @@ TEST_CASE("remote_answers: cancelled or destroyed at any step it leaves no reque
           error_code ended;
           (void)co_await all_of(**a, ended);
         },
-        true);
+        true, 2);
   };
   cancel_at_every_step(body, {.real = false});
   destroy_at_every_step(body, {.real = false});

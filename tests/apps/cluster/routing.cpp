@@ -1,9 +1,10 @@
-// A router, a prefill and a decode worker on three hosts of a simulated cluster, with all that is between them: an answer
-// is the model's or it ends with an error, in time, and every block comes back.
+// A router, prefill and decode workers on hosts of a simulated cluster, with all that is between them: an answer is the
+// model's, also where a worker is lost while it is made, or it ends with an error, in time, and every block comes back.
 #include <boost/json/serialize.hpp>
 
 #include "apps/cluster/streaming_workers.hpp"
 #include "cluster/landing_entrance.hpp"
+#include "cluster/members.hpp"
 #include "cluster/prefill_service.hpp"
 #include "cluster/remote_answers.hpp"
 #include "cluster/worker_info.hpp"
@@ -23,8 +24,8 @@ void route_facts(http::server& s, cluster_worker& w, cluster::worker_role role) 
 }
 
 struct prefill_host : cluster_worker {
-  prefill_host(asio::any_io_executor ex, streaming& s)
-      : cluster_worker(ex, s, s.prefill, "prefill"), pool(windows, links, 100ms), api(run, pool), server(ex) {
+  prefill_host(asio::any_io_executor ex, streaming& s, const std::string& name)
+      : cluster_worker(ex, s, s.prefill, name), pool(windows, links, 100ms), api(run, pool), server(ex) {
     api.route(server);
     route_facts(server, *this, cluster::worker_role::prefill);
     server.listen({"0.0.0.0", 8001});
@@ -35,14 +36,17 @@ struct prefill_host : cluster_worker {
 };
 
 struct decode_host : cluster_worker {
-  decode_host(asio::any_io_executor ex, streaming& s)
-      : cluster_worker(ex, s, s.decode, "decode"),
+  decode_host(asio::any_io_executor ex, streaming& s, const std::string& name, const std::string& host)
+      : cluster_worker(ex, s, s.decode, name),
         door(windows, links),
         in(run, door, windows,
-           {.life = life, .patience = 2s, .lease = 4s, .links = [&s] { return std::vector{s.connect}; }}),
+           {.life = life,
+            .patience = 2s,
+            .lease = 4s,
+            .links = [host] { return std::vector{"tcp://" + host + ":7000"}; }}),
         api(ex, in, {.max_sequence = run.max_sequence(), .orphan_grace = 3s, .retention = 5s}),
         server(ex) {
-    REQUIRE(!door.listen(s.listen));
+    REQUIRE(!door.listen("tcp://0.0.0.0:7000"));
     api.route(server);
     route_facts(server, *this, cluster::worker_role::decode);
     server.listen({"0.0.0.0", 8002});
@@ -68,7 +72,7 @@ awaitable<void> serve_decode(std::shared_ptr<decode_host> h) {
 }
 
 struct outcome {
-  std::size_t answered = 0, failed = 0, abandoned = 0;
+  std::size_t answered = 0, failed = 0, abandoned = 0, moved = 0;
   std::set<std::string> errors;
   duration longest{};
 };
@@ -109,8 +113,41 @@ awaitable<void> ask(cluster::remote_answers& answers, sim_context& ctx, const st
   }
 }
 
+// Workers of one kind, each on a host of its own: the newest life of each.
+template <class Host>
+struct hosts {
+  template <class Make>
+  hosts(sim_context& context, const std::string& kind, std::size_t count, Make make) : newest(count), lives(count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto name = kind + '-' + std::to_string(i);
+      nodes.push_back(std::make_unique<sim::node>(context, name, [this, i, name, make](sim_context::executor_type ex) {
+        newest[i] = make(ex, name + '.' + std::to_string(lives[i]++), name);
+        asio::co_spawn(ex, serve(newest[i]), asio::detached);
+      }));
+    }
+  }
+  static awaitable<void> serve(std::shared_ptr<prefill_host> h) { return serve_prefill(h); }
+  static awaitable<void> serve(std::shared_ptr<decode_host> h) { return serve_decode(h); }
+
+  void check_end() {
+    for (std::size_t i = 0; i < nodes.size(); ++i) {
+      if (!nodes[i]->up()) continue;
+      newest[i]->check_end();
+      newest[i]->server.drain(1s);
+    }
+  }
+
+  std::vector<std::shared_ptr<Host>> newest;
+  std::vector<int> lives;
+  std::vector<std::unique_ptr<sim::node>> nodes;  // after what their handlers use
+};
+
+struct shape {
+  std::size_t prefills = 1, decodes = 1;
+};
+
 template <class Setup, class Faults>
-void run(std::uint64_t seed, Setup setup, Faults faults, outcome& all) {
+void run(std::uint64_t seed, shape of, Setup setup, Faults faults, outcome& all) {
   INFO(replay_command(seed));
   sim_context context(seed);
   auto& net = sim::net::of(context);
@@ -125,16 +162,21 @@ void run(std::uint64_t seed, Setup setup, Faults faults, outcome& all) {
   outcome out;
   bool ended = false;
   {
-    sim::node prefill(context, "prefill"), decode(context, "decode"), router(context, "router");
-    auto from = std::make_shared<prefill_host>(prefill.get_executor(), s);
-    auto to = std::make_shared<decode_host>(decode.get_executor(), s);
-    asio::co_spawn(prefill.get_executor(), serve_prefill(from), asio::detached);
-    asio::co_spawn(decode.get_executor(), serve_decode(to), asio::detached);
+    hosts<prefill_host> prefills(context, "prefill", of.prefills, [&s](auto ex, auto name, auto) {
+      return std::make_shared<prefill_host>(ex, s, name);
+    });
+    hosts<decode_host> decodes(context, "decode", of.decodes, [&s](auto ex, auto name, auto host) {
+      return std::make_shared<decode_host>(ex, s, name, host);
+    });
+    sim::node router(context, "router");
     auto body = [&]() -> awaitable<void> {
       const auto ex = co_await asio::this_coro::executor;
-      http::client first(ex, {{"prefill", 8001}}), second(ex, {{"decode", 8002}});
-      cluster::remote_answers answers(ex, first, second, {.prefix = "r"});
+      cluster::members workers(ex, {}, {});
+      for (auto& n : prefills.nodes) CHECK(!workers.add("http://" + n->name() + ":8001"));
+      for (auto& n : decodes.nodes) CHECK(!workers.add("http://" + n->name() + ":8002"));
+      cluster::remote_answers answers(ex, workers, {.prefix = "r"});
       auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+        group.spawn(workers.run());
         group.spawn(answers.run());
         co_await wait_for(1ms);
         auto asked = co_await with(task_group{}, [&](task_group& asking) -> awaitable<void> {
@@ -146,11 +188,12 @@ void run(std::uint64_t seed, Setup setup, Faults faults, outcome& all) {
         CHECK(static_cast<bool>(asked));
         co_await wait_for(60s);  // what was abandoned, and what ended, is given up everywhere
         CHECK(answers.requests() == 0);
+        for (const auto& [id, w] : workers.table().all()) CHECK(w.requests == 0);
+        out.moved += answers.prompts_moved() + answers.answers_moved();
         answers.close();
+        workers.close();
       });
       CHECK(static_cast<bool>(v));
-      first.close();
-      second.close();
     };
     asio::co_spawn(router.get_executor(), body(), [&](std::exception_ptr e) {
       CHECK(!e);
@@ -159,15 +202,13 @@ void run(std::uint64_t seed, Setup setup, Faults faults, outcome& all) {
     faults(context, net);
     for (int minutes = 0; minutes < 60 && !ended; ++minutes) (void)context.run_for(1min);
     CHECK(ended);  // nothing hangs
-    from->check_end();
-    to->check_end();
-    CHECK(to->api.sequences() == 0);
-    from->server.drain(1s);
-    to->server.drain(1s);
+    for (auto& h : decodes.newest) CHECK(h->api.sequences() == 0);
+    prefills.check_end();
+    decodes.check_end();
     CHECK(context.run() == sim_context::outcome::done);
   }
   CHECK(out.answered + out.failed + out.abandoned == static_cast<std::size_t>(s.requests));
-  all.answered += out.answered, all.failed += out.failed, all.abandoned += out.abandoned;
+  all.answered += out.answered, all.failed += out.failed, all.abandoned += out.abandoned, all.moved += out.moved;
   all.errors.insert(out.errors.begin(), out.errors.end());
   all.longest = std::max(all.longest, out.longest);
 }
@@ -175,8 +216,8 @@ void run(std::uint64_t seed, Setup setup, Faults faults, outcome& all) {
 void tell(const outcome& o) {
   std::string all;
   for (auto& e : o.errors) all += "\n  " + e;
-  MESSAGE(o.answered, " answered, ", o.failed, " failed, ", o.abandoned, " abandoned, the longest took ",
-          std::chrono::duration<double>(o.longest).count(), " s", all);
+  MESSAGE(o.answered, " answered, ", o.failed, " failed, ", o.abandoned, " abandoned, ", o.moved,
+          " attempts moved, the longest took ", std::chrono::duration<double>(o.longest).count(), " s", all);
 }
 
 }  // namespace
@@ -184,7 +225,7 @@ void tell(const outcome& o) {
 TEST_CASE("routing: on a sound network every answer is the model's") {
   outcome all;
   const auto tried = seeds(150);
-  for (auto seed : tried) run(seed, [](sim_context&, streaming&) {}, [](sim_context&, sim::net&) {}, all);
+  for (auto seed : tried) run(seed, {}, [](sim_context&, streaming&) {}, [](sim_context&, sim::net&) {}, all);
   tell(all);
   CHECK(all.failed == 0);
   CHECK(all.answered == tried.size() * 6);
@@ -194,7 +235,7 @@ TEST_CASE("routing: readers that go before the end leave nothing on either worke
   outcome all;
   for (auto seed : seeds(150))
     run(
-        seed,
+        seed, {},
         [](sim_context& context, streaming& s) {
           s.impatient = true;
           s.requests = 10;
@@ -211,7 +252,7 @@ TEST_CASE("routing: connections that break are right answers or errors, in time,
   outcome all;
   for (auto seed : seeds(150))
     run(
-        seed, [](sim_context&, streaming&) {},
+        seed, {.prefills = 1 + seed % 2, .decodes = 1 + seed / 2 % 2}, [](sim_context&, streaming&) {},
         [](sim_context& context, sim::net& net) {
           if (context.chance(0.7)) net.faults.reset = 0.003;
           if (context.chance(0.3)) net.faults.clog = 0.02;
@@ -219,35 +260,72 @@ TEST_CASE("routing: connections that break are right answers or errors, in time,
         },
         all);
   tell(all);
-  CHECK(all.answered >= enough(300));
-  CHECK(all.failed >= enough(50));
+  CHECK(all.answered >= enough(800));
+  CHECK(all.moved >= enough(100));
   CHECK(all.longest < 60s);
 }
 
-TEST_CASE("routing: a worker that stands still or is cut off is an error in time") {
+namespace {
+
+// For 25 s from some moment on, of the first workers.
+void stands_still_or_is_cut_off(sim_context& context, sim::net& net) {
+  const auto when = duration(context.below(10'000'000));
+  const auto how = context.below(4);
+  auto& timer = clock::of(context.get_executor());
+  timer.async_wait_for(when, [&context, &net, how](error_code) {
+    if (how == 0) sim::node::find(context, "prefill-0")->pause();
+    if (how == 1) sim::node::find(context, "decode-0")->pause();
+    if (how == 2) net.partition("router", "decode-0");
+    if (how == 3) net.partition("prefill-0", "decode-0");
+  });
+  timer.async_wait_for(when + 25s, [&context, &net, how](error_code) {
+    if (how == 0) sim::node::find(context, "prefill-0")->resume();
+    if (how == 1) sim::node::find(context, "decode-0")->resume();
+    net.heal();
+  });
+}
+
+}  // namespace
+
+TEST_CASE("routing: the only worker that stands still or is cut off is an error in time") {
   outcome all;
-  for (auto seed : seeds(150))
-    run(
-        seed, [](sim_context&, streaming&) {},
-        [](sim_context& context, sim::net& net) {
-          const auto when = duration(context.below(10'000'000));
-          const auto how = context.below(4);
-          auto& timer = clock::of(context.get_executor());
-          timer.async_wait_for(when, [&context, &net, how](error_code) {
-            if (how == 0) sim::node::find(context, "prefill")->pause();
-            if (how == 1) sim::node::find(context, "decode")->pause();
-            if (how == 2) net.partition("router", "decode");
-            if (how == 3) net.partition("prefill", "decode");
-          });
-          timer.async_wait_for(when + 25s, [&context, &net, how](error_code) {
-            if (how == 0) sim::node::find(context, "prefill")->resume();
-            if (how == 1) sim::node::find(context, "decode")->resume();
-            net.heal();
-          });
-        },
-        all);
+  for (auto seed : seeds(150)) run(seed, {}, [](sim_context&, streaming&) {}, stands_still_or_is_cut_off, all);
   tell(all);
   CHECK(all.answered >= enough(100));
   CHECK(all.failed >= enough(300));
   CHECK(all.longest < 60s);
+}
+
+TEST_CASE("routing: where one of two workers stands still or is cut off the other one goes on") {
+  outcome all;
+  const auto tried = seeds(150);
+  for (auto seed : tried) run(seed, {2, 2}, [](sim_context&, streaming&) {}, stands_still_or_is_cut_off, all);
+  tell(all);
+  CHECK(all.failed == 0);
+  CHECK(all.moved >= enough(100));
+  CHECK(all.longest < 20s);
+}
+
+TEST_CASE("routing: of two workers of each kind one dies, and every answer is whole and right") {
+  outcome all;
+  const auto tried = seeds(300);
+  for (auto seed : tried)
+    run(
+        seed, {2, 2}, [](sim_context&, streaming& s) { s.requests = 8; },
+        [](sim_context& context, sim::net&) {
+          const auto when = duration(context.below(12'000'000));
+          const auto who = (context.chance(0.5) ? "prefill-" : "decode-") + std::to_string(context.below(2));
+          const bool comes_back = context.chance(0.5);
+          auto& timer = clock::of(context.get_executor());
+          timer.async_wait_for(when, [&context, who](error_code) { sim::node::find(context, who)->kill(); });
+          if (comes_back)
+            timer.async_wait_for(when + duration(context.below(4'000'000'000)),
+                                 [&context, who](error_code) { sim::node::find(context, who)->start(); });
+        },
+        all);
+  tell(all);
+  CHECK(all.failed == 0);
+  CHECK(all.answered == tried.size() * 8);
+  CHECK(all.moved >= enough(150));
+  CHECK(all.longest < 5s);
 }

@@ -67,9 +67,7 @@ void nothing(sim_context&, sim::net&) {}
 TEST_CASE("streaming: on a sound network every answer is the model's at the first attempt, over tcp and shm") {
   tally all;
   const auto tried = seeds(200);
-  for (auto seed : tried)
-    run(
-        seed, [](sim_context&, streaming&) {}, nothing, all);
+  for (auto seed : tried) run(seed, [](sim_context&, streaming&) {}, nothing, all);
   all.tell();
   CHECK(all.failed_attempts == 0);
   CHECK(all.answered == tried.size() * 6);

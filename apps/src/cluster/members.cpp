@@ -1,0 +1,154 @@
+#include "cluster/members.hpp"
+
+#include "cluster/news.hpp"
+#include "cluster/placement.hpp"
+#include "cokv/runtime/deadline.hpp"
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/with.hpp"
+#include "http/json.hpp"
+
+namespace cokv::cluster {
+
+struct members::state {
+  explicit state(health_options health) : table(health) {}
+  worker_table table;
+  std::map<worker_table::id, std::shared_ptr<member>> all;
+};
+
+struct members::member {
+  member(asio::any_io_executor ex, worker_table::id number, http::server_url url, const http::client_options& how)
+      : id(number), at(std::move(url)), name(at.to_string()), asks(ex, at, how), suspected(ex) {
+    renew(ex, how);
+  }
+  // For the next life. Whoever uses the one before gets an error.
+  void renew(const asio::any_io_executor& ex, const http::client_options& how) {
+    end();
+    calls = std::make_shared<http::client>(ex, at, how);
+    lost = std::make_shared<channel<char>>(ex, 1);
+  }
+  void end() {
+    if (calls) calls->close();
+    if (lost) lost->close();
+  }
+
+  const worker_table::id id;
+  const http::server_url at;
+  const std::string name;
+  http::client asks;  // apart: requests must not keep it from being asked
+  news suspected;
+  std::shared_ptr<http::client> calls;
+  std::shared_ptr<channel<char>> lost;
+  std::string problem;
+};
+
+namespace {
+
+// What a worker said, or why it said nothing of use.
+parsed<worker_facts> facts_of(const http::reply& r) {
+  if (r.code == 401) return http::problem{.message = "does not know the key (--worker-key-file)"};
+  if (r.code == 403) return http::problem{.message = "gives the key no right admin (--worker-key-file)"};
+  if (r.code == 404) return http::problem{.message = "is no worker (--role prefill or decode)"};
+  if (r.code != 200) return http::problem{.message = "answers with status " + std::to_string(r.code)};
+  const auto v = http::parse_json(r.body);
+  return v ? read_worker(*v) : parsed<worker_facts>(v.error());
+}
+
+}  // namespace
+
+members::seat::seat(std::shared_ptr<state> of, std::shared_ptr<member> at, std::uint64_t tokens)
+    : of_(std::move(of)),
+      at_(std::move(at)),
+      tokens_(tokens),
+      calls_(at_->calls),
+      lost_(at_->lost),
+      self_(of_->table.find(at_->id)->facts.self) {
+  of_->table.give(at_->id, tokens_);
+}
+
+members::seat::~seat() { of_->table.ended(at_->id, tokens_); }
+
+worker_table::id members::seat::id() const noexcept { return at_->id; }
+const std::string& members::seat::url() const noexcept { return at_->name; }
+void members::seat::suspect() { at_->suspected.tell(); }
+
+members::members(asio::any_io_executor ex, health_options health, http::client_options how)
+    : ex_(ex), state_(std::make_shared<state>(health)), how_(std::move(how)), closing_(std::move(ex), 1) {}
+
+members::~members() {
+  for (auto& [id, m] : state_->all) m->end();
+}
+
+const worker_table& members::table() const noexcept { return state_->table; }
+
+void members::close() { closing_.close(); }
+
+error_code members::add(const std::string& url) {
+  auto at = http::parse_server_url(url);
+  if (!at) return at.error();
+  const auto id = state_->table.add(at->to_string());
+  auto& m = state_->all[id];
+  if (m) return {};
+  m = std::make_shared<member>(ex_, id, *at, how_);
+  if (group_) group_->spawn(watch(m));
+  return {};
+}
+
+bool members::leave(const std::string& url) {
+  const auto at = http::parse_server_url(url);
+  if (!at || !state_->table.leave(at->to_string())) return false;
+  state_->all.at(*state_->table.find(at->to_string()))->suspected.tell();
+  return true;
+}
+
+awaitable<void> members::run() {
+  (void)co_await with(task_group{}, [this](task_group& group) -> awaitable<void> {
+    group_ = &group;
+    for (auto& [id, m] : state_->all) group.spawn(watch(m));
+    (void)co_await closing_.async_receive(as_result);
+    group_ = nullptr;
+    group.cancel();
+  });
+  group_ = nullptr;
+  for (auto& [id, m] : state_->all) m->end(), m->asks.close();
+}
+
+void members::settle(member& m, worker_change c) {
+  if (c == worker_change::none) return;
+  if (c != worker_change::came) m.renew(ex_, how_);
+  if (on_change) on_change(*state_->table.find(m.id), c);
+}
+
+awaitable<void> members::watch(std::shared_ptr<member> m) {
+  const auto s = state_;
+  auto& time = clock::of(ex_);
+  for (;;) {
+    auto told = co_await with_deadline(m->asks.get("/v1/worker"), s->table.patience(m->id, time.now()));
+    const auto now = time.now();
+    auto facts = told ? facts_of(*told) : parsed<worker_facts>(http::problem{.message = told.error().message()});
+    if (facts) {
+      m->problem.clear();
+      settle(*m, s->table.heard(m->id, std::move(*facts), now));
+    } else {
+      const bool refused = told ? told->code < 500 : told.error() == asio::error::connection_refused;
+      if (std::exchange(m->problem, facts.error().message) != m->problem && on_problem)
+        on_problem(m->name, m->problem, told && told->code < 500);
+      settle(*m, s->table.silent(m->id, refused, now));
+    }
+    const auto* w = s->table.find(m->id);
+    if (w->leaving && (w->requests == 0 || w->state != presence::here)) break;
+    (void)co_await with_deadline(m->suspected.async_wait(), s->table.health().period);
+  }
+  m->end();
+  s->all.erase(m->id);
+  s->table.remove(m->id);
+}
+
+std::unique_ptr<members::seat> members::seat_for(worker_role what, std::uint64_t tokens,
+                                                 const std::set<worker_table::id>& without) {
+  const auto id = group_ ? place(state_->table, what, without) : std::nullopt;
+  if (!id) return nullptr;
+  return std::make_unique<seat>(state_, state_->all.at(*id), tokens);
+}
+
+}  // namespace cokv::cluster

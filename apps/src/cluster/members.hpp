@@ -1,0 +1,88 @@
+// A router's workers: it asks each how it is, knows within health_options::dead_after when one is gone, and hands out the
+// one for the next request.
+//
+//     members all(ex, {.period = 500ms, .dead_after = 1500ms}, {.api_key = key});
+//     all.add("http://10.0.0.2:8001");                        // also later, also again
+//     group.spawn(all.run());
+//     if (auto s = all.seat_for(worker_role::decode, tokens, {})) {
+//       co_await s->calls().post("/v1/sequences", body);
+//       co_await s->lost().async_receive(as_result);          // errc::closed: it died, or another run of it came
+//     }
+//
+// Whoever meets an error at a worker says suspect(): it is asked at once, and not when its turn comes. Belongs to one
+// context, as its seats do, which may outlive it.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "cluster/worker_table.hpp"
+#include "cokv/runtime/channel.hpp"
+#include "cokv/runtime/task_group.hpp"
+#include "http/client.hpp"
+
+namespace cokv::cluster {
+
+class members {
+  struct state;
+  struct member;
+
+ public:
+  members(asio::any_io_executor ex, health_options health, http::client_options how);
+  members(const members&) = delete;
+  ~members();
+
+  // http::parse_server_url's errors; of one that is there already none.
+  error_code add(const std::string& url);
+  // It finishes what it has. False: it is not here.
+  bool leave(const std::string& url);
+  // Asks until close(), or until it is cancelled; then every connection is closed, and every seat lost.
+  awaitable<void> run();
+  void close();
+
+  // One request's use of a worker, which counts as load until it is destroyed.
+  class seat {
+   public:
+    seat(std::shared_ptr<state> of, std::shared_ptr<member> at, std::uint64_t tokens);
+    seat(const seat&) = delete;
+    ~seat();
+
+    worker_table::id id() const noexcept;
+    const std::string& url() const noexcept;
+    const offer& self() const noexcept { return self_; }  // as it was when this was handed out
+    http::client& calls() noexcept { return *calls_; }
+    channel<char>& lost() noexcept { return *lost_; }  // closed: nothing that it has will come
+    void suspect();
+
+   private:
+    std::shared_ptr<state> of_;
+    std::shared_ptr<member> at_;
+    std::uint64_t tokens_;
+    std::shared_ptr<http::client> calls_;
+    std::shared_ptr<channel<char>> lost_;
+    offer self_;
+  };
+  // Null: there is none but those in `without`.
+  std::unique_ptr<seat> seat_for(worker_role what, std::uint64_t tokens, const std::set<worker_table::id>& without);
+
+  const worker_table& table() const noexcept;
+  // Of each change, behind it.
+  std::function<void(const worker_table::worker&, worker_change)> on_change;
+  // Of who is asked and says none of what a worker says, once as long as it says the same. `lasting`: nothing comes of
+  // waiting, for the key is not known there, or it is no worker.
+  std::function<void(const std::string& url, const std::string& what, bool lasting)> on_problem;
+
+ private:
+  awaitable<void> watch(std::shared_ptr<member> m);
+  void settle(member& m, worker_change c);
+
+  asio::any_io_executor ex_;
+  std::shared_ptr<state> state_;
+  http::client_options how_;
+  task_group* group_ = nullptr;  // while run() runs
+  channel<char> closing_;
+};
+
+}  // namespace cokv::cluster

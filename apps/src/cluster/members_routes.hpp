@@ -1,0 +1,20 @@
+// How workers come to a router and leave it, and who is there.
+//
+// | route                       | answer                                                                             |
+// |-----------------------------|------------------------------------------------------------------------------------|
+// | GET /v1/workers             | {"workers":[{"url","role","state","leaving","requests","name","life",...}]}        |
+// | POST /v1/workers            | {"url":"http://HOST:PORT"}: 204, also when it is there already. It gets requests   |
+// |                             | once it has said that it is of the same model                                      |
+// | DELETE /v1/workers?url=URL  | 204: it gets nothing new, and is forgotten when what it has is over. 404           |
+//
+// All need the right admin: whoever adds a worker may read every prompt, and whoever asks gets the key's bearer.
+#pragma once
+
+#include "cluster/members.hpp"
+#include "http/server.hpp"
+
+namespace cokv::cluster {
+
+void route_members(http::server& s, members& workers);
+
+}  // namespace cokv::cluster

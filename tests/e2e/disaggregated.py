@@ -8,7 +8,7 @@ import socket
 import subprocess
 
 from checks import MODEL, ROOT, at_least, run, same, until
-from lib_servers import Server, complete, metric, request_bytes
+from lib_servers import Server, complete, fetch, metric, request_bytes
 
 VERSES = open(os.path.join(ROOT, "models/text/genesis.txt")).read().strip().split("\n")
 CASES = json.load(open(os.path.join(ROOT, "models/tiny-kjv/expected.json")))
@@ -282,32 +282,47 @@ def a_prefill_worker_that_dies_is_not_noticed(binary, folder):
         cluster.at_rest()
 
 
+def workers(port):
+    return json.loads(fetch(port, "/v1/workers"))["workers"]
+
+
 def workers_come_and_leave(binary, folder):
-    def workers(method="GET", path="/v1/workers", body=None):
+    def told_to(method, path="/v1/workers", body=None):
         with socket.create_connection(("127.0.0.1", cluster.port), timeout=60) as peer:
             peer.sendall(request_bytes(cluster.port, method, path, body))
-            data = b""
-            while chunk := peer.recv(1 << 16):
-                data += chunk
-        head, _, text = data.partition(b"\r\n\r\n")
-        return int(head.split()[1]), json.loads(text) if text else None
+            return int(peer.recv(1 << 12).split()[1])
 
     with Cluster(binary) as cluster, \
             Server(binary, "serve", "--model", MODEL, "--dtype", "f32", "--role", "decode") as more, \
             Server(binary, "serve", "--model", MODEL, "--dtype", "bf16", "--role", "decode") as other:
         whole = ask(cluster.port, **LONG)[1]["choices"][0]["text"]
-        same("status", workers("POST", body={"url": more.url})[0], 204)
-        same("again", workers("POST", body={"url": more.url})[0], 204)
-        same("of no URL", workers("POST", body={"url": "nonsense"})[0], 400)
-        same("of another model", workers("POST", body={"url": other.url})[0], 204)
+        same("status", told_to("POST", body={"url": more.url}), 204)
+        same("again", told_to("POST", body={"url": more.url}), 204)
+        same("of no URL", told_to("POST", body={"url": "nonsense"}), 400)
+        same("of another model", told_to("POST", body={"url": other.url}), 204)
         until("both decode", lambda: metric(cluster.port, "cokv_workers", role="decode", state="here") == 2)
         until("the other does not", lambda: metric(cluster.port, "cokv_workers", state="misfit") == 1)
-        same("who leaves", workers("DELETE", "/v1/workers?url=" + cluster.decode.url)[0], 204)
-        same("who is not here", workers("DELETE", "/v1/workers?url=http://127.0.0.1:1")[0], 404)
-        until("it is forgotten", lambda: [w["url"] for w in workers()[1]["workers"] if w["url"] == cluster.decode.url] == [])
+        same("who leaves", told_to("DELETE", "/v1/workers?url=" + cluster.decode.url), 204)
+        same("who is not here", told_to("DELETE", "/v1/workers?url=http://127.0.0.1:1"), 404)
+        until("it is forgotten", lambda: cluster.decode.url not in (w["url"] for w in workers(cluster.port)))
         same("the answer", ask(cluster.port, **LONG)[1]["choices"][0]["text"], whole)
         at_least("sequences at the new one", metric(more.port, "cokv_generated_tokens_total"), 100)
         cluster.at_rest()
+
+
+def workers_that_join_by_themselves_say_goodbye(binary, folder):
+    with Server(binary, "serve", "--model", MODEL, "--dtype", "f32", "--role", "router") as router:
+        start = lambda role: Server(binary, "serve", "--model", MODEL, "--dtype", "f32", "--role", role, "--join", router.url)
+        with start("prefill") as prefill, start("decode") as first, start("decode") as second:
+            until("all are here", lambda: sum(w["state"] == "here" for w in workers(router.port)) == 3)
+            whole = ask(router.port, **LONG)[1]["choices"][0]["text"]
+            cluster = type("", (), {"port": router.port})
+            text, victim = at_the_worker_of(cluster, [first, second], lambda s: s.process.send_signal(signal.SIGTERM))
+            same("the answer", text, whole)
+            same("exit code of who was told to end", victim.process.wait(timeout=60), 0)
+            same("answers that moved", metric(router.port, "cokv_moved_requests_total", of="answer"), 0)
+            until("it is forgotten", lambda: len(workers(router.port)) == 2)
+            same("the next answer", ask(router.port, **LONG)[1]["choices"][0]["text"], whole)
 
 
 def the_shortest_prompts_and_answers(binary, folder):
@@ -359,4 +374,5 @@ run(over_shared_memory, over_tcp_in_chunks, other_block_sizes_and_few_blocks, th
     what_the_decode_worker_has_is_not_sent, many_at_once, a_client_that_goes_leaves_nothing,
     a_worker_that_dies_is_an_error_and_not_a_hang, a_decode_worker_that_stands_still_is_an_error,
     a_decode_worker_that_dies_in_mid_answer_is_not_noticed, a_decode_worker_that_stands_still_is_left,
-    a_prefill_worker_that_dies_is_not_noticed, workers_come_and_leave, the_shortest_prompts_and_answers, what_does_not_fit_together_is_told)
+    a_prefill_worker_that_dies_is_not_noticed, workers_come_and_leave,
+    workers_that_join_by_themselves_say_goodbye, the_shortest_prompts_and_answers, what_does_not_fit_together_is_told)

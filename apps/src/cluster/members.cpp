@@ -11,7 +11,7 @@
 namespace cokv::cluster {
 
 struct members::state {
-  explicit state(health_options health) : table(health) {}
+  state(health_options health, std::optional<kv_wire> model) : table(health, model) {}
   worker_table table;
   std::map<worker_table::id, std::shared_ptr<member>> all;
 };
@@ -72,8 +72,9 @@ worker_table::id members::seat::id() const noexcept { return at_->id; }
 const std::string& members::seat::url() const noexcept { return at_->name; }
 void members::seat::suspect() { at_->suspected.tell(); }
 
-members::members(asio::any_io_executor ex, health_options health, http::client_options how)
-    : ex_(ex), state_(std::make_shared<state>(health)), how_(std::move(how)), closing_(std::move(ex), 1) {}
+members::members(asio::any_io_executor ex, health_options health, http::client_options how,
+                 std::optional<kv_wire> model)
+    : ex_(ex), state_(std::make_shared<state>(health, model)), how_(std::move(how)), closing_(std::move(ex), 1) {}
 
 members::~members() {
   for (auto& [id, m] : state_->all) m->end();
@@ -123,6 +124,12 @@ awaitable<void> members::watch(std::shared_ptr<member> m) {
   const auto s = state_;
   auto& time = clock::of(ex_);
   for (;;) {
+    // Who leaves no longer takes questions, but ends what it has: its requests see for themselves.
+    if (const auto* w = s->table.find(m->id); w->leaving) {
+      if (w->requests == 0 || w->state != presence::here) break;
+      (void)co_await with_deadline(m->suspected.async_wait(), s->table.health().period);
+      continue;
+    }
     auto told = co_await with_deadline(m->asks.get("/v1/worker"), s->table.patience(m->id, time.now()));
     const auto now = time.now();
     auto facts = told ? facts_of(*told) : parsed<worker_facts>(http::problem{.message = told.error().message()});
@@ -135,8 +142,6 @@ awaitable<void> members::watch(std::shared_ptr<member> m) {
         on_problem(m->name, m->problem, told && told->code < 500);
       settle(*m, s->table.silent(m->id, refused, now));
     }
-    const auto* w = s->table.find(m->id);
-    if (w->leaving && (w->requests == 0 || w->state != presence::here)) break;
     (void)co_await with_deadline(m->suspected.async_wait(), s->table.health().period);
   }
   m->end();

@@ -30,7 +30,7 @@ class members {
   struct member;
 
  public:
-  members(asio::any_io_executor ex, health_options health, http::client_options how);
+  members(asio::any_io_executor ex, health_options health, http::client_options how, std::optional<kv_wire> model = {});
   members(const members&) = delete;
   ~members();
 

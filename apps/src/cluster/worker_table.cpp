@@ -35,6 +35,9 @@ bool worker_table::leave(std::string_view url) {
 
 // What its KV would be wrong by. Those that leave count: what they have may still be on its way.
 std::string worker_table::misfit(id of, const worker_facts& facts) const {
+  const auto& kv = facts.self.wire;
+  if (model_ && (kv.layers != model_->layers || kv.kv_heads != model_->kv_heads || kv.head_dim != model_->head_dim))
+    return "it serves another model than --model";
   for (const auto& [number, w] : workers_) {
     if (w.state != presence::here || number == of) continue;
     if (w.facts.self.fingerprint != facts.self.fingerprint) return "its weights are not those of " + w.url;

@@ -61,7 +61,9 @@ class worker_table {
     }
   };
 
-  explicit worker_table(health_options options = {}) : options_(options) {}
+  // `model`: of which its KV has to be, but for dtype and block size.
+  explicit worker_table(health_options options = {}, std::optional<kv_wire> model = {})
+      : options_(options), model_(model) {}
 
   // One that is there already stays, and no longer leaves.
   id add(std::string url);
@@ -91,6 +93,7 @@ class worker_table {
   std::string misfit(id of, const worker_facts& facts) const;
 
   health_options options_;
+  std::optional<kv_wire> model_;
   std::map<id, worker> workers_;
   id next_ = 0;
 };

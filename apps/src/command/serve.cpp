@@ -29,13 +29,18 @@ void add_serve(CLI::App& app, action& chosen) {
                               "Milliseconds between two questions how a worker is (--role router)");
   auto* dead_after = add_count(*c, "--dead-after", o->dead_after, 20, 600000,
                                "Milliseconds without an answer after which a worker is dead (--role router)");
+  auto* join = c->add_option("--join", o->join, "The router that it goes to by itself (--role prefill, decode)")
+                   ->type_name("URL");
+  c->add_option("--join-key-file", o->join_key_file, "File whose first line is the key for --join (right admin)")
+      ->type_name("FILE")
+      ->needs(join);
   auto* link = c->add_option("--link", o->links,
                              "Where KV comes in (--role decode): shm:///PATH, tcp://HOST:PORT, ucx://HOST:PORT; the "
                              "first that a peer can use is taken. Neither encrypted nor authenticated")
                    ->type_name("URL[,URL...]")
                    ->delimiter(',');
-  auto* advertise =
-      c->add_option("--advertise", o->advertise, "What others call this machine (--role decode)")->type_name("HOST");
+  auto* advertise = c->add_option("--advertise", o->advertise, "What others call this machine (--role prefill, decode)")
+                        ->type_name("HOST");
   auto* lease =
       add_count(*c, "--lease", o->lease, 1, 3600,
                 "Seconds without a sign of a prompt's sender after which its room is given up (--role decode)");
@@ -86,12 +91,13 @@ void add_serve(CLI::App& app, action& chosen) {
             "Seconds that requests in flight have to finish after SIGINT or SIGTERM");
   c->footer("A SIZE is bytes or has a unit: 512MiB, 4GiB, 1.5GB.");
   const std::vector<std::pair<CLI::Option*, std::string>> of_roles{
-      {prefill, "router"},    {decode, "router"}, {worker_key, "router"}, {heartbeat, "router"},
-      {dead_after, "router"}, {link, "decode"},   {advertise, "decode"},  {lease, "decode"}};
+      {prefill, "router"},    {decode, "router"},          {worker_key, "router"}, {heartbeat, "router"},
+      {dead_after, "router"}, {join, "prefill or decode"}, {link, "decode"},       {advertise, "prefill or decode"},
+      {lease, "decode"}};
   c->callback([o, of_roles, &chosen] {
     check_memory("--kv-host", o->kv_host);
     for (auto& [option, role] : of_roles)
-      if (option->count() > 0 && o->role != role)
+      if (option->count() > 0 && role.find(o->role) == role.npos)
         throw CLI::ValidationError(option->get_name(), "is for --role " + role);
     if (o->dead_after <= o->heartbeat) throw CLI::ValidationError("--dead-after", "has to be more than --heartbeat");
     chosen = [o](streams io) {

@@ -11,12 +11,14 @@ namespace cokv::http {
 
 awaitable<void> serve_until_signalled(server& s, std::string_view name, std::ostream& out, duration grace,
                                       std::function<void()> reload) {
-  const auto drain = [&s, name](duration left) {
-    if (left > duration(0)) spdlog::info("{}: {} requests in flight", name, s.requests_running());
-    s.drain(left);
-  };
-  return serve_until_signalled(served_by{s.local_endpoint(), s.secure(), [&s] { return s.run(); }, drain}, name, out,
-                               grace, std::move(reload));
+  return serve_until_signalled(served_by{s.local_endpoint(), s.secure(), [&s] { return s.run(); },
+                                         [&s, name](duration left) { drain(s, name, left); }},
+                               name, out, grace, std::move(reload));
+}
+
+void drain(server& s, std::string_view name, duration left) {
+  if (left > duration(0)) spdlog::info("{}: {} requests in flight", name, s.requests_running());
+  s.drain(left);
 }
 
 awaitable<void> serve_until_signalled(served_by s, std::string_view name, std::ostream& out, duration grace,

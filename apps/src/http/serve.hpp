@@ -17,6 +17,9 @@ namespace cokv::http {
 awaitable<void> serve_until_signalled(server& s, std::string_view name, std::ostream& out,
                                       duration grace = std::chrono::seconds(30), std::function<void()> reload = {});
 
+// Drains it, and says how many requests are waited for.
+void drain(server& s, std::string_view name, duration left);
+
 // What --tls-cert and --tls-key name; empty, without TLS, where neither does. config_error names the flag.
 tls_context load_tls(const std::string& certificate_file, const std::string& key_file);
 

@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <fstream>
 #include <random>
 
 #include "cluster/members_routes.hpp"
@@ -12,6 +11,7 @@
 #include "http/json.hpp"
 #include "http/serve.hpp"
 #include "serve/front.hpp"
+#include "serve/key_file.hpp"
 #include "serve/router_metrics.hpp"
 
 namespace cokv::serve {
@@ -50,18 +50,33 @@ class router_backend final : public openai::backend {
 http::client_options client_of(const options& o) {
   http::client_options out;
   out.max_connections += o.max_requests;  // one for each answer, and some to give up with
-  if (o.worker_key_file.empty()) return out;
-  std::ifstream in(o.worker_key_file);
-  if (!std::getline(in, out.api_key) || out.api_key.empty())
-    throw config_error("--worker-key-file: " + o.worker_key_file + ": no key in its first line");
+  if (!o.worker_key_file.empty()) out.api_key = first_key("--worker-key-file", o.worker_key_file);
   return out;
 }
 
-std::vector<std::string> urls_of(const options& o) {
-  auto all = o.prefill;
-  all.insert(all.end(), o.decode.begin(), o.decode.end());
-  return all;
+// What a flag names, as members call it.
+std::vector<std::string> urls_of(std::string_view flag, const std::vector<std::string>& list) {
+  std::vector<std::string> out;
+  for (auto& url : list) {
+    const auto at = http::parse_server_url(url);
+    if (!at) throw config_error(std::string(flag) + ": " + url + ": takes http://HOST:PORT or https://HOST:PORT");
+    out.push_back(at->to_string());
+  }
+  return out;
 }
+
+struct named_workers {
+  explicit named_workers(const options& o)
+      : prefill(urls_of("--prefill", o.prefill)), decode(urls_of("--decode", o.decode)) {}
+  std::vector<std::string> prefill, decode;
+  std::string hopeless;  // why nothing comes of waiting for one of them
+
+  // The flag that names it; empty: none does.
+  std::string flag(const std::string& url) const {
+    if (std::ranges::find(prefill, url) != prefill.end()) return "--prefill ";
+    return std::ranges::find(decode, url) != decode.end() ? "--decode " : "";
+  }
+};
 
 void tell(const cluster::worker_table::worker& w, cluster::worker_change c) {
   using cluster::worker_change;
@@ -80,32 +95,22 @@ void tell(const cluster::worker_table::worker& w, cluster::worker_change c) {
 }
 
 // Until there is one of each kind. Who was named and says what it must not is told at once: nothing comes of waiting.
-awaitable<void> meet(cluster::members& workers, const options& o, const model_config& config,
-                     const std::string& hopeless) {
+awaitable<void> meet(const cluster::worker_table& table, const named_workers& named) {
   using cluster::worker_role;
   auto& time = clock::of(co_await asio::this_coro::executor);
-  const auto& table = workers.table();
-  const auto named = [&](const std::string& url) {
-    return std::ranges::find(o.prefill, url) != o.prefill.end() ? "--prefill " : "--decode ";
-  };
   for (int tries = 0;; ++tries) {
-    if (!hopeless.empty()) throw config_error("--prefill, --decode: " + hopeless);
+    if (!named.hopeless.empty()) throw config_error(named.hopeless);
     for (const auto& [id, w] : table.all()) {
-      if (w.state == cluster::presence::misfit) throw config_error(named(w.url) + w.url + ": " + w.wrong);
-      if (w.state != cluster::presence::here) continue;
-      const auto& kv = w.facts.self.wire;
-      if (kv.layers != config.layers || kv.kv_heads != config.kv_heads || kv.head_dim != config.head_dim)
-        throw config_error("--model: " + o.model.dir + " is not the model of " + w.url);
-      const auto is = [&](const std::vector<std::string>& list, worker_role role) {
-        if (std::ranges::find(list, w.url) != list.end() && w.facts.role != role && w.facts.role != worker_role::both)
-          throw config_error(named(w.url) + w.url + ": is a worker for " + std::string(to_string(w.facts.role)));
-      };
-      is(o.prefill, worker_role::prefill), is(o.decode, worker_role::decode);
+      const auto flag = named.flag(w.url);
+      if (flag.empty() || w.state == cluster::presence::unheard) continue;
+      if (w.state == cluster::presence::misfit) throw config_error(flag + w.url + ": " + w.wrong);
+      const auto role = flag == "--prefill " ? worker_role::prefill : worker_role::decode;
+      if (w.facts.role != role && w.facts.role != worker_role::both)
+        throw config_error(flag + w.url + " is a worker for " + std::string(to_string(w.facts.role)));
     }
-    if (table.usable(worker_role::prefill) > 0 && table.usable(worker_role::decode) > 0) co_return;
-    if (tries % 100 == 50)
-      spdlog::info("waiting for a worker that {}",
-                   table.usable(worker_role::prefill) > 0 ? "decodes" : "computes prompts");
+    const bool computes = table.usable(worker_role::prefill) > 0;
+    if (computes && table.usable(worker_role::decode) > 0) co_return;
+    if (tries % 100 == 20) spdlog::info("waiting for a worker that {}", computes ? "decodes" : "computes prompts");
     co_await time.async_wait_for(100ms, asio::deferred);
   }
 }
@@ -127,38 +132,49 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
   auto text = tokenizer::load(o.model.dir);
   check_vocabulary(o.model, text, config);
   auto chat = chat_template::load(o.model.dir);
+  named_workers named(o);
   cluster::members workers(
       ex, {.period = std::chrono::milliseconds(o.heartbeat), .dead_after = std::chrono::milliseconds(o.dead_after)},
-      client_of(o));
-  for (auto& url : urls_of(o))
-    if (workers.add(url))
-      throw config_error("--prefill, --decode: " + url + ": takes http://HOST:PORT or https://HOST:PORT");
+      client_of(o), cluster::kv_wire{config.layers, config.kv_heads, config.head_dim});
+  for (auto* list : {&named.prefill, &named.decode})
+    for (auto& url : *list) (void)workers.add(url);
   workers.on_change = tell;
-  std::string hopeless;  // of those that were named
-  workers.on_problem = [&hopeless](const std::string& url, const std::string& what, bool lasting) {
+  workers.on_problem = [&named](const std::string& url, const std::string& what, bool lasting) {
     spdlog::info("{}: {}", url, what);
-    if (lasting) hopeless = url + ": " + what;
+    if (const auto flag = named.flag(url); lasting && !flag.empty()) named.hopeless = flag + url + ": " + what;
   };
   cluster::remote_answers answers(ex, workers, {.prefix = some_prefix(), .max_requests = o.max_requests});
   router_backend backend(answers, workers.table(), text, config.vocab);
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(workers.run());
-    co_await meet(workers, o, config, hopeless);
-    const auto fingerprint = workers.table().fingerprint();
-    openai::service api(backend, api_of(o, fingerprint, config.sampling, std::move(chat), clock::of(ex).wall_now()),
-                        page);
-    add_router_metrics(page, workers.table(), answers);
-    api.route(server);
     cluster::route_members(server, workers);
-    page.route(server);
-    http::route_health(server);
-    spdlog::info("{}: {} workers compute prompts, {} decode, sequences up to {}", name_of(o),
-                 workers.table().usable(cluster::worker_role::prefill),
-                 workers.table().usable(cluster::worker_role::decode), backend.context());
+    std::optional<openai::service> api;
+    const auto begin = [&]() -> awaitable<void> {
+      co_await meet(workers.table(), named);
+      api.emplace(backend,
+                  api_of(o, workers.table().fingerprint(), config.sampling, std::move(chat), clock::of(ex).wall_now()),
+                  page);
+      add_router_metrics(page, workers.table(), answers);
+      api->route(server);
+      page.route(server);
+      http::route_health(server);
+      spdlog::info("{}: {} workers compute prompts, {} decode, sequences up to {}", name_of(o),
+                   workers.table().usable(cluster::worker_role::prefill),
+                   workers.table().usable(cluster::worker_role::decode), backend.context());
+    };
+    // Those that come by themselves have to find it first: until then nothing but /v1/workers is here.
+    const bool waits = !named.prefill.empty() || !named.decode.empty();
+    if (waits) co_await begin();
     auto served = co_await with(task_group{}, [&](task_group& serving) -> awaitable<void> {
       serving.spawn(answers.run());
-      co_await http::serve_until_signalled(server, "cokv serve", out, std::chrono::seconds(o.grace),
-                                           [&] { reload_front(server, o); });
+      auto asked = co_await with(task_group{}, [&](task_group& first) -> awaitable<void> {
+        if (!waits) first.spawn(begin());
+        co_await http::serve_until_signalled(server, "cokv serve", out, std::chrono::seconds(o.grace),
+                                             [&] { reload_front(server, o); });
+        first.cancel();
+      });
+      if (asked.error() && asked.error() != asio::error::operation_aborted)
+        throw boost::system::system_error(asked.error());
       answers.close();
     });
     workers.close();

@@ -13,6 +13,7 @@
 #include "openai/service.hpp"
 #include "serve/engine_metrics.hpp"
 #include "serve/front.hpp"
+#include "serve/joining.hpp"
 #include "serve/router.hpp"
 #include "serve/tiers.hpp"
 #include "serve/trace_file.hpp"
@@ -141,6 +142,8 @@ awaitable<void> serve(const options& o, std::ostream& out) {
     if (opened.remote) opened.remote->reload();
   };
   std::optional<worker> of_several;
+  std::optional<joining> joins;
+  if (!o.join.empty()) joins.emplace(ex, o, own_url(o, server.local_endpoint()));
   if (o.role != "both") {
     auto& w = of_several.emplace(ex, runs, where, o);
     w.route(server);
@@ -154,7 +157,24 @@ awaitable<void> serve(const options& o, std::ostream& out) {
         co_await of_several->run();
         ended.close();
       });
-    co_await http::serve_until_signalled(server, "cokv serve", out, grace, reload);
+    // It leaves before it drains: what it is given meanwhile it would refuse.
+    const auto drain = [&](duration left) {
+      if (!joins || left == duration(0)) return http::drain(server, "cokv serve", left);
+      group.spawn([&, left]() -> awaitable<void> {
+        co_await joins->leave();
+        http::drain(server, "cokv serve", left);
+      });
+    };
+    const auto serving = [&]() -> awaitable<void> {
+      if (!joins) co_return co_await server.run();
+      (void)co_await with(task_group{}, [&](task_group& both) -> awaitable<void> {
+        both.spawn(joins->run());
+        co_await server.run();
+        both.cancel();
+      });
+    };
+    co_await http::serve_until_signalled({server.local_endpoint(), server.secure(), serving, drain}, "cokv serve", out,
+                                         grace, reload);
     if (!of_several) co_return;
     of_several->close();
     const auto over = co_await with_deadline(ended.async_receive(asio::deferred), grace);

@@ -1,0 +1,59 @@
+#include "serve/joining.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include <boost/json/serialize.hpp>
+
+#include "cokv/runtime/deadline.hpp"
+#include "serve/key_file.hpp"
+
+namespace cokv::serve {
+namespace {
+
+using namespace std::chrono_literals;
+
+http::client router_of(const asio::any_io_executor& ex, const options& o) {
+  const auto at = http::parse_server_url(o.join);
+  if (!at) throw config_error("--join: " + o.join + ": takes http://HOST:PORT or https://HOST:PORT");
+  http::client_options how;
+  how.first_byte = 1s;
+  if (!o.join_key_file.empty()) how.api_key = first_key("--join-key-file", o.join_key_file);
+  return http::client(ex, *at, how);
+}
+
+}  // namespace
+
+std::string own_url(const options& o, const endpoint& listens) {
+  const bool everywhere = listens.host == "0.0.0.0" || listens.host == "::";
+  if (everywhere && o.advertise.empty())
+    throw config_error("--advertise: has to say what others call this machine, since it listens on " +
+                       listens.to_string());
+  const endpoint called{o.advertise.empty() ? listens.host : o.advertise, listens.port};
+  return (o.tls_certificate.empty() ? "http://" : "https://") + called.to_string();
+}
+
+joining::joining(const asio::any_io_executor& ex, const options& o, std::string own_url)
+    : router_(router_of(ex, o)), own_(std::move(own_url)) {}
+
+awaitable<void> joining::run() {
+  auto& time = clock::of(co_await asio::this_coro::executor);
+  std::string before = "nothing";
+  while (!leaving_) {
+    const auto told = co_await router_.post(
+        "/v1/workers", boost::json::serialize(boost::json::object{{"url", boost::json::string(own_)}}));
+    const auto now = !told               ? told.error().message()
+                     : told->code == 204 ? std::string()
+                                         : "status " + std::to_string(told->code);
+    if (now != before && now.empty()) spdlog::info("{} is told that {} is here", router_.at().to_string(), own_);
+    if (now != before && !now.empty()) spdlog::warn("--join {}: {}; it is tried again", router_.at().to_string(), now);
+    before = now;
+    co_await time.async_wait_for(now.empty() ? 2s : 500ms, asio::deferred);
+  }
+}
+
+awaitable<void> joining::leave() {
+  leaving_ = true;
+  (void)co_await with_deadline(router_.del("/v1/workers?url=" + own_), 1s);
+}
+
+}  // namespace cokv::serve

@@ -267,11 +267,14 @@ awaitable<remote_answers::outcome> remote_answers::read(std::shared_ptr<state> s
   std::optional<outcome> end;
   bool computed = prefill == nullptr;
   channel<char> prefilled(ex_, 1);
+  // The children are still there when the body has ended: what they call lives here.
+  task_group* running = nullptr;
+  const auto ends = [&](fault of, error_code why) {
+    if (!end) end = outcome{of, why};
+    running->cancel();
+  };
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
-    const auto ends = [&](fault of, error_code why) {
-      if (!end) end = outcome{of, why};
-      group.cancel();
-    };
+    running = &group;
     group.spawn([&]() -> awaitable<void> {
       if ((co_await decode.lost().async_receive(as_result)).error() == errc::closed)
         ends(fault::answer, errc::unavailable);

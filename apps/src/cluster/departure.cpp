@@ -66,6 +66,11 @@ struct departure {
   std::uint32_t kept = 0;
   departed out;
 
+  // Also where its context ends under it: the engine has the sink, whose blocks have the engine.
+  ~departure() {
+    if (told) told->preempted();
+  }
+
   word say(word::what kind) const { return {.kind = kind, .id = to.id, .attempt = to.attempt}; }
   awaitable<error_code> send(word w) {
     auto sent = co_await link.async_send(encode(w), as_result);

@@ -43,6 +43,16 @@ http::problem refusal(error_code why) {
   return {status::service_unavailable, "it can't be taken: " + why.message(), {}, reason};
 }
 
+parsed<std::uint32_t> number_of(const exchange& x, const std::string& name, std::uint32_t otherwise) {
+  const auto text = x.request().query_value(name);
+  if (!text) return otherwise;
+  std::uint32_t n = 0;
+  const auto [end, ec] = std::from_chars(text->data(), text->data() + text->size(), n);
+  if (ec != std::errc() || end != text->data() + text->size())
+    return http::problem{status::bad_request, name + ": is no number", name, "invalid_value"};
+  return n;
+}
+
 struct creation {
   std::string id;
   std::uint32_t attempt = 0;
@@ -91,13 +101,8 @@ void decode_service::route(http::server& s) {
   s.route(verb::post, "/v1/sequences", [this](exchange& x) { return create(x); }, by_admin);
   s.route(verb::get, "/v1/sequences/{id}/pieces", [this](exchange& x) { return tell(x); },
           {.any_of = admin, .query = {"from"}});
-  s.route(verb::delete_, "/v1/sequences/{id}",
-          [this](exchange& x) -> awaitable<void> {
-            if (const auto found = sequences_->find(x.request().parameter("id")); found != sequences_->end())
-              found->second->log.forget();
-            co_await x.respond(status::no_content, "", "");
-          },
-          {.any_of = admin});
+  s.route(verb::delete_, "/v1/sequences/{id}", [this](exchange& x) { return drop(x); },
+          {.any_of = admin, .query = {"attempt"}});
 }
 
 // Whether the place is free now.
@@ -117,7 +122,7 @@ awaitable<void> decode_service::create(exchange& x) {
   for (auto found = sequences_->find(asked->id); found != sequences_->end(); found = sequences_->find(asked->id)) {
     const auto s = found->second;
     if (!s->in) (void)co_await s->opened.async_receive(as_result);
-    if (s->in && (s->in->decodes() || s->log.ended()) && !s->log.forgotten())
+    if (s->in && (s->in->decodes() || (s->log.ended() && !s->log.failed())) && !s->log.forgotten())
       co_return (void) co_await x.respond(
           status::ok, "application/json",
           json::serialize(json::object{{"running", true}, {"pieces", s->log.pieces()}}));
@@ -184,17 +189,22 @@ awaitable<void> decode_service::live(std::shared_ptr<sequence> s) {
   co_await s->log.until_unread(options_.retention);
 }
 
+// The attempt, or one before it: who gives up an old one does not mean a newer.
+awaitable<void> decode_service::drop(exchange& x) {
+  const auto attempt = number_of(x, "attempt", most_attempts);
+  if (!attempt) co_return (void) co_await x.refuse(attempt.error());
+  const auto found = sequences_->find(x.request().parameter("id"));
+  if (found != sequences_->end() && found->second->attempt <= *attempt) found->second->log.forget();
+  co_await x.respond(status::no_content, "", "");
+}
+
 awaitable<void> decode_service::tell(exchange& x) {
   const auto found = sequences_->find(x.request().parameter("id"));
   if (found == sequences_->end() || found->second->log.forgotten())
     co_return (void) co_await x.refuse({status::not_found, "no such sequence is here", {}, "not_found"});
-  std::uint32_t from = 0;
-  if (const auto text = x.request().query_value("from")) {
-    const auto [end, ec] = std::from_chars(text->data(), text->data() + text->size(), from);
-    if (ec != std::errc() || end != text->data() + text->size())
-      co_return (void) co_await x.refuse({status::bad_request, "from: is no number", "from", "invalid_value"});
-  }
-  auto reader = found->second->log.read(from);
+  const auto from = number_of(x, "from", 0);
+  if (!from) co_return (void) co_await x.refuse(from.error());
+  auto reader = found->second->log.read(*from);
   x.start(status::ok, "application/x-ndjson");
   // The head at once: whoever asks knows that the sequence is here.
   if (co_await x.write(std::string_view())) co_return;

@@ -14,7 +14,7 @@
 // |                                | later attempt is here. 422: KV of another model or layout. 503: no room in time |
 // | GET /v1/sequences/R/pieces     | lines (piece_json.hpp) from ?from=k on, and empty ones, which say that the      |
 // |                                | worker is alive; a newer reader ends an older one. 404                          |
-// | DELETE /v1/sequences/R         | 204, whether it was there or not                                                |
+// | DELETE /v1/sequences/R         | 204, whether it was there or not; with ?attempt=k no later one than that        |
 //
 // A later attempt takes the place of one that has not got its KV: that one's room is given up, which keeps the blocks that
 // are known to be right. A sequence that nobody reads for `orphan_grace` is cancelled; one that has ended is kept for a
@@ -76,6 +76,7 @@ class decode_service {
   struct sequence;
   awaitable<void> create(http::exchange& x);
   awaitable<void> tell(http::exchange& x);
+  awaitable<void> drop(http::exchange& x);
   awaitable<void> live(std::shared_ptr<sequence> s);
   awaitable<void> pump(std::shared_ptr<sequence> s);
   awaitable<bool> replace(std::shared_ptr<sequence> old);

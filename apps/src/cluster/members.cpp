@@ -66,7 +66,11 @@ members::seat::seat(std::shared_ptr<state> of, std::shared_ptr<member> at, std::
   of_->table.give(at_->id, tokens_);
 }
 
-members::seat::~seat() { of_->table.ended(at_->id, tokens_); }
+members::seat::~seat() { done(); }
+
+void members::seat::done() {
+  if (std::exchange(counts_, false)) of_->table.ended(at_->id, tokens_);
+}
 
 worker_table::id members::seat::id() const noexcept { return at_->id; }
 const std::string& members::seat::url() const noexcept { return at_->name; }
@@ -105,7 +109,7 @@ bool members::leave(const std::string& url) {
 awaitable<void> members::run() {
   (void)co_await with(task_group{}, [this](task_group& group) -> awaitable<void> {
     group_ = &group;
-    for (auto& [id, m] : state_->all) group.spawn(watch(m));
+    for (const auto all = state_->all; auto& [id, m] : all) group.spawn(watch(m));  // which may remove itself
     (void)co_await closing_.async_receive(as_result);
     group_ = nullptr;
     group.cancel();
@@ -131,13 +135,14 @@ awaitable<void> members::watch(std::shared_ptr<member> m) {
       continue;
     }
     auto told = co_await with_deadline(m->asks.get("/v1/worker"), s->table.patience(m->id, time.now()));
+    if (!told && told.error() == asio::error::operation_aborted) co_return;
     const auto now = time.now();
     auto facts = told ? facts_of(*told) : parsed<worker_facts>(http::problem{.message = told.error().message()});
     if (facts) {
       m->problem.clear();
       settle(*m, s->table.heard(m->id, std::move(*facts), now));
     } else {
-      const bool refused = told ? told->code < 500 : told.error() == asio::error::connection_refused;
+      const bool refused = told ? told->code == 404 : told.error() == asio::error::connection_refused;
       if (std::exchange(m->problem, facts.error().message) != m->problem && on_problem)
         on_problem(m->name, m->problem, told && told->code < 500);
       settle(*m, s->table.silent(m->id, refused, now));
@@ -149,9 +154,9 @@ awaitable<void> members::watch(std::shared_ptr<member> m) {
   s->table.remove(m->id);
 }
 
-std::unique_ptr<members::seat> members::seat_for(worker_role what, std::uint64_t tokens,
+std::unique_ptr<members::seat> members::seat_for(worker_role what, std::uint64_t tokens, std::uint32_t length,
                                                  const std::set<worker_table::id>& without) {
-  const auto id = group_ ? place(state_->table, what, without) : std::nullopt;
+  const auto id = group_ ? place(state_->table, what, length, without) : std::nullopt;
   if (!id) return nullptr;
   return std::make_unique<seat>(state_, state_->all.at(*id), tokens);
 }

@@ -55,17 +55,20 @@ class members {
     http::client& calls() noexcept { return *calls_; }
     channel<char>& lost() noexcept { return *lost_; }  // closed: nothing that it has will come
     void suspect();
+    void done();  // it is load no more; all else stays
 
    private:
     std::shared_ptr<state> of_;
     std::shared_ptr<member> at_;
     std::uint64_t tokens_;
+    bool counts_ = true;
     std::shared_ptr<http::client> calls_;
     std::shared_ptr<channel<char>> lost_;
     offer self_;
   };
-  // Null: there is none but those in `without`.
-  std::unique_ptr<seat> seat_for(worker_role what, std::uint64_t tokens, const std::set<worker_table::id>& without);
+  // Null: there is none but those in `without`. As place().
+  std::unique_ptr<seat> seat_for(worker_role what, std::uint64_t tokens, std::uint32_t length,
+                                 const std::set<worker_table::id>& without);
 
   const worker_table& table() const noexcept;
   // Of each change, behind it.

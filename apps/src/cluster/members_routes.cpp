@@ -59,7 +59,7 @@ awaitable<void> leave(exchange& x, members& workers) {
 
 }  // namespace
 
-void route_members(http::server& s, members& workers) {
+void route_members(http::server& s, members& workers, bool may_change) {
   constexpr auto admin = static_cast<std::uint8_t>(http::right::admin);
   s.route(verb::get, "/v1/workers",
           [&workers](exchange& x) -> awaitable<void> {
@@ -69,6 +69,7 @@ void route_members(http::server& s, members& workers) {
                                json::serialize(json::object{{"workers", std::move(all)}}));
           },
           {.any_of = admin});
+  if (!may_change) return;
   s.route(verb::post, "/v1/workers", [&workers](exchange& x) { return add(x, workers); },
           {.body_bytes = 4096, .any_of = admin, .body_types = {"application/json"}});
   s.route(verb::delete_, "/v1/workers", [&workers](exchange& x) { return leave(x, workers); },

@@ -15,6 +15,8 @@
 
 namespace cokv::cluster {
 
-void route_members(http::server& s, members& workers);
+// Without `may_change` only who is there is told: where no keys are asked for, whoever reaches the server could be sent
+// prompts, and the key that workers know.
+void route_members(http::server& s, members& workers, bool may_change = true);
 
 }  // namespace cokv::cluster

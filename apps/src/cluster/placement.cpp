@@ -17,12 +17,15 @@ double load_of(const worker_table::worker& w, worker_role what) {
 
 }  // namespace
 
-std::optional<worker_table::id> place(const worker_table& table, worker_role what,
+std::optional<worker_table::id> place(const worker_table& table, worker_role what, std::uint32_t length,
                                       const std::set<worker_table::id>& without) {
+  std::uint32_t most = 0;
+  for (const auto& [id, w] : table.all())
+    if (w.usable(what)) most = std::max(most, w.facts.max_sequence);
   std::optional<worker_table::id> best;
   std::tuple<double, std::uint64_t, std::uint64_t> least;
   for (const auto& [id, w] : table.all()) {
-    if (!w.usable(what) || without.contains(id)) continue;
+    if (!w.usable(what) || without.contains(id) || w.facts.max_sequence < std::min(length, most)) continue;
     const std::tuple mine(load_of(w, what), w.requests, w.given);
     if (best && !(mine < least)) continue;
     best = id;

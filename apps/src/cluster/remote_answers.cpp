@@ -20,6 +20,9 @@ using http::verb;
 struct remote_answers::state {
   state(const asio::any_io_executor& ex, std::string name) : id(std::move(name)), pieces(ex, 16), abandoned(ex, 1) {}
 
+  // Of its sequence, to give it up: not one of a later attempt.
+  std::string target() const { return "/v1/sequences/" + id + "?attempt=" + std::to_string(attempt); }
+
   const std::string id;
   channel<generated> pieces;      // closed at the end
   error_code why = errc::closed;  // of the end
@@ -30,6 +33,7 @@ struct remote_answers::state {
   seat decode;                 // where the sequence is, or may be
   std::uint32_t before = 0;    // tokens that were told before the sequence began that is in this life of a worker
   std::string life;
+  std::uint32_t attempt = 0;
   bool held = false;  // it may have the sequence
 };
 
@@ -107,57 +111,73 @@ remote_answers::~remote_answers() = default;
 void remote_answers::close() { closing_.close(); }
 
 awaitable<void> remote_answers::run() {
-  (void)co_await with(task_group{{.limit = options_.max_requests + 1}}, [this](task_group& group) -> awaitable<void> {
+  // Without a limit: requests are counted, and what gives a sequence up is bounded by their attempts.
+  auto v = co_await with(task_group{}, [this](task_group& group) -> awaitable<void> {
     group_ = &group;
     (void)co_await closing_.async_receive(as_result);
     group_ = nullptr;
     group.cancel();
   });
   group_ = nullptr;
+  if (v.error() && v.error() != asio::error::operation_aborted) throw boost::system::system_error(v.error());
 }
 
 result<std::unique_ptr<openai::answer>> remote_answers::submit(generation_request r) {
-  if (!group_) return errc::closed;
+  if (!group_ || group_->cancelled()) return errc::closed;
   if (*requests_ >= options_.max_requests) return errc::queue_full;
   auto s = std::make_shared<state>(ex_, options_.prefix + '.' + std::to_string(numbers_++));
   s->report.prompt_tokens = static_cast<std::uint32_t>(r.prompt.size());
   s->start = clock::of(ex_).now();
-  group_->spawn(serve(s, std::move(r)));
-  return std::make_unique<answer>(std::move(s));
-}
-
-awaitable<void> remote_answers::serve(std::shared_ptr<state> s, generation_request r) {
+  // However it ends: also with its context, or if it never begins.
   ++*requests_;
-  // However it ends, also with its context.
-  const std::shared_ptr<void> at_end(nullptr, [s, n = requests_](void*) {
+  std::shared_ptr<void> at_end(nullptr, [s, n = requests_](void*) {
     --*n;
     s->pieces.close();
   });
+  group_->spawn(serve(s, std::move(r), std::move(at_end)));
+  return std::make_unique<answer>(std::move(s));
+}
+
+awaitable<void> remote_answers::serve(std::shared_ptr<state> s, generation_request r, std::shared_ptr<void> at_end) {
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn([&]() -> awaitable<void> {
-      s->why = co_await attempt_all(s, std::move(r));
+      const auto why = co_await attempt_all(s, std::move(r));
+      s->why = why == asio::error::operation_aborted ? make_error_code(errc::closed) : why;
       s->pieces.close();  // before the worker is told: whoever reads does not wait for that
       s->abandoned.close();
     });
     (void)co_await s->abandoned.async_receive(as_result);
     if (s->pieces.is_open()) group.cancel();
   });
-  if (s->held) (void)co_await s->decode->calls().del("/v1/sequences/" + s->id);
+  if (s->held) (void)co_await s->decode->calls().del(s->target());
   s->decode.reset();
 }
 
-// The worker for it, waiting for one while none is there.
-awaitable<remote_answers::seat> remote_answers::find(worker_role what, std::uint64_t tokens,
-                                                     std::set<worker_table::id>& without) {
+// What a request asks of a worker, and who has disappointed it.
+struct remote_answers::demand {
+  worker_role what;
+  std::uint64_t tokens = 0;  // of load
+  std::uint32_t length = 0;  // of a sequence, that it has to hold
+  bool waits = true;         // for room, where all are full
+  std::set<worker_table::id> bad, full;
+  std::optional<time_point> since;  // all were full
+};
+
+// The worker for it, waiting for one while none is there. Better one that failed than none, but not at once.
+awaitable<remote_answers::seat> remote_answers::find(demand& d) {
   auto& time = clock::of(ex_);
   for (const auto until = time.now() + options_.patience;;) {
-    if (auto s = workers_.seat_for(what, tokens, without)) co_return s;
-    if (!without.empty()) {
-      without.clear();  // better one that failed than none, but not at once
-      co_await time.async_wait_for(options_.pause, asio::deferred);
-      continue;
+    auto without = d.bad;
+    without.insert(d.full.begin(), d.full.end());
+    if (auto s = workers_.seat_for(d.what, d.tokens, d.length, without)) co_return s;
+    if (!d.full.empty()) {
+      if (!d.since) d.since = time.now();
+      if (!d.waits || time.now() - *d.since >= options_.patience) co_return nullptr;
+    } else if (d.bad.empty() && time.now() >= until) {
+      co_return nullptr;
     }
-    if (time.now() >= until) co_return nullptr;
+    d.full.clear();
+    d.bad.clear();
     co_await time.async_wait_for(options_.pause, asio::deferred);
   }
 }
@@ -166,8 +186,8 @@ awaitable<remote_answers::seat> remote_answers::find(worker_role what, std::uint
 void remote_answers::give_up(std::shared_ptr<state> s) {
   auto at = std::move(s->decode);
   if (!std::exchange(s->held, false) || !group_ || !at->lost().is_open()) return;
-  group_->spawn([at = std::shared_ptr(std::move(at)), id = s->id]() -> awaitable<void> {
-    (void)co_await at->calls().del("/v1/sequences/" + id);
+  group_->spawn([at = std::shared_ptr(std::move(at)), target = s->target()]() -> awaitable<void> {
+    (void)co_await at->calls().del(target);
   });
 }
 
@@ -175,7 +195,8 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
   using fault = outcome::fault;
   const auto prompt = r.prompt.size();
   const auto most = r.max_tokens, continued = r.continues;
-  std::set<worker_table::id> bad_prompt, bad_answer, full;
+  demand room{.what = worker_role::decode}, computing{.what = worker_role::prefill};
+  std::uint32_t faults = 0;
   for (std::uint32_t number = 1;; ++number) {
     // What was told is a part of the prompt now.
     r.prompt.resize(prompt);
@@ -183,37 +204,40 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
     r.continues = continued + static_cast<std::uint32_t>(s->told.size());
     r.max_tokens = most - static_cast<std::uint32_t>(s->told.size());
     if (!s->decode) {
-      if (!full.empty()) {
-        s->decode = workers_.seat_for(worker_role::decode, r.prompt.size() + r.max_tokens, full);
-        if (!s->decode) co_return errc::queue_full;
-      } else {
-        s->decode = co_await find(worker_role::decode, r.prompt.size() + r.max_tokens, bad_answer);
-      }
+      room.tokens = r.prompt.size() + r.max_tokens;
+      room.length = static_cast<std::uint32_t>(std::min<std::uint64_t>(room.tokens, most_tokens));
+      room.waits = !s->told.empty();  // who has read a part of it would rather wait
+      s->decode = co_await find(room);
+      if (!s->decode) co_return room.full.empty() ? errc::unavailable : errc::queue_full;
     }
-    if (!s->decode) co_return errc::unavailable;
-    const auto prefill = co_await find(worker_role::prefill, r.prompt.size(), bad_prompt);
+    computing.tokens = r.prompt.size();
+    computing.length = static_cast<std::uint32_t>(r.prompt.size()) + 1;
+    const auto prefill = co_await find(computing);
     if (!prefill) co_return errc::unavailable;
+    s->attempt = number;
     const auto o = co_await attempt(s, r, number, *prefill);
     if (o.of == fault::none) co_return o.why;
     // The last token says so: all was told, only the end was not.
     if (s->report.reason != finish_reason::none) co_return asio::error::eof;
-    if (o.of != fault::room && number >= options_.attempts) co_return o.why;
+    if (o.of != fault::room && ++faults >= options_.attempts) co_return o.why;
     if (number >= most_attempts) co_return o.why;
     switch (o.of) {
       case fault::prompt:
-        bad_prompt.insert(prefill->id());
+        room.since.reset();
+        computing.bad.insert(prefill->id());
         prefill->suspect();
         ++prompts_moved_;
         if (!s->decode->lost().is_open()) give_up(s);
         break;
       case fault::answer:
-        bad_answer.insert(s->decode->id());
+        room.since.reset();
+        room.bad.insert(s->decode->id());
         s->decode->suspect();
         ++answers_moved_;
         give_up(s);
         break;
       default:
-        full.insert(s->decode->id());
+        room.full.insert(s->decode->id());
         give_up(s);
     }
   }
@@ -230,14 +254,14 @@ awaitable<remote_answers::outcome> remote_answers::attempt(std::shared_ptr<state
   const auto made = co_await decode.calls().ask({.method = verb::post,
                                                  .target = "/v1/sequences",
                                                  .body = json::serialize(creation),
-                                                 .first_byte = options_.patience,
+                                                 .first_byte = options_.patience + options_.silence,
                                                  .repeatable = true});
   if (!made) co_return outcome{fault::answer, errc::unavailable};
   if (made->code ==
       200) {  // an earlier attempt's KV came after all; of one that was lost it isn't known where it began
     if (before.empty() || before != decode.self().life) co_return outcome{fault::answer, errc::unavailable};
     s->life = before;
-    co_return co_await read(s, r, number, nullptr, {});
+    co_return co_await read(s, r, nullptr, {});
   }
   if (made->code != 201) {
     const auto why = refused(*made);
@@ -248,15 +272,14 @@ awaitable<remote_answers::outcome> remote_answers::attempt(std::shared_ptr<state
   if (!room) co_return outcome{fault::answer, room.error()};
   s->before = static_cast<std::uint32_t>(s->told.size());
   s->life = room->life;
-  if (number == 1) s->report.cached_tokens = std::min(room->first, s->report.prompt_tokens - 1);
+  if (s->before == 0) s->report.cached_tokens = std::min(room->first, s->report.prompt_tokens - 1);
   json::object order{{"id", text_of(s->id)}, {"attempt", number}, {"request", to_json(r)}, {"ticket", to_json(*room)}};
-  co_return co_await read(s, r, number, &prefill, json::serialize(order));
+  co_return co_await read(s, r, &prefill, json::serialize(order));
 }
 
 // The pieces, and the prompt's computation beside them where it is still to be ordered.
 awaitable<remote_answers::outcome> remote_answers::read(std::shared_ptr<state> s, const generation_request& r,
-                                                        std::uint32_t number, members::seat* prefill,
-                                                        std::string order) {
+                                                        members::seat* prefill, std::string order) {
   using fault = outcome::fault;
   auto& decode = *s->decode;
   const auto from = static_cast<std::uint32_t>(s->told.size()) - s->before;
@@ -299,7 +322,8 @@ awaitable<remote_answers::outcome> remote_answers::read(std::shared_ptr<state> s
         const auto cached = body_of<std::uint32_t>(*done, [&](const json::value& p) { return read_cached(p, most); });
         if (!cached) co_return ends(fault::prompt, cached.error());
         computed = true;
-        if (number == 1) s->report.cached_tokens = std::max(*cached, s->report.cached_tokens);
+        prefill->done();
+        if (s->before == 0) s->report.cached_tokens = std::max(*cached, s->report.cached_tokens);
       });
     }
     for (;;) {
@@ -318,15 +342,18 @@ awaitable<remote_answers::outcome> remote_answers::read(std::shared_ptr<state> s
       const auto index = std::uint64_t{s->before} + p.index;
       if (index < s->told.size()) continue;
       if (index > s->told.size()) co_return ends(fault::answer, errc::protocol);
+      // What the reader did not get was not told: a full queue may be left by cancellation.
+      const auto token = p.what.token;
+      const auto reason = p.what.reason;
+      if (!(co_await s->pieces.async_send(std::move(p.what), as_result))) co_return;
+      s->told.push_back(token);
       const auto now = clock::of(ex_).now();
       auto& report = s->report;
       if (report.generated_tokens++ == 0) report.first = now - s->start;
       if (report.generated_tokens > 1)
         report.per_token = (now - s->start - report.first) / (report.generated_tokens - 1);
       report.total = now - s->start;
-      report.reason = p.what.reason;
-      s->told.push_back(p.what.token);
-      co_await s->pieces.async_send(std::move(p.what), asio::deferred);
+      report.reason = reason;
     }
   });
   co_return end.value_or(outcome{fault::none, v.error() ? v.error() : make_error_code(errc::unavailable)});

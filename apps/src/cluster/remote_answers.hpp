@@ -58,13 +58,14 @@ class remote_answers {
   struct outcome;
   class answer;
   using seat = std::unique_ptr<members::seat>;
-  awaitable<void> serve(std::shared_ptr<state> s, generation_request r);
+  awaitable<void> serve(std::shared_ptr<state> s, generation_request r, std::shared_ptr<void> at_end);
   awaitable<error_code> attempt_all(std::shared_ptr<state> s, generation_request r);
   awaitable<outcome> attempt(std::shared_ptr<state> s, const generation_request& r, std::uint32_t number,
                              members::seat& prefill);
-  awaitable<outcome> read(std::shared_ptr<state> s, const generation_request& r, std::uint32_t number,
-                          members::seat* prefill, std::string order);
-  awaitable<seat> find(worker_role what, std::uint64_t tokens, std::set<worker_table::id>& without);
+  awaitable<outcome> read(std::shared_ptr<state> s, const generation_request& r, members::seat* prefill,
+                          std::string order);
+  struct demand;
+  awaitable<seat> find(demand& d);
   void give_up(std::shared_ptr<state> s);
 
   asio::any_io_executor ex_;

@@ -51,6 +51,7 @@ void sequence_log::forget() {
 
 std::uint32_t sequence_log::pieces() const noexcept { return static_cast<std::uint32_t>(state_->pieces.size()); }
 bool sequence_log::ended() const noexcept { return state_->over.has_value(); }
+bool sequence_log::failed() const noexcept { return state_->over && state_->over->code; }
 bool sequence_log::forgotten() const noexcept { return state_->forgotten; }
 bool sequence_log::being_read() const noexcept { return state_->reader != 0; }
 

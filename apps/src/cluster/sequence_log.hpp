@@ -43,6 +43,7 @@ class sequence_log {
 
   std::uint32_t pieces() const noexcept;
   bool ended() const noexcept;
+  bool failed() const noexcept;  // ended with an error
   bool forgotten() const noexcept;
   bool being_read() const noexcept;
 

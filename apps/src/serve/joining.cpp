@@ -39,8 +39,10 @@ awaitable<void> joining::run() {
   auto& time = clock::of(co_await asio::this_coro::executor);
   std::string before = "nothing";
   while (!leaving_) {
+    saying_ = true;
     const auto told = co_await router_.post(
         "/v1/workers", boost::json::serialize(boost::json::object{{"url", boost::json::string(own_)}}));
+    saying_ = false;
     const auto now = !told               ? told.error().message()
                      : told->code == 204 ? std::string()
                                          : "status " + std::to_string(told->code);
@@ -53,6 +55,8 @@ awaitable<void> joining::run() {
 
 awaitable<void> joining::leave() {
   leaving_ = true;
+  auto& time = clock::of(co_await asio::this_coro::executor);
+  for (int tries = 0; saying_ && tries < 100; ++tries) co_await time.async_wait_for(10ms, asio::deferred);
   (void)co_await with_deadline(router_.del("/v1/workers?url=" + own_), 1s);
 }
 

@@ -25,7 +25,7 @@ class joining {
  private:
   http::client router_;
   std::string own_;
-  bool leaving_ = false;
+  bool leaving_ = false, saying_ = false;
 };
 
 // What others call this process: the host that it listens on unless --advertise says another. Throws config_error where

@@ -115,6 +115,10 @@ awaitable<void> meet(const cluster::worker_table& table, const named_workers& na
   }
 }
 
+bool is_loopback(const std::string& host) {
+  return host.empty() || host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
 std::string some_prefix() {
   std::random_device source;
   return std::to_string(source()) + std::to_string(source());
@@ -133,6 +137,9 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
   check_vocabulary(o.model, text, config);
   auto chat = chat_template::load(o.model.dir);
   named_workers named(o);
+  if (named.prefill.empty() && named.decode.empty() && o.api_key_file.empty() && !is_loopback(o.listen.host))
+    throw config_error(
+        "--prefill, --decode: workers come by themselves only where keys are asked for (--api-key-file)");
   cluster::members workers(
       ex, {.period = std::chrono::milliseconds(o.heartbeat), .dead_after = std::chrono::milliseconds(o.dead_after)},
       client_of(o), cluster::kv_wire{config.layers, config.kv_heads, config.head_dim});
@@ -147,7 +154,7 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
   router_backend backend(answers, workers.table(), text, config.vocab);
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(workers.run());
-    cluster::route_members(server, workers);
+    cluster::route_members(server, workers, !o.api_key_file.empty() || is_loopback(o.listen.host));
     std::optional<openai::service> api;
     const auto begin = [&]() -> awaitable<void> {
       co_await meet(workers.table(), named);

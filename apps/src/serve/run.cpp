@@ -167,11 +167,13 @@ awaitable<void> serve(const options& o, std::ostream& out) {
     };
     const auto serving = [&]() -> awaitable<void> {
       if (!joins) co_return co_await server.run();
-      (void)co_await with(task_group{}, [&](task_group& both) -> awaitable<void> {
-        both.spawn(joins->run());
+      auto both = co_await with(task_group{}, [&](task_group& pair) -> awaitable<void> {
+        pair.spawn(joins->run());
         co_await server.run();
-        both.cancel();
+        pair.cancel();
       });
+      if (both.error() && both.error() != asio::error::operation_aborted)
+        throw boost::system::system_error(both.error());
     };
     co_await http::serve_until_signalled({server.local_endpoint(), server.secure(), serving, drain}, "cokv serve", out,
                                          grace, reload);

@@ -24,6 +24,7 @@ struct workers {
   std::vector<std::vector<std::string>> attempts;  // or of it by attempt; "running": it decodes already
   status room = status::created, prompt = status::ok;
   duration between = 1ms;
+  std::string life = "p";
   bool stays = false;  // the last line is not the end of the connection
   std::size_t made = 0, given_up = 0, prefills = 0, prefills_cut = 0;
   std::vector<json::value> created;
@@ -35,9 +36,9 @@ struct workers {
 };
 
 void route(http::server& s, std::shared_ptr<workers> w) {
-  s.route(verb::get, "/v1/worker", [](exchange& x) -> awaitable<void> {
+  s.route(verb::get, "/v1/worker", [w](exchange& x) -> awaitable<void> {
     worker_facts f;
-    f.self = {.name = "prefill-0", .life = "p", .wire = {2, 1, 8, 4, dtype::f32}};
+    f.self = {.name = "prefill-0", .life = w->life, .wire = {2, 1, 8, 4, dtype::f32}};
     f.max_sequence = 100;
     co_await x.respond(status::ok, "application/json", json::serialize(to_json(f)));
   });
@@ -69,10 +70,12 @@ void route(http::server& s, std::shared_ptr<workers> w) {
             co_await x.finish();
           },
           {.query = {"from"}});
-  s.route(verb::delete_, "/v1/sequences/{id}", [w](exchange& x) -> awaitable<void> {
-    ++w->given_up;
-    co_await x.respond(status::no_content, "", "");
-  });
+  s.route(verb::delete_, "/v1/sequences/{id}",
+          [w](exchange& x) -> awaitable<void> {
+            ++w->given_up;
+            co_await x.respond(status::no_content, "", "");
+          },
+          {.query = {"attempt"}});
   s.route(verb::post, "/v1/prefills", [w](exchange& x) -> awaitable<void> {
     auto body = co_await x.read_all();
     if (!body) co_return;
@@ -244,6 +247,36 @@ TEST_CASE("remote_answers: it ends after so many attempts, with the last one's e
   });
   moves({{line_of(0), encode(ending{errc::device_lost, "gone"})}}, "0000", errc::device_lost,
         [](const workers& w) { CHECK(w.made == 4); });
+}
+
+TEST_CASE("remote_answers: what a slow reader has not got when its worker is lost comes from the next attempt") {
+  co_test([](asio::any_io_executor) -> awaitable<void> {
+    auto w = std::make_shared<workers>();
+    std::vector<std::string> many;
+    for (std::uint32_t i = 0; i < 30; ++i) many.push_back(line_of(i));
+    w->attempts = {many, {line_of(0), line_of(1, finish_reason::stop), encode(ending{})}};
+    w->between = 0s;
+    co_await with_workers(
+        w,
+        [&](remote_answers& answers) -> awaitable<void> {
+          auto asked = request();
+          asked.max_tokens = 100;
+          auto a = answers.submit(std::move(asked)).value();
+          // Another life of it ends what it had, while more lines wait than are kept for a reader.
+          co_await pause(40ms);
+          w->life = "q";
+          co_await pause(800ms);
+          std::vector<token_id> got;
+          while (auto g = co_await a->next()) got.push_back(g->token);
+          REQUIRE(w->created.size() >= 2);
+          const auto before = w->created.back().at("request").at("continues").to_number<std::size_t>();
+          REQUIRE(got.size() == before + 2);
+          for (std::size_t i = 0; i < before; ++i) CHECK(got[i] == static_cast<token_id>(10 + i));
+          CHECK(got[before] == 10);
+          CHECK(a->report().generated_tokens == got.size());
+        },
+        false, 4);
+  });
 }
 
 TEST_CASE("remote_answers: who goes takes the prompt and the sequence along") {

@@ -315,6 +315,7 @@ def workers_that_join_by_themselves_say_goodbye(binary, folder):
         start = lambda role: Server(binary, "serve", "--model", MODEL, "--dtype", "f32", "--role", role, "--join", router.url)
         with start("prefill") as prefill, start("decode") as first, start("decode") as second:
             until("all are here", lambda: sum(w["state"] == "here" for w in workers(router.port)) == 3)
+            until("it answers", lambda: ask(router.port, prompt="In", max_tokens=1)[0] == 200)
             whole = ask(router.port, **LONG)[1]["choices"][0]["text"]
             cluster = type("", (), {"port": router.port})
             text, victim = at_the_worker_of(cluster, [first, second], lambda s: s.process.send_signal(signal.SIGTERM))

@@ -115,8 +115,11 @@ awaitable<void> meet(const cluster::worker_table& table, const named_workers& na
   }
 }
 
-bool is_loopback(const std::string& host) {
-  return host.empty() || host == "localhost" || host == "::1" || host.starts_with("127.");
+// Whether only this machine reaches what listens there: a name may be anybody's, so the address counts.
+bool is_local(const endpoint& listens) {
+  error_code ec;
+  const auto address = asio::ip::make_address(listens.host, ec);
+  return listens.host.starts_with("unix:") || (!ec && address.is_loopback());
 }
 
 std::string some_prefix() {
@@ -137,7 +140,8 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
   check_vocabulary(o.model, text, config);
   auto chat = chat_template::load(o.model.dir);
   named_workers named(o);
-  if (named.prefill.empty() && named.decode.empty() && o.api_key_file.empty() && !is_loopback(o.listen.host))
+  const bool may_join = !o.api_key_file.empty() || is_local(server.local_endpoint());
+  if (named.prefill.empty() && named.decode.empty() && !may_join)
     throw config_error(
         "--prefill, --decode: workers come by themselves only where keys are asked for (--api-key-file)");
   cluster::members workers(
@@ -154,7 +158,7 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
   router_backend backend(answers, workers.table(), text, config.vocab);
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(workers.run());
-    cluster::route_members(server, workers, !o.api_key_file.empty() || is_loopback(o.listen.host));
+    cluster::route_members(server, workers, may_join);
     std::optional<openai::service> api;
     const auto begin = [&]() -> awaitable<void> {
       co_await meet(workers.table(), named);

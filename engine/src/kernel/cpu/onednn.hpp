@@ -18,13 +18,13 @@ bool on_matrix_unit(dtype type) noexcept;
 // what is left for a matrix unit is filled up: a pass over the weights costs more than rows that nobody wants.
 std::size_t tile_rows(const packed_matrix& w, std::size_t left) noexcept;
 
-// Columns of a tile: as many as leave its weights in a core's cache while the rows pass by, but fewer where the matrix has
-// few: threads share them.
+// Columns of a tile: as many as leave its weights in a core's cache while the rows pass by, but fewer where the matrix
+// has few: threads share them.
 std::size_t tile_columns(const packed_matrix& w) noexcept;
 
-// y[rows][columns], its rows `stride` floats apart, = x * w[column ...]^T, or added to it. rows: tile_rows();
-// columns: tile_columns(w), or what is left of the matrix or of a half of it. Serial, and each thread of any number may call it. The first
-// call for a shape compiles it. A row's bits don't depend on how many there are.
+// y[rows][columns], its rows `stride` floats apart, = x * w[column ...]^T, or added to it. rows: tile_rows(); columns:
+// tile_columns(w), or what is left of the matrix or of a half of it. Serial, and each thread of any number may call it.
+// The first call for a shape compiles it. A row's bits don't depend on how many there are.
 void tile(const void* x, const packed_matrix& w, float* y, std::size_t stride, std::size_t rows, std::size_t column,
           std::size_t columns, bool accumulate);
 

@@ -136,22 +136,28 @@ def what_the_decode_worker_has_is_not_sent(binary, folder):
                  (again["usage"]["prompt_tokens"] - 1) // 16 * 16)
 
 
+def asked(port, request):
+    peer = socket.create_connection(("127.0.0.1", port), timeout=60)
+    peer.sendall(request_bytes(port, "POST", "/v1/completions", {"model": "tiny-kjv", **request}))
+    return peer
+
+
+def all_answered(peers, requests, wanted):
+    for peer, r, answer in zip(peers, requests, wanted):
+        data = b""
+        while chunk := peer.recv(1 << 16):
+            data += chunk
+        same(f"answer to {r}", told(json.loads(data.partition(b"\r\n\r\n")[2])), answer)
+        peer.close()
+
+
 def many_at_once(binary, folder):
     requests = list(some_requests(24, 4))
     with Server(binary, "serve", "--model", MODEL, "--dtype", "f32") as one:
         wanted = [told(ask(one.port, **r)[1]) for r in requests]
     with Cluster(binary) as cluster:
-        peers = []
-        for r in requests:
-            peer = socket.create_connection(("127.0.0.1", cluster.port), timeout=60)
-            peer.sendall(request_bytes(cluster.port, "POST", "/v1/completions", {"model": "tiny-kjv", **r}))
-            peers.append(peer)
-        for peer, r, answer in zip(peers, requests, wanted):
-            data = b""
-            while chunk := peer.recv(1 << 16):
-                data += chunk
-            same(f"answer to {r}", told(json.loads(data.partition(b"\r\n\r\n")[2])), answer)
-            peer.close()
+        peers = [asked(cluster.port, r) for r in requests]
+        all_answered(peers, requests, wanted)
         cluster.at_rest()
 
 
@@ -264,20 +270,11 @@ def a_prefill_worker_that_dies_is_not_noticed(binary, folder):
     with Server(binary, "serve", "--model", MODEL, "--dtype", "f32") as one:
         wanted = [told(ask(one.port, **r)[1]) for r in requests]
     with Cluster(binary, prefills=2, prefill=("--max-batched-tokens", 64)) as cluster:
-        peers = []
-        for r in requests:
-            peer = socket.create_connection(("127.0.0.1", cluster.port), timeout=60)
-            peer.sendall(request_bytes(cluster.port, "POST", "/v1/completions", {"model": "tiny-kjv", **r}))
-            peers.append(peer)
+        peers = [asked(cluster.port, r) for r in requests]
         until("it computes", lambda: metric(cluster.prefill.port, "cokv_requests_running") > 0)
         cluster.prefill.process.send_signal(signal.SIGKILL)
         cluster.prefill.process.wait()
-        for peer, r, answer in zip(peers, requests, wanted):
-            data = b""
-            while chunk := peer.recv(1 << 16):
-                data += chunk
-            same(f"answer to {r}", told(json.loads(data.partition(b"\r\n\r\n")[2])), answer)
-            peer.close()
+        all_answered(peers, requests, wanted)
         at_least("prompts that moved", metric(cluster.port, "cokv_moved_requests_total", of="prompt"), 1)
         cluster.at_rest()
 

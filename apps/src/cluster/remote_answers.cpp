@@ -33,8 +33,8 @@ struct remote_answers::state {
   seat decode;                 // where the sequence is, or may be
   std::uint32_t before = 0;    // tokens that were told before the sequence began that is in this life of a worker
   std::string life;
-  std::uint32_t attempt = 0;
-  bool held = false;  // it may have the sequence
+  std::uint32_t attempt = 0;  // the newest, from 1
+  bool held = false;          // it may have the sequence
 };
 
 // How an attempt ended.
@@ -197,7 +197,7 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
   const auto most = r.max_tokens, continued = r.continues;
   demand room{.what = worker_role::decode}, computing{.what = worker_role::prefill};
   std::uint32_t faults = 0;
-  for (std::uint32_t number = 1;; ++number) {
+  for (;;) {
     // What was told is a part of the prompt now.
     r.prompt.resize(prompt);
     r.prompt.insert(r.prompt.end(), s->told.begin(), s->told.end());
@@ -214,13 +214,13 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
     computing.length = static_cast<std::uint32_t>(r.prompt.size()) + 1;
     const auto prefill = co_await find(computing);
     if (!prefill) co_return errc::unavailable;
-    s->attempt = number;
-    const auto o = co_await attempt(s, r, number, *prefill);
+    ++s->attempt;
+    const auto o = co_await attempt(s, r, *prefill);
     if (o.of == fault::none) co_return o.why;
     // The last token says so: all was told, only the end was not.
     if (s->report.reason != finish_reason::none) co_return asio::error::eof;
     if (o.of != fault::room && ++faults >= options_.attempts) co_return o.why;
-    if (number >= most_attempts) co_return o.why;
+    if (s->attempt >= most_attempts) co_return o.why;
     switch (o.of) {
       case fault::prompt:
         room.since.reset();
@@ -244,11 +244,11 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
 }
 
 awaitable<remote_answers::outcome> remote_answers::attempt(std::shared_ptr<state> s, const generation_request& r,
-                                                           std::uint32_t number, members::seat& prefill) {
+                                                           members::seat& prefill) {
   using fault = outcome::fault;
   auto& decode = *s->decode;
   json::object creation{
-      {"id", text_of(s->id)}, {"attempt", number}, {"request", to_json(r)}, {"from", to_json(prefill.self())}};
+      {"id", text_of(s->id)}, {"attempt", s->attempt}, {"request", to_json(r)}, {"from", to_json(prefill.self())}};
   s->held = true;  // also when its answer is lost
   const auto before = std::exchange(s->life, {});
   const auto made = co_await decode.calls().ask({.method = verb::post,
@@ -257,8 +257,8 @@ awaitable<remote_answers::outcome> remote_answers::attempt(std::shared_ptr<state
                                                  .first_byte = options_.patience + options_.silence,
                                                  .repeatable = true});
   if (!made) co_return outcome{fault::answer, errc::unavailable};
-  if (made->code ==
-      200) {  // an earlier attempt's KV came after all; of one that was lost it isn't known where it began
+  // An earlier attempt's KV came after all; of one that was lost it isn't known where it began.
+  if (made->code == 200) {
     if (before.empty() || before != decode.self().life) co_return outcome{fault::answer, errc::unavailable};
     s->life = before;
     co_return co_await read(s, r, nullptr, {});
@@ -273,7 +273,8 @@ awaitable<remote_answers::outcome> remote_answers::attempt(std::shared_ptr<state
   s->before = static_cast<std::uint32_t>(s->told.size());
   s->life = room->life;
   if (s->before == 0) s->report.cached_tokens = std::min(room->first, s->report.prompt_tokens - 1);
-  json::object order{{"id", text_of(s->id)}, {"attempt", number}, {"request", to_json(r)}, {"ticket", to_json(*room)}};
+  json::object order{
+      {"id", text_of(s->id)}, {"attempt", s->attempt}, {"request", to_json(r)}, {"ticket", to_json(*room)}};
   co_return co_await read(s, r, &prefill, json::serialize(order));
 }
 

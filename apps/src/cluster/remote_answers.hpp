@@ -28,7 +28,7 @@ namespace cokv::cluster {
 
 struct remote_options {
   std::string prefix;                              // of requests' ids: of this router's life
-  std::uint32_t attempts = 5;                      // of one request, first of all
+  std::uint32_t attempts = 5;                      // of a request that may fail
   std::size_t max_requests = 4096;                 // at once; more: errc::queue_full
   duration patience = std::chrono::seconds(10);    // for room, and for a worker where there is none
   duration pause = std::chrono::milliseconds(50);  // between two looks for a worker
@@ -60,8 +60,7 @@ class remote_answers {
   using seat = std::unique_ptr<members::seat>;
   awaitable<void> serve(std::shared_ptr<state> s, generation_request r, std::shared_ptr<void> at_end);
   awaitable<error_code> attempt_all(std::shared_ptr<state> s, generation_request r);
-  awaitable<outcome> attempt(std::shared_ptr<state> s, const generation_request& r, std::uint32_t number,
-                             members::seat& prefill);
+  awaitable<outcome> attempt(std::shared_ptr<state> s, const generation_request& r, members::seat& prefill);
   awaitable<outcome> read(std::shared_ptr<state> s, const generation_request& r, members::seat* prefill,
                           std::string order);
   struct demand;

@@ -11,7 +11,9 @@ class arrival_state {
   using room_waiter = operation<void(error_code, kv_room)>;
   using waiter = operation<void(error_code)>;
 
-  explicit arrival_state(std::shared_ptr<generation_state> g) : what(std::move(g)) {}
+  arrival_state(std::shared_ptr<generation_state> g, std::uint32_t leading) : what(std::move(g)), tokens(leading) {}
+
+  bool whole() const noexcept { return tokens == what->report.prompt_tokens; }  // and the token behind it
 
   // Told by the engine, when the answer has.
   void ended(error_code why) {
@@ -22,6 +24,7 @@ class arrival_state {
   error_code why() const noexcept { return why_; }
 
   const std::shared_ptr<generation_state> what;
+  const std::uint32_t tokens;    // leading ones that come from elsewhere
   std::vector<block_hold> held;  // of the room
   bool admitted = false;
   std::uint32_t start = 0;        // tokens that were here before

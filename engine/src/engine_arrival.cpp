@@ -9,18 +9,24 @@
 namespace cokv {
 namespace detail {
 
-result<std::shared_ptr<arrival_state>> engine_state::receive(generation_request r) {
+result<std::shared_ptr<arrival_state>> engine_state::receive(generation_request r,
+                                                             std::optional<std::uint32_t> tokens) {
+  const auto outside = tokens.value_or(static_cast<std::uint32_t>(r.prompt.size()));
+  if (tokens && (outside == 0 || outside >= r.prompt.size())) {
+    ++counters_.refused;
+    return errc::invalid_argument;
+  }
   auto accepted = accept(std::move(r));
   if (!accepted) return accepted.error();
   auto& g = *accepted;
-  auto a = std::make_shared<arrival_state>(g);
+  auto a = std::make_shared<arrival_state>(g, outside);
   g->arriving = a;
   connector.open(g->id, g->request.prompt, g->request.salt);
   const auto ec = scheduler_.add({.id = g->id,
                                   .prompt = g->request.prompt,
                                   .max_tokens = g->request.max_tokens,
                                   .priority = g->request.priority,
-                                  .outside = true});
+                                  .outside = outside});
   if (ec) {
     finish(g, ec);
     return ec;
@@ -46,8 +52,8 @@ kv_room engine_state::room(const arrival_state& a) {
   kv_room out{.memory = cache.view(blocks),
               .blocks = {blocks.begin(), blocks.end()},
               .refs = {},
-              .first = a.start,
-              .tokens = a.what->report.prompt_tokens,
+              .first = std::min(a.start, a.tokens),
+              .tokens = a.tokens,
               .alive = shared_from_this()};
   for (auto b : blocks) out.refs.push_back(cache.ref(b));
   return out;
@@ -55,7 +61,8 @@ kv_room engine_state::room(const arrival_state& a) {
 
 error_code engine_state::arrived_first(arrival_state& a, token_id t, std::optional<token_logprobs> logprobs) {
   auto& g = *a.what;
-  if (a.token || t < 0 || static_cast<std::uint32_t>(t) >= runs->config().vocab) return errc::invalid_argument;
+  if (a.token || !a.whole() || t < 0 || static_cast<std::uint32_t>(t) >= runs->config().vocab)
+    return errc::invalid_argument;
   a.token = t;
   if (g.ended()) return {};
   // It was chosen elsewhere; what looks back at the answer has to find it here.
@@ -68,7 +75,7 @@ error_code engine_state::arrived_first(arrival_state& a, token_id t, std::option
 void engine_state::keep(arrival_state& a, std::uint32_t tokens) {
   if (a.what->ended() || !a.admitted) return;
   const auto id = a.what->id;
-  const auto whole = std::min(tokens, a.what->report.prompt_tokens) / options.block_tokens * options.block_tokens;
+  const auto whole = std::min(tokens, a.tokens) / options.block_tokens * options.block_tokens;
   if (whole <= a.kept) return;
   const kv_step_item there{id, a.kept, whole - a.kept, scheduler_.known_tokens(id), scheduler_.blocks(id)};
   connector.begin_step({&there, 1}).finish(event());
@@ -78,11 +85,12 @@ void engine_state::keep(arrival_state& a, std::uint32_t tokens) {
 void engine_state::arrived(arrival_state& a) {
   auto& g = *a.what;
   if (g.ended()) return;
-  BOOST_ASSERT_MSG(a.token && a.admitted, "an arrival is complete behind its room and its first token");
-  keep(a, g.report.prompt_tokens);
-  scheduler_.arrived(g.id, *a.token);
-  // Nothing of it was computed here, but the last token counts as computed wherever a prompt came from.
-  note_admitted(g, std::min(a.start, g.report.prompt_tokens - 1));
+  BOOST_ASSERT_MSG(a.token.has_value() == a.whole() && a.admitted,
+                   "an arrival is complete behind its room and its first token");
+  keep(a, a.tokens);
+  scheduler_.arrived(g.id, a.token);
+  // Of a whole prompt nothing was computed here, but the last token counts as computed wherever it came from.
+  note_admitted(g, std::min(a.whole() ? a.start : std::max(a.start, a.tokens), g.report.prompt_tokens - 1));
   wake();
 }
 

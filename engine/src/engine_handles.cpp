@@ -18,8 +18,9 @@ result<generation> engine::submit(generation_request request) {
   return generation(std::move(*g));
 }
 
-result<std::pair<generation, arrival>> engine::receive(generation_request request) {
-  auto a = state_->receive(std::move(request));
+result<std::pair<generation, arrival>> engine::receive(generation_request request,
+                                                       std::optional<std::uint32_t> tokens) {
+  auto a = state_->receive(std::move(request), tokens);
   if (!a) return a.error();
   generation g((*a)->what);
   return std::pair(std::move(g), arrival(std::move(*a)));

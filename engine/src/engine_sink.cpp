@@ -1,4 +1,4 @@
-// What is told of prompts' KV while it is computed.
+// What is told of KV while it is computed, or as soon as it is.
 #include <algorithm>
 
 #include "engine_state.hpp"
@@ -35,8 +35,32 @@ void engine_state::tell_layer(const model_step& step, std::uint32_t layer, const
   for (auto& s : step.sinks) s.sink->layer(layer, s.tokens, computed);
 }
 
+// Of a step that is over, before its tokens are delivered: what it fed is known, and the blocks are still the requests'. Not
+// of one that was preempted, or cancelled, while it ran.
+void engine_state::tell_followers(const schedule& plan) {
+  for (auto& item : plan.items) {
+    const auto found = live_.find(item.id);
+    if (found == live_.end() || !found->second->request.follower) continue;
+    auto& g = *found->second;
+    const auto end = item.start + item.count;
+    const auto blocks = scheduler_.blocks(item.id);
+    if (end <= g.followed || blocks.size() * options.block_tokens < end) continue;
+    const auto tell = [&](std::uint32_t to) {
+      const index_range told{g.followed, to - g.followed};
+      const auto first = told.first / options.block_tokens;
+      const auto these = blocks.subspan(first, (to + options.block_tokens - 1) / options.block_tokens - first);
+      const auto what = scheduler_.known_tokens(item.id).subspan(told.first, told.count);
+      g.followed = to;
+      g.request.follower->computed(told, what, {cache.view(these), {these.begin(), these.end()}, shared_from_this()});
+    };
+    if (g.followed < item.start) tell(item.start);
+    tell(end);
+  }
+}
+
 // Whoever was told of all of it holds it, wherever the request goes.
 void engine_state::forget_told(generation_state& g) {
+  if (std::exchange(g.followed, 0) > 0) g.request.follower->preempted();
   if (!g.told || *g.told == g.report.prompt_tokens) return;
   g.told.reset();
   g.request.sink->preempted();

@@ -44,7 +44,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   ~engine_state();
 
   result<std::shared_ptr<generation_state>> submit(generation_request request);
-  result<std::shared_ptr<arrival_state>> receive(generation_request request);
+  result<std::shared_ptr<arrival_state>> receive(generation_request request, std::optional<std::uint32_t> tokens);
   // For an arrival: where it goes, the token behind the prompt, what is there so far, all that is to be there.
   kv_room room(const arrival_state& a);
   error_code arrived_first(arrival_state& a, token_id t, std::optional<token_logprobs> l);
@@ -92,6 +92,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void find_sinks(model_step& step, std::span<const schedule_item> items);
   static void tell_layer(const model_step& step, std::uint32_t layer, const event& computed);
   static void forget_told(generation_state& g);
+  void tell_followers(const schedule& plan);
   error_code feed(const model_step& step, std::span<const schedule_item> items);
   error_code enqueue_step(model_step& step);
   error_code enqueue_layer(model_step& step, std::uint32_t layer);

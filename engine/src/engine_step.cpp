@@ -128,6 +128,7 @@ awaitable<void> engine_state::end_oldest() {
     for (auto& item : now.plan->items) work += compute_work::of(item.count, item.start);
     policy->computed(work, took);
   }
+  tell_followers(*now.plan);
   runs->collect(*now.step.what);
   postprocess(now.step);
   if (!flying_.empty()) name_blocks();

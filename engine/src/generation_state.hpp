@@ -63,6 +63,7 @@ class generation_state {
   std::optional<stop_matcher> stop;
   std::optional<kv_load> load;            // on its way
   std::optional<std::uint32_t> told;      // to its sink: so many tokens of the prompt; none before it began
+  std::uint32_t followed = 0;             // tokens that its follower was told of
   std::weak_ptr<arrival_state> arriving;  // whoever writes its prompt's KV, where that is somebody else
   kv_match found;
   std::vector<std::uint32_t> loaded;  // tokens, by tier, of the load before it was admitted

@@ -18,8 +18,8 @@ struct scheduler::entry {
   std::int32_t priority = 0;
   state where = state::waiting;
   bool admitted_before = false;
-  bool asking = false;   // found() will tell
-  bool outside = false;  // arrived() will tell: nothing of it is computed before
+  bool asking = false;        // found() will tell
+  std::uint32_t outside = 0;  // leading tokens of which arrived() will tell: nothing is computed before
   std::vector<token_id> tokens;
   std::vector<block_index> blocks;
   std::uint32_t prompt = 0;
@@ -73,7 +73,8 @@ void scheduler::release(entry& e) {
 }
 
 error_code scheduler::add(schedule_request request) {
-  if (request.prompt.empty() || request.max_tokens == 0 || std::abs(request.priority) > most_priority)
+  if (request.prompt.empty() || request.max_tokens == 0 || std::abs(request.priority) > most_priority ||
+      request.outside > request.prompt.size())
     return errc::invalid_argument;
   if (requests_.contains(request.id)) return errc::already_exists;
   if (waiting_.size() >= options_.max_waiting) return errc::queue_full;
@@ -201,14 +202,14 @@ void scheduler::admit() {
   while (!waiting_.empty() && running_.size() < options_.max_running && step.tokens < options_.max_batched_tokens) {
     auto& e = *waiting_.front();
     if (e.unknown > 0 || e.asking) return;  // preempted while its token is sampled, or not found yet: nobody passes it
-    if (e.outside && !let_in(e)) {
+    if (e.outside > 0 && !let_in(e)) {
       e.lacking = 0;  // others' blocks would not help
       return;
     }
     auto known = static_cast<std::uint32_t>(e.tokens.size());
     // The last known token is always computed: its logits are what the next one is sampled from. One that comes from outside
     // was sampled there.
-    auto most_hits = std::size_t{e.outside ? known : known - 1} / options_.block_tokens;
+    auto most_hits = std::size_t{e.outside == known ? known : known - 1} / options_.block_tokens;
     e.blocks = source_->match(e.id, std::span(e.tokens).first(most_hits * options_.block_tokens));
     if (e.blocks.size() > most_hits) throw std::logic_error("block_source::match: more blocks than were asked for");
     auto need = blocks_for(known) - e.blocks.size();
@@ -225,9 +226,9 @@ void scheduler::admit() {
     running_.insert(std::upper_bound(running_.begin(), running_.end(), &e, by_turn), &e);
     e.computed = static_cast<std::uint32_t>(blocks_for(known) - need) * options_.block_tokens;
     if (!e.admitted_before) e.cached = e.computed;
-    if (e.outside) {
+    if (e.outside > 0) {
       e.where = state::loading;
-      e.loading = known - e.computed;
+      e.loading = std::max(e.outside, e.computed) - e.computed;
       step.loads.push_back({e.id, e.computed, e.loading, 0, false, true});
       continue;
     }
@@ -250,7 +251,7 @@ void scheduler::admit() {
 bool scheduler::let_in(const entry& e) const {
   std::size_t theirs = 0;
   for (auto* r : running_)
-    if (r->outside) theirs += r->blocks.size();
+    if (r->outside > 0) theirs += r->blocks.size();
   const auto most = options_.most_outside ? options_.most_outside : source_->capacity() / 2;
   return theirs == 0 || theirs + blocks_for(e.tokens.size()) <= most;
 }
@@ -324,14 +325,16 @@ std::optional<sampled_token> scheduler::loaded_and_computed(request_id id, token
   return append(*e, token);
 }
 
-std::optional<sampled_token> scheduler::arrived(request_id id, token_id first) {
+std::optional<sampled_token> scheduler::arrived(request_id id, std::optional<token_id> first) {
   auto* e = loading(id, true);
   if (!e) return std::nullopt;
+  if (first.has_value() != (e->outside == e->tokens.size()))
+    throw std::logic_error("scheduler::arrived: the token behind a whole prompt, and behind no other");
   e->computed += std::exchange(e->loading, 0);
-  e->outside = false;
+  e->outside = 0;
   e->admitted_before = true;
   e->where = state::running;
-  return append(*e, first);
+  return first ? std::optional(append(*e, *first)) : std::nullopt;
 }
 
 void scheduler::found(request_id id, std::uint32_t loadable_tokens) {
@@ -344,7 +347,7 @@ void scheduler::found(request_id id, std::uint32_t loadable_tokens) {
 scheduler::entry* scheduler::loading(request_id id, bool outside) {
   auto found = requests_.find(id);
   if (found == requests_.end() || found->second->where != state::loading) return nullptr;
-  if (found->second->outside != outside)
+  if ((found->second->outside > 0) != outside)
     throw std::logic_error("scheduler: a load that was to end otherwise: arrived() is for those from outside alone");
   return found->second.get();
 }
@@ -375,7 +378,7 @@ bool scheduler::cancel(request_id id) {
 std::uint64_t scheduler::prompt_tokens_left() const noexcept {
   std::uint64_t n = 0;
   for (auto& [id, e] : requests_)
-    if (e->remaining() > 1 && !e->outside) n += e->remaining();
+    if (e->remaining() > 1 && e->outside == 0) n += e->remaining();
   return n;
 }
 

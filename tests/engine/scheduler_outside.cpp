@@ -10,7 +10,7 @@ using namespace cokv::test;
 namespace {
 
 schedule_request outside(request_id id, std::size_t tokens, std::uint32_t max_tokens = 8) {
-  return {.id = id, .prompt = prompt(tokens), .max_tokens = max_tokens, .outside = true};
+  return {.id = id, .prompt = prompt(tokens), .max_tokens = max_tokens, .outside = static_cast<std::uint32_t>(tokens)};
 }
 
 std::vector<std::size_t> steps_to_the_end(scheduler& s) {
@@ -177,11 +177,39 @@ TEST_CASE("outside: arriving prompts have half of the blocks, and one is let in 
   s.done(answer(step));
 }
 
+TEST_CASE("outside: of leading tokens the rest is computed, and the first token sampled, here") {
+  counted_blocks blocks(10);
+  scheduler s({.block_tokens = 16}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(40), .max_tokens = 3, .outside = 38}));
+  auto step = s.next();
+  CHECK(step.items.empty());
+  REQUIRE(step.loads.size() == 1);
+  CHECK(step.loads[0].outside);
+  CHECK(step.loads[0].start == 0);
+  CHECK(step.loads[0].count == 38);
+  CHECK(s.blocks(1).size() == 3);
+  CHECK(s.next().empty());
+  CHECK_THROWS_AS(s.arrived(1, 7), std::logic_error);  // the token behind it is none of the sender's
+  CHECK_FALSE(s.arrived(1, std::nullopt));
+  CHECK(s.computed_tokens(1) == 38);
+  step = s.next();
+  REQUIRE(step.items.size() == 1);
+  CHECK(step.items[0].start == 38);
+  CHECK(step.items[0].count == 2);
+  CHECK(step.items[0].sample);
+  s.done(answer(step));
+  CHECK(s.tokens(1).size() == 41);
+  CHECK(steps_to_the_end(s) == std::vector<std::size_t>{1, 1});
+  CHECK(blocks.available() == 10);
+  CHECK(s.add({.id = 2, .prompt = prompt(4), .outside = 5}) == errc::invalid_argument);
+}
+
 TEST_CASE("outside: a load that ends as another kind's is a mistake of the caller's") {
   counted_blocks blocks(12);
   scheduler s({.block_tokens = 16}, blocks);
   REQUIRE(!s.add(outside(1, 20)));
   s.next();
+  CHECK_THROWS_AS(s.arrived(1, std::nullopt), std::logic_error);
   CHECK_THROWS_AS(s.loaded(1, 16), std::logic_error);
   CHECK_THROWS_AS(s.load_given_up(1, 16), std::logic_error);
   CHECK_THROWS_AS(s.loaded_and_computed(1, 5, 16), std::logic_error);

@@ -36,6 +36,7 @@ void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out) {
   const auto capacity = blocks.capacity();
   blocks.quarantine_all = below(2);
   std::map<request_id, std::vector<token_id>> sequences;  // what each has to be told, from its prompt on
+  std::set<request_id> wholes;                            // prompts that come from outside to the end
   std::map<request_id, schedule_load> loading;
   std::vector<std::pair<request_id, std::uint32_t>> asking;  // preempted, and what was known of them
   {
@@ -89,16 +90,19 @@ void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out) {
         const auto n = 1 + below(40);
         std::vector<token_id> p;
         for (std::uint32_t i = 0; i < n; ++i) p.push_back(static_cast<token_id>(below(1000)));
-        const bool outside = below(4) == 0;
-        const auto loadable = !outside && below(3) == 0 ? below(n + 5) : 0;
+        const auto outside = below(4) > 0 ? 0 : below(2) ? n : 1 + below(n);
+        const auto loadable = outside == 0 && below(3) == 0 ? below(n + 5) : 0;
+        const bool whole = outside == n;
         const auto priority = below(2) ? 0 : static_cast<std::int32_t>(below(17)) - most_priority;
         if (!s.add({.id = next_id,
                     .prompt = p,
                     .max_tokens = 1 + below(20),
                     .loadable_tokens = loadable,
                     .priority = priority,
-                    .outside = outside}))
+                    .outside = outside})) {
           sequences[next_id] = p;
+          if (whole) wholes.insert(next_id);
+        }
         ++next_id;
       }
       if (flights.size() <= ahead && s.has_work()) {
@@ -143,10 +147,12 @@ void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out) {
         it = loading.erase(it);
         const auto way = below(3);
         if (load.outside) {
-          const auto t = s.arrived(load.id, says(sequences.at(load.id)));
-          REQUIRE(t.has_value());
+          const bool whole = wholes.contains(load.id);
+          const auto t =
+              s.arrived(load.id, whole ? std::optional(says(sequences.at(load.id))) : std::optional<token_id>());
+          REQUIRE(t.has_value() == whole);
           ++out.arrived;
-          told(*t);
+          if (t) told(*t);
         } else if (way == 0)
           s.load_given_up(load.id, below(60));
         else if (way == 1 || load.compute == 0)
@@ -190,6 +196,7 @@ tally simulate(std::uint64_t seed) {
     std::uint32_t prompt, max_tokens;
     std::size_t seen = 0;
     std::int64_t turn = 0, arrival = 0;
+    std::uint32_t outside = 0;
   };
   std::map<request_id, life> alive;
   std::map<request_id, schedule_load> loading;
@@ -216,15 +223,15 @@ tally simulate(std::uint64_t seed) {
         --to_come;
         const auto priority = below(2) ? 0 : static_cast<std::int32_t>(below(17)) - most_priority;
         life l{1 + below(40), 1 + below(20), 0, arrivals - std::int64_t{options.priority_lead} * priority, arrivals};
-        const bool outside = below(4) == 0;
-        auto loadable = !outside && below(3) == 0 ? below(l.prompt + 5) : 0;
+        l.outside = below(4) > 0 ? 0 : below(2) ? l.prompt : 1 + below(l.prompt);
+        auto loadable = l.outside == 0 && below(3) == 0 ? below(l.prompt + 5) : 0;
         std::vector<token_id> tokens(l.prompt, static_cast<token_id>(next_id));
         auto ec = s.add({.id = next_id,
                          .prompt = tokens,
                          .max_tokens = l.max_tokens,
                          .loadable_tokens = loadable,
                          .priority = priority,
-                         .outside = outside});
+                         .outside = l.outside});
         CHECK((!ec || ec == errc::too_large));
         if (!ec) {
           alive[next_id] = l;
@@ -263,7 +270,7 @@ tally simulate(std::uint64_t seed) {
         CHECK(s.blocks(load.id).size() * block_tokens >= load.start + load.count + load.compute);
         loading[load.id] = load;
         if (load.outside) {
-          CHECK(load.start + load.count == alive[load.id].prompt);
+          CHECK(load.start + load.count == alive[load.id].outside);
           CHECK(load.compute == 0);
           continue;
         }
@@ -297,10 +304,11 @@ tally simulate(std::uint64_t seed) {
       for (auto it = loading.begin(); it != loading.end();) {
         if (below(3) == 0) {
           if (it->second.outside) {
-            const auto t = s.arrived(it->first, 9);
-            REQUIRE(t.has_value());
+            const bool whole = alive.at(it->first).outside == alive.at(it->first).prompt;
+            const auto t = s.arrived(it->first, whole ? std::optional<token_id>(9) : std::nullopt);
+            REQUIRE(t.has_value() == whole);
             ++out.arrived;
-            appended(*t);
+            if (t) appended(*t);
           } else if (it->second.compute == 0 || below(3) == 0)
             s.loaded(it->first, below(60));
           else if (auto t = s.loaded_and_computed(it->first, 9, 1u << 20))

@@ -129,6 +129,57 @@ TEST_CASE("arrival: sampling that looks back finds the token that was sampled el
   });
 }
 
+TEST_CASE("arrival: of leading tokens what is missing is computed, and nothing else, and the answer is the same") {
+  for (std::uint32_t size : {2u, 17u, 33u, 100u})
+    for (std::uint32_t there : {1u, 16u, 31u, size - 1})
+      if (there < size)
+        for (bool ahead : {false, true})
+          once([&](asio::any_io_executor ex) -> awaitable<void> {
+            CAPTURE(size);
+            CAPTURE(there);
+            toy_engine e(ex, {.max_batched_tokens = 40, .async_scheduling = ahead});
+            const auto prompt = toy_prompt(size, 1);
+            auto request = toy_request(prompt, 20);
+            request.continues = 1;
+            auto both = e.run.receive(request, there);
+            REQUIRE(both.has_value());
+            auto& [g, a] = *both;
+            const auto room = co_await a.async_room(asio::deferred);
+            CHECK(room.first == 0);
+            CHECK(room.tokens == there);
+            CHECK(room.blocks.size() == (size + bt - 1) / bt);
+            fill_toy_kv(e.run.pool(), room.blocks, prompt, 0, there);
+            CHECK(a.first(3) == errc::invalid_argument);
+            a.complete();
+            const auto got = co_await read_all(std::move(g));
+            CHECK(got.tokens == toy_answer(prompt, 20));
+            CHECK(got.report.cached_tokens == there);
+            co_await e.drain();
+            const auto left = size - there;
+            CHECK(e.run.counters().steps == (left + 39) / 40 + 19);
+            CHECK(e.run.counters().blocks_in_use == 0);
+          });
+  once([](asio::any_io_executor ex) -> awaitable<void> {
+    toy_engine e(ex, {});
+    const auto prompt = toy_prompt(5 * bt + 3, 1);
+    CHECK((co_await read_all(e.run.submit(toy_request(prompt, 3)).value())).tokens == toy_answer(prompt, 3));
+    // More was here than comes.
+    for (std::uint32_t there : {3u, 5 * bt, 5 * bt + 2}) {
+      auto both = e.run.receive(toy_request(prompt, 3), there);
+      REQUIRE(both.has_value());
+      const auto room = co_await both->second.async_room(asio::deferred);
+      CHECK(room.first == std::min(there, 5 * bt));
+      fill_toy_kv(e.run.pool(), room.blocks, prompt, room.first, room.tokens);
+      both->second.complete();
+      CHECK((co_await read_all(std::move(both->first))).tokens == toy_answer(prompt, 3));
+    }
+    for (std::uint32_t wrong : {0u, 5 * bt + 3, 5 * bt + 4})
+      CHECK(e.run.receive(toy_request(prompt, 3), wrong).error() == errc::invalid_argument);
+    co_await e.drain();
+    CHECK(e.run.counters().blocks_in_use == 0);
+  });
+}
+
 TEST_CASE("arrival: a token that can't be one, or a second one, is refused, and nothing happened") {
   once([](asio::any_io_executor ex) -> awaitable<void> {
     toy_engine e(ex, {});

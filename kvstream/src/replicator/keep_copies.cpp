@@ -39,7 +39,7 @@ awaitable<replica_message> open(std::shared_ptr<replicator_state> s, replica_mes
   const auto c = slot;
   if (c->epoch > asked.epoch || !co_await take_over(s, key, c, asked.epoch)) co_return refused(errc::stale_reference);
   if (c->memory.size() != asked.bytes) {
-    c->ends.clear();
+    c->steps.clear();
     c->memory = {};
     auto memory = s->room(asked.bytes);
     if (!memory) {
@@ -48,12 +48,12 @@ awaitable<replica_message> open(std::shared_ptr<replicator_state> s, replica_mes
     }
     c->memory = std::move(*memory);
   }
-  c->ends.resize(std::min<std::size_t>(c->ends.size(), asked.steps));
-  c->opened_at = c->ends.empty() ? 0 : c->ends.back();
+  c->steps.resize(std::min<std::size_t>(c->steps.size(), asked.steps));
+  c->opened_at = c->end();
   auto in = s->windows.expose({c->memory}, window_access::put);
   if (!in) co_return refused(in.error());
   c->in = std::move(*in);
-  answer.steps = static_cast<std::uint32_t>(c->ends.size());
+  answer.steps = static_cast<std::uint32_t>(c->steps.size());
   answer.bytes = c->opened_at;
   answer.window = c->in.ref();
   co_return answer;
@@ -65,11 +65,10 @@ result<std::optional<replica_message>> stored(replicator_state& s, const replica
   if (said.epoch != s.epoch || found == s.copies.end() || !found->second->in || found->second->epoch != said.epoch)
     return std::optional<replica_message>();
   auto& c = *found->second;
-  const auto end = c.ends.empty() ? 0 : c.ends.back();
-  if (said.steps != c.ends.size() + 1 || said.bytes <= end || said.bytes > c.memory.size() ||
+  if (said.steps != c.steps.size() + 1 || said.bytes <= c.end() || said.bytes > c.memory.size() ||
       c.in.bytes_put() < said.bytes - c.opened_at)
     return errc::protocol;
-  c.ends.push_back(said.bytes);
+  c.steps.push_back({said.bytes, said.tag});
   return std::optional(replica_message{.type = replica_type::kept,
                                        .steps = said.steps,
                                        .epoch = said.epoch,
@@ -96,7 +95,7 @@ awaitable<replica_message> lend(std::shared_ptr<replicator_state> s, replica_mes
   const auto c = found->second;
   if (c->epoch > asked.epoch) co_return refused(errc::stale_reference);
   const auto fits = [&] {
-    return asked.steps > 0 && asked.steps <= c->ends.size() && c->ends[asked.steps - 1] == asked.bytes;
+    return asked.steps > 0 && asked.steps <= c->steps.size() && c->steps[asked.steps - 1].end == asked.bytes;
   };
   if (!fits()) co_return refused(errc::out_of_range);
   if (lent.size() >= max_lent) co_return refused(errc::unavailable);
@@ -123,6 +122,15 @@ awaitable<bool> known_here(std::shared_ptr<replicator_state> s, peer_link link, 
 }
 
 }  // namespace
+
+awaitable<result<kept_copy>> take_copy(std::shared_ptr<replicator_state> s, copy_key key) {
+  const auto found = s->copies.find(key);
+  if (found == s->copies.end()) co_return errc::not_found;
+  const auto c = found->second;
+  if (!co_await take_over(s, key, c, std::max(c->epoch, s->epoch))) co_return errc::stale_reference;
+  s->copies.erase(key);
+  co_return kept_copy{std::move(c->memory), std::move(c->steps)};
+}
 
 awaitable<error_code> keep_copies(std::shared_ptr<replicator_state> s, peer_link link) {
   std::map<copy_key, window> lent;

@@ -1,5 +1,7 @@
 #include "replicator/replica_message.hpp"
 
+#include <algorithm>
+
 #include "cokv/runtime/error.hpp"
 #include "detail/bytes.hpp"
 
@@ -14,6 +16,7 @@ bool answers(replica_type t) { return t == replica_type::room || t == replica_ty
 bool tidy(const replica_message& m) {
   const bool granted = (m.type == replica_type::room || m.type == replica_type::copy) && m.code == 0;
   if (m.code != 0 && !answers(m.type)) return false;
+  if (m.tag != id256() && m.type != replica_type::stored) return false;
   return granted || m.window == window_ref{};
 }
 
@@ -34,6 +37,7 @@ link_message encode(const replica_message& m) {
   put(at + 48, m.window.id);
   put(at + 56, m.window.generation);
   put(at + 64, m.window.size);
+  std::ranges::copy(m.tag.bytes, at + 72);
   return out;
 }
 
@@ -53,6 +57,7 @@ result<replica_message> decode_replica(std::span<const std::byte> bytes) {
   m.microbatch = get<std::uint64_t>(at + 32);
   m.bytes = get<std::uint64_t>(at + 40);
   m.window = {get<std::uint64_t>(at + 48), get<std::uint64_t>(at + 56), get<std::uint64_t>(at + 64)};
+  std::copy_n(at + 72, m.tag.bytes.size(), m.tag.bytes.begin());
   if (!tidy(m)) return errc::protocol;
   return m;
 }

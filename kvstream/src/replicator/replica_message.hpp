@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 
+#include "cokv/kvstream/id256.hpp"
 #include "cokv/kvstream/peer_link.hpp"
 
 namespace cokv::detail {
@@ -29,11 +30,12 @@ struct replica_message {
   std::uint64_t microbatch = 0;
   std::uint64_t bytes = 0;
   window_ref window;
+  id256 tag;  // of stored: what the owner says of the step; zeros elsewhere
   friend bool operator==(const replica_message&, const replica_message&) = default;
 };
 
-constexpr std::uint8_t replica_version = 1;
-constexpr std::size_t replica_message_bytes = 72;
+constexpr std::uint8_t replica_version = 2;
+constexpr std::size_t replica_message_bytes = 104;
 
 link_message encode(const replica_message& m);
 // errc::unsupported for another version, errc::protocol for anything else that encode() does not make.

@@ -22,11 +22,11 @@ std::uint64_t bytes_of(const replicated_step& step) {
   return n;
 }
 
-void note(own_steps& own, replicated_step step, event ready) {
+void note(own_steps& own, replicated_step step, event ready, const id256& tag) {
   const auto bytes = bytes_of(step), end = own.end(static_cast<std::uint32_t>(own.steps.size()));
   if (bytes == 0) misuse("a step without KV");
   if (bytes > own.capacity - end) misuse("more KV than the microbatch was opened for");
-  own.steps.push_back({std::move(step), std::move(ready), end + bytes});
+  own.steps.push_back({std::move(step), std::move(ready), tag, end + bytes});
 }
 
 awaitable<error_code> await_may_compute(std::shared_ptr<replicator_state> s, replicator::microbatch_id m) {
@@ -110,10 +110,10 @@ void replicator::close(microbatch_id m) {
 
 bool replicator::may_compute(microbatch_id m) const { return state_->may_compute(state_->known(m)); }
 
-void replicator::computed(microbatch_id m, replicated_step step, event ready) {
+void replicator::computed(microbatch_id m, replicated_step step, event ready, const id256& tag) {
   auto& own = state_->known(m);
   if (!state_->may_compute(own)) detail::misuse("microbatch " + std::to_string(m) + " is too far ahead");
-  detail::note(own, std::move(step), std::move(ready));
+  detail::note(own, std::move(step), std::move(ready), tag);
   state_->changed.notify();
 }
 
@@ -134,7 +134,7 @@ void replicator::recovered(microbatch_id m, std::uint32_t resume, std::uint32_t 
 void replicator::restored(microbatch_id m, std::vector<replicated_step> steps, worker_id kept_by) {
   auto& own = state_->known(m);
   if (!own.steps.empty()) detail::misuse("restored into a microbatch that has steps");
-  for (auto& step : steps) detail::note(own, std::move(step), {});
+  for (auto& step : steps) detail::note(own, std::move(step), {}, {});
   own.safe = own.at[kept_by] = static_cast<std::uint32_t>(own.steps.size());
   state_->changed.notify();
 }
@@ -155,6 +155,9 @@ std::size_t replicator::copies() const noexcept { return state_->copies.size(); 
 
 awaitable<error_code> replicator::send(peer_link successor) {
   return detail::send_copies(state_, std::move(successor));
+}
+awaitable<result<kept_copy>> replicator::take(worker_id owner, microbatch_id m) {
+  return detail::take_copy(state_, {owner, m});
 }
 awaitable<error_code> replicator::keep(peer_link from) { return detail::keep_copies(state_, std::move(from)); }
 

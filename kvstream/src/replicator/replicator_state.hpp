@@ -14,6 +14,7 @@ struct own_steps {
   struct one {
     replicated_step what;
     event ready;
+    id256 tag;
     std::uint64_t end = 0;  // bytes of all steps up to this one
   };
   std::uint64_t capacity = 0;
@@ -30,9 +31,11 @@ struct replica_copy {
   std::uint64_t epoch = 0;  // in which it was opened, or fetched, last
   std::uint64_t turn = 0;   // counts those: who waited meanwhile finds out that another came
   buffer memory;
-  std::vector<std::uint64_t> ends;
+  std::vector<kept_step> steps;
   window in;
   std::uint64_t opened_at = 0;  // bytes that were there then
+
+  std::uint64_t end() const { return steps.empty() ? 0 : steps.back().end; }
 };
 
 struct replicator_state {
@@ -67,5 +70,6 @@ struct replicator_state {
 
 awaitable<error_code> send_copies(std::shared_ptr<replicator_state> s, peer_link link);
 awaitable<error_code> keep_copies(std::shared_ptr<replicator_state> s, peer_link link);
+awaitable<result<kept_copy>> take_copy(std::shared_ptr<replicator_state> s, replicator_state::copy_key key);
 
 }  // namespace cokv::detail

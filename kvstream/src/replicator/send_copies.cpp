@@ -136,6 +136,7 @@ awaitable<error_code> carry(std::shared_ptr<sending> to, microbatch_id m) {
     auto stored = to->message(replica_type::stored, m);
     stored.steps = mine.sent = ++next;
     stored.bytes = step.end;
+    stored.tag = step.tag;
     if (auto ec = co_await to->tell(stored)) co_return ec;
   }
 }

@@ -280,6 +280,58 @@ TEST_CASE("replicator: in a new epoch what is computed again replaces what the h
       few());
 }
 
+TEST_CASE("replicator: what a holder takes is what was kept, with its tags, and nobody writes it any more") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        two_workers w(ex);
+        co_await w.connect();
+        w.follow(1);
+        w.mine.open(7, replicated_bytes(most_steps));
+        const auto tag = [](std::uint32_t n) {
+          id256 t;
+          t.bytes.fill(static_cast<std::byte>(n + 1));
+          return t;
+        };
+        const auto compute = [&] {
+          const auto n = w.mine.steps(7);
+          w.kv.write(1, 7, n, 0);
+          w.mine.computed(7, w.kv.step(7, n), {}, tag(n));
+        };
+        CHECK((co_await w.holder.take(1, 7)).error() == errc::not_found);
+        (void)co_await exchange(w, [&](task_group&) -> awaitable<void> {
+          for (int i = 0; i < 3; ++i) {
+            CHECK((co_await w.mine.async_may_compute(7, as_result)).has_value());
+            compute();
+          }
+          co_await w.kept(7, 3);
+          const auto copy = co_await w.holder.take(1, 7);
+          REQUIRE(copy.has_value());
+          REQUIRE(copy->steps.size() == 3);
+          std::uint64_t begin = 0, bad = 0;
+          for (std::uint32_t n = 0; n < 3; ++n) {
+            CHECK(copy->steps[n].tag == tag(n));
+            for (auto at = begin; at < copy->steps[n].end; ++at)
+              bad += copy->memory.bytes()[at] != kv_truth(1, 7, n, 0, at - begin);
+            begin = copy->steps[n].end;
+          }
+          CHECK(begin == replicated_bytes(3));
+          CHECK(bad == 0);
+          CHECK(w.holder.copies() == 0);
+          CHECK((co_await w.holder.take(1, 7)).error() == errc::not_found);
+          // The owner does not know yet: what it puts now reaches nothing.
+          const std::vector<std::byte> before(copy->memory.bytes().begin(), copy->memory.bytes().end());
+          compute();
+          co_await clock::of(ex).async_wait_for(50ms, asio::deferred);
+          CHECK(std::ranges::equal(before, copy->memory.bytes()));
+          CHECK(w.mine.acknowledged(7) == 3);
+        });
+        CHECK(w.holder.bytes_kept() == 0);
+        w.near.close();
+        (void)co_await w.far.async_closed();
+      },
+      few());
+}
+
 TEST_CASE("replicator: a sender of an older epoch is refused, and changes nothing") {
   co_test(
       [](asio::any_io_executor ex) -> awaitable<void> {

@@ -14,6 +14,9 @@
 //
 // [1] the generation's error; eof: the answer was complete with its first token.
 //
+// Where only leading tokens of the prompt come from elsewhere, the rest and the first token are computed here: there is no
+// first() then.
+//
 // Blocks of a room stay what they are until the arrival is told that it is over, also when the answer ended long before:
 // whoever lets others write them first makes sure that they can't any more (revokes their windows). Everything belongs to
 // the engine's context and is used from its thread; nothing blocks.
@@ -40,10 +43,10 @@ class arrival_state;
 // others, and nobody may write them.
 struct kv_room {
   kv_view memory;
-  std::vector<block_index> blocks;  // block i holds tokens [i, i + 1) * block_tokens of the prompt
-  std::vector<block_ref> refs;      // of each
-  std::uint32_t first = 0, tokens = 0;
-  std::shared_ptr<const void> alive;  // what `memory` is a view of
+  std::vector<block_index> blocks;      // block i holds tokens [i, i + 1) * block_tokens of the prompt
+  std::vector<block_ref> refs;          // of each
+  std::uint32_t first = 0, tokens = 0;  // equal: nothing is wanted
+  std::shared_ptr<const void> alive;    // what `memory` is a view of
 };
 
 class arrival {
@@ -70,12 +73,12 @@ class arrival {
   bool over() const noexcept;
 
   // The token behind the prompt, for the reader of the answer, once; it may end the answer. errc::invalid_argument, and
-  // nothing happened: a token outside the vocabulary, or a second one.
+  // nothing happened: a token outside the vocabulary, a second one, or one that is sampled here.
   error_code first(token_id t, std::optional<token_logprobs> logprobs = {});
   // The leading `tokens` are right, and nobody can write them any more: their whole blocks are shared, and saved to tiers,
   // whatever becomes of the rest.
   void keep(std::uint32_t tokens);
-  // All of it is there, and nobody can write it any more; behind first() and the room.
+  // All of it is there, and nobody can write it any more; behind the room, and first() where that comes from elsewhere.
   void complete();
   // The answer ends with this error, unless it has ended. Nobody can write the room any more.
   void fail(error_code why);

@@ -34,6 +34,7 @@
 #include "cokv/engine/model.hpp"
 #include "cokv/engine/prompt_sink.hpp"
 #include "cokv/engine/sampler.hpp"
+#include "cokv/engine/sequence_sink.hpp"
 #include "cokv/engine/stop_matcher.hpp"
 #include "cokv/engine/tokenizer.hpp"
 #include "cokv/runtime/clock.hpp"
@@ -80,7 +81,8 @@ struct generation_request {
   // So many of the prompt's last tokens are an answer begun elsewhere, and not complete: penalties count them, and text of
   // theirs that was held back there comes with the tokens that follow.
   std::uint32_t continues = 0;
-  std::shared_ptr<prompt_sink> sink = {};  // told of the prompt's KV as it is computed
+  std::shared_ptr<prompt_sink> sink = {};        // told of the prompt's KV as it is computed
+  std::shared_ptr<sequence_sink> follower = {};  // told of all KV of it, step by step
 };
 
 // One token of an answer. Its text may be empty: held back because it may begin a stop string or is half a character,
@@ -170,8 +172,10 @@ class engine {
   // errc::closed (draining).
   result<generation> submit(generation_request request);
 
-  // An answer whose prompt's KV, and first token, come from another worker: see arrival.hpp. Errors as submit()'s.
-  result<std::pair<generation, arrival>> receive(generation_request request);
+  // An answer whose prompt's KV, and first token, come from another worker: see arrival.hpp. Of `tokens` leading ones, where
+  // it is told, fewer than the prompt has: what is missing is computed here, and the first token with it. Errors as
+  // submit()'s; errc::invalid_argument for more tokens than that.
+  result<std::pair<generation, arrival>> receive(generation_request request, std::optional<std::uint32_t> tokens = {});
 
   // void(error_code). From here on nothing new is taken; completes when every answer is complete and every tier has
   // what it was sent.

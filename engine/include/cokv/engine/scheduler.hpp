@@ -53,7 +53,7 @@ struct scheduler_options {
   std::uint32_t priority_lead = 256;        // each priority is as good as having come before so many others
   bool ask_again = false;                   // what a tier holds of preempted requests: see found()
   std::size_t most_outside = 0;  // blocks of prompts that come from outside; 0: half of all. One is always let in
-  std::uint32_t ahead = 0;  // 1: a step may be planned while the one before runs, on what that will have done
+  std::uint32_t ahead = 0;       // 1: a step may be planned while the one before runs, on what that will have done
 };
 
 struct schedule_request {
@@ -62,7 +62,8 @@ struct schedule_request {
   std::uint32_t max_tokens = 16;      // of the answer, at least 1
   std::uint32_t loadable_tokens = 0;  // leading prompt tokens whose KV a slower tier holds; whole blocks are used
   std::int32_t priority = 0;          // higher is sooner
-  bool outside = false;               // KV of the whole prompt, and the token behind it, come from elsewhere
+  // KV of so many leading prompt tokens comes from elsewhere; of all of them: and the token behind it.
+  std::uint32_t outside = 0;
 };
 inline constexpr std::int32_t most_priority = 8;  // either way
 
@@ -79,8 +80,8 @@ struct schedule_item {
 // [start + count, start + count + compute) may be computed meanwhile, each layer as soon as its KV is there: then call
 // loaded_and_computed() instead. What is computed that way does not count in the steps' budget; in all loads in flight
 // together it has the same bound.
-// `outside`: somebody else fills them in. They are all that is missing of the prompt, to its last token, and may be none;
-// then call arrived() instead.
+// `outside`: somebody else fills them in. They are all that is missing of what comes from there, and may be none; then call
+// arrived() instead.
 struct schedule_load {
   request_id id = 0;
   std::uint32_t start = 0;
@@ -121,7 +122,7 @@ class scheduler {
   scheduler& operator=(const scheduler&) = delete;
   ~scheduler();  // releases all blocks
 
-  // errc::invalid_argument (empty prompt, max_tokens 0, priority beyond most_priority), errc::already_exists, errc::queue_full, errc::too_large (the
+  // errc::invalid_argument (empty prompt, max_tokens 0, priority beyond most_priority, more from outside than the prompt has), errc::already_exists, errc::queue_full, errc::too_large (the
   // prompt leaves no room for a token under max_sequence, or needs more blocks than there are). An answer that would
   // not fit is cut where the sequence is full.
   error_code add(schedule_request request);
@@ -149,9 +150,9 @@ class scheduler {
   // rest was computed. `token`: what was sampled, if it was to be. Returns what was appended, as done() does.
   std::optional<sampled_token> loaded_and_computed(request_id id, token_id token, std::uint32_t good_tokens);
 
-  // What a request waited for from outside is there: all of its prompt's KV, and the token behind it. From here on it is as
-  // any other: preempted, it is computed. Returns what was appended; nothing where the request is gone.
-  std::optional<sampled_token> arrived(request_id id, token_id first);
+  // What a request waited for from outside is there: its KV, and, of a whole prompt, the token behind it. From here on it is
+  // as any other: preempted, it is computed. Returns what was appended; nothing where the request is gone.
+  std::optional<sampled_token> arrived(request_id id, std::optional<token_id> first);
 
   // Ends a request in any state, also while its step or load is in flight, and releases its blocks. False: no such one.
   bool cancel(request_id id);

@@ -30,6 +30,8 @@
 // [1] the successor's limit has no room for the microbatch; the others go on; [2] what kept a step from being sent that
 // was this worker's own doing: the event's error, a block that was freed; [3] the holder knows a newer epoch.
 //
+// A holder that goes on itself, and not in the lost one's place, has what it kept by take().
+//
 // Everything carries its epoch, and what is of an older one than the receiver knows is dropped or refused, so a worker
 // that was given up without being dead changes no copy any more: whoever restores or opens it anew first revokes the
 // window into it. Memory for a copy is reserved when its microbatch is opened. Belongs to the windows' context; misuse
@@ -43,6 +45,7 @@
 #include <vector>
 
 #include "cokv/kvstream/gather.hpp"
+#include "cokv/kvstream/id256.hpp"
 #include "cokv/kvstream/peer_link.hpp"
 #include "cokv/kvstream/replication_log.hpp"
 
@@ -60,6 +63,17 @@ struct replicator_options {
 struct replicated_step {
   kv_view view;
   std::vector<slice> what;
+};
+
+struct kept_step {
+  std::uint64_t end = 0;  // bytes of all steps up to this one
+  id256 tag;
+};
+
+// What was kept of a worker's microbatch: its steps one behind the other, each packed in slice order.
+struct kept_copy {
+  buffer memory;
+  std::vector<kept_step> steps;
 };
 
 namespace detail {
@@ -84,8 +98,8 @@ class replicator {
   // Its copies here and at the successor are forgotten.
   void close(microbatch_id m);
   bool may_compute(microbatch_id m) const;
-  // One step more, to be sent when `ready` is.
-  void computed(microbatch_id m, replicated_step step, event ready = {});
+  // One step more, to be sent when `ready` is. `tag` is kept with it: whatever names what it was computed of.
+  void computed(microbatch_id m, replicated_step step, event ready = {}, const id256& tag = {});
   std::uint32_t steps(microbatch_id m) const;
   std::uint32_t acknowledged(microbatch_id m) const;
 
@@ -107,6 +121,10 @@ class replicator {
   awaitable<error_code> send(peer_link successor);
   // Keeps what comes over this link, and gives it back. What is of a newer epoch waits until follow() says so here too.
   awaitable<error_code> keep(peer_link from);
+
+  // What is kept here of another's microbatch; it is forgotten, and nobody writes it any more. errc::not_found;
+  // errc::stale_reference: it was opened anew, or forgotten, meanwhile.
+  awaitable<result<kept_copy>> take(worker_id owner, microbatch_id m);
 
   // Another has the lost worker's place, and what is kept of it. To be told before the follow() of that epoch.
   void replaced(worker_id lost, worker_id fresh);

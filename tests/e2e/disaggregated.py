@@ -242,10 +242,6 @@ def a_decode_worker_that_dies_in_mid_answer_is_not_noticed(binary, folder):
     with Cluster(binary, decodes=2) as cluster:
         whole = ask(cluster.port, **LONG)[1]["choices"][0]["text"]
 
-        def kill(victim):
-            victim.process.send_signal(signal.SIGKILL)
-            victim.process.wait()
-
         text, victim = at_the_worker_of(cluster, cluster.decodes, kill)
         same("the answer", text, whole)
         at_least("answers that moved", metric(cluster.port, "cokv_moved_requests_total", of="answer"), 1)
@@ -263,6 +259,81 @@ def a_decode_worker_that_stands_still_is_left(binary, folder):
         victim.process.send_signal(signal.SIGCONT)
         until("it is here again", lambda: metric(cluster.port, "cokv_workers", role="decode", state="here") == 2)
         cluster.at_rest()
+
+
+def kill(victim):
+    victim.process.send_signal(signal.SIGKILL)
+    victim.process.wait()
+
+
+def ring_is_told(cluster):
+    """Everybody that decodes has been told its place."""
+    until("the ring stands", lambda: metric(cluster.port, "cokv_ring_epoch") > 0 and all(
+        metric(s.port, "cokv_ring_epoch") == metric(cluster.port, "cokv_ring_epoch")
+        for s in cluster.decodes if s.process.poll() is None))
+
+
+def blocks_are_free(cluster):
+    for s in (*cluster.prefills, *cluster.decodes):
+        if s.process.poll() is None:
+            until("no block is in use", lambda: metric(s.port, "cokv_kv_blocks", tier="device", state="in_use") == 0)
+
+
+def an_answer_goes_on_from_its_copy(binary, folder):
+    with Cluster(binary, decodes=2, router=("--replicas", 1)) as cluster:
+        ring_is_told(cluster)
+        whole = ask(cluster.port, **LONG)[1]["choices"][0]["text"]
+        until("its copy is forgotten", lambda: sum(metric(s.port, "cokv_kept_copies") for s in cluster.decodes) == 0)
+        prompts = metric(cluster.prefill.port, "cokv_departed_prompts_total")
+        text, victim = at_the_worker_of(cluster, cluster.decodes, kill)
+        same("the answer", text, whole)
+        same("answers that went on from a copy", metric(cluster.port, "cokv_resumed_answers_total"), 1)
+        if metric(cluster.port, "cokv_computed_again_tokens_total") > 1:
+            raise AssertionError("more than a token was computed again")
+        same("prompts that were computed", metric(cluster.prefill.port, "cokv_departed_prompts_total"), prompts + 1)
+        blocks_are_free(cluster)
+        same("the next answer", ask(cluster.port, **LONG)[1]["choices"][0]["text"], whole)
+
+
+def of_two_copies_one_is_enough(binary, folder):
+    with Cluster(binary, decodes=3, router=("--replicas", 2)) as cluster:
+        ring_is_told(cluster)
+        whole = ask(cluster.port, **LONG)[1]["choices"][0]["text"]
+        for number in (1, 2):
+            text, victim = at_the_worker_of(cluster, cluster.decodes, kill)
+            same("the answer", text, whole)
+            at_least("answers that went on from a copy", metric(cluster.port, "cokv_resumed_answers_total"), number)
+            cluster.decodes.remove(victim)
+            ring_is_told(cluster)
+        blocks_are_free(cluster)
+
+
+def who_only_stood_still_changes_no_copy(binary, folder):
+    with Cluster(binary, decodes=2, router=("--replicas", 1)) as cluster:
+        ring_is_told(cluster)
+        whole = ask(cluster.port, **LONG)[1]["choices"][0]["text"]
+        text, victim = at_the_worker_of(cluster, cluster.decodes, lambda s: s.process.send_signal(signal.SIGSTOP))
+        same("the answer", text, whole)
+        same("answers that went on from a copy", metric(cluster.port, "cokv_resumed_answers_total"), 1)
+        victim.process.send_signal(signal.SIGCONT)
+        until("it is here again", lambda: metric(cluster.port, "cokv_workers", role="decode", state="here") == 2)
+        ring_is_told(cluster)
+        same("the next answer", ask(cluster.port, **LONG)[1]["choices"][0]["text"], whole)
+        blocks_are_free(cluster)
+
+
+def many_answers_are_copied_and_some_lost(binary, folder):
+    requests = [r | {"max_tokens": 60 + 10 * i} for i, r in enumerate(some_requests(16, 12))]
+    with Server(binary, "serve", "--model", MODEL, "--dtype", "f32") as one:
+        wanted = [told(ask(one.port, **r)[1]) for r in requests]
+    with Cluster(binary, decodes=3, both=("--kv-blocks", 600), router=("--replicas", 1)) as cluster:
+        ring_is_told(cluster)
+        peers = [asked(cluster.port, r) for r in requests]
+        until("it decodes", lambda: metric(cluster.decode.port, "cokv_generated_tokens_total") > 60)
+        kill(cluster.decode)
+        all_answered(peers, requests, wanted)
+        at_least("answers that went on from a copy", metric(cluster.port, "cokv_resumed_answers_total"), 1)
+        blocks_are_free(cluster)
 
 
 def a_prefill_worker_that_dies_is_not_noticed(binary, folder):
@@ -372,5 +443,6 @@ run(over_shared_memory, over_tcp_in_chunks, other_block_sizes_and_few_blocks, th
     what_the_decode_worker_has_is_not_sent, many_at_once, a_client_that_goes_leaves_nothing,
     a_worker_that_dies_is_an_error_and_not_a_hang, a_decode_worker_that_stands_still_is_an_error,
     a_decode_worker_that_dies_in_mid_answer_is_not_noticed, a_decode_worker_that_stands_still_is_left,
-    a_prefill_worker_that_dies_is_not_noticed, workers_come_and_leave,
+    an_answer_goes_on_from_its_copy, of_two_copies_one_is_enough, who_only_stood_still_changes_no_copy,
+    many_answers_are_copied_and_some_lost, a_prefill_worker_that_dies_is_not_noticed, workers_come_and_leave,
     workers_that_join_by_themselves_say_goodbye, the_shortest_prompts_and_answers, what_does_not_fit_together_is_told)

@@ -34,6 +34,7 @@ constexpr auto admin = static_cast<std::uint8_t>(http::right::admin);
 
 http::problem refusal(error_code why) {
   const std::string reason(name_of(why));
+  if (why == errc::not_found) return {status::not_found, "no copy of it is here", "lost", reason};
   if (why == errc::namespace_mismatch)
     return {status::unprocessable_entity, "KV of another model, element type or layout", "from", "shape_mismatch"};
   if (why == errc::invalid_argument || why == errc::too_large)
@@ -57,7 +58,8 @@ struct creation {
   std::string id;
   std::uint32_t attempt = 0;
   generation_request request;
-  offer from;
+  std::optional<offer> from;        // who will send its KV
+  std::optional<lost_answer> lost;  // or who had it
 };
 
 parsed<creation> read_creation(std::string_view text, const request_limits& limits) {
@@ -68,7 +70,10 @@ parsed<creation> read_creation(std::string_view text, const request_limits& limi
   c.id = f.id("id");
   c.attempt = f.u32("attempt", most_attempts);
   c.request = f.take<generation_request>("request", [&](const json::value& r) { return read_request(r, limits); });
-  c.from = f.take<offer>("from", read_offer);
+  if (f.has("lost"))
+    c.lost = f.take<lost_answer>("lost", read_lost_answer);
+  else
+    c.from = f.take<offer>("from", read_offer);
   if (auto wrong = f.end()) return *wrong;
   return c;
 }
@@ -125,7 +130,7 @@ awaitable<void> decode_service::create(exchange& x) {
     if (s->in && (s->in->decodes() || (s->log.ended() && !s->log.failed())) && !s->log.forgotten())
       co_return (void) co_await x.respond(
           status::ok, "application/json",
-          json::serialize(json::object{{"running", true}, {"pieces", s->log.pieces()}}));
+          json::serialize(json::object{{"running", true}, {"attempt", s->attempt}, {"pieces", s->log.pieces()}}));
     if (s->in && asked->attempt == s->attempt && !s->log.forgotten())
       co_return (void) co_await x.respond(status::created, "application/json", json::serialize(to_json(s->in->ticket)));
     if (asked->attempt < s->attempt) co_return (void) co_await x.refuse(later);
@@ -144,22 +149,27 @@ awaitable<void> decode_service::create(exchange& x) {
     s->over.close();
     std::erase_if(*all, [&](const auto& one) { return one.second == s; });
   });
-  auto in = co_await door_.open(std::move(asked->request), std::move(asked->from), s->id, s->attempt);
+  auto in = asked->lost ? co_await door_.resume(std::move(asked->request), std::move(*asked->lost), s->id, s->attempt)
+                        : co_await door_.open(std::move(asked->request), std::move(*asked->from), s->id, s->attempt);
   if (!in || !group_) {
     if (!in && refusal(in.error()).code == status::service_unavailable) x.set(http::field::retry_after, "1");
     co_return (void) co_await x.refuse(refusal(in ? make_error_code(errc::closed) : in.error()));
   }
   s->in = std::move(*in);
   s->opened.close();  // before the answer is written, which may take long
-  const auto ticket = json::serialize(to_json(s->in->ticket));
+  const auto ticket = s->in->restored > 0
+                          ? json::object{{"running", true}, {"attempt", s->attempt}, {"restored", s->in->restored}}
+                          : to_json(s->in->ticket);
+  const auto code = s->in->restored > 0 ? status::ok : status::created;
   group_->spawn(live(s));
-  co_await x.respond(status::created, "application/json", ticket);
+  co_await x.respond(code, "application/json", json::serialize(ticket));
 }
 
 awaitable<void> decode_service::pump(std::shared_ptr<sequence> s) {
   for (;;) {
     auto next = co_await s->in->answer->next();
     if (next) {
+      if (s->in->covered) co_await s->in->covered(s->log.pieces());
       s->log.add(std::move(*next));
       continue;
     }

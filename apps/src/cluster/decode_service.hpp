@@ -10,8 +10,10 @@
 // | route                          | answer                                                                          |
 // |--------------------------------|---------------------------------------------------------------------------------|
 // | POST /v1/sequences             | 201 and a ticket; the same id and attempt again: the same ticket. 200           |
-// |                                | {"running":true,"pieces":n}: it decodes already, for whatever attempt. 409: a   |
-// |                                | later attempt is here. 422: KV of another model or layout. 503: no room in time |
+// |                                | {"running":true,"attempt":a,"pieces":n}: it decodes already, for that attempt.  |
+// |                                | 409: a later one is here. 422: KV of another model or layout. 503: no room in time |
+// |                                | With `lost` for `from`: 200 and "restored":n: it goes on from a copy of the     |
+// |                                | answer that was lost, so many tokens of KV. 404: no copy is here                |
 // | GET /v1/sequences/R/pieces     | lines (piece_json.hpp) from ?from=k on, and empty ones, which say that the      |
 // |                                | worker is alive; a newer reader ends an older one. 404                          |
 // | DELETE /v1/sequences/R         | 204, whether it was there or not; with ?attempt=k no later one than that        |
@@ -27,6 +29,7 @@
 #include <string>
 
 #include "cluster/request_json.hpp"
+#include "cluster/ring.hpp"
 #include "cluster/sequence_log.hpp"
 #include "cluster/ticket.hpp"
 #include "http/server.hpp"
@@ -41,6 +44,9 @@ struct admitted {
   // Ends when all KV is there, or when nobody can write the room any more.
   std::function<awaitable<error_code>()> run;
   std::function<bool()> decodes;  // all KV is there
+  // Before a piece is told, by its number; none: nothing is waited for.
+  std::function<awaitable<void>(std::uint32_t)> covered = {};
+  std::uint32_t restored = 0;  // tokens whose KV came out of a copy
 };
 
 // Who lets prompts in, so that the routes are tested without an engine.
@@ -49,6 +55,11 @@ class entrance {
   virtual ~entrance() = default;
   // As landing::open.
   virtual awaitable<result<admitted>> open(generation_request r, offer from, std::string id, std::uint32_t attempt) = 0;
+  // Goes on with an answer that another worker had begun, from the copy that is here: errc::not_found: there is none.
+  virtual awaitable<result<admitted>> resume(generation_request r, lost_answer lost, std::string id,
+                                             std::uint32_t attempt) {
+    co_return errc::not_found;
+  }
 };
 
 struct decode_options {

@@ -48,6 +48,12 @@ json::value json_of(float v) {
   return static_cast<double>(v);
 }
 
+json::array json_of(const std::vector<std::string>& texts) {
+  json::array out;
+  for (const auto& t : texts) out.push_back(json::string(t));
+  return out;
+}
+
 fields::fields(const json::value& v, std::string name) : object_(v.if_object()), name_(std::move(name)) {
   if (!object_) first_ = wrong(name_, "is no object");
 }
@@ -150,6 +156,17 @@ void fields::list(std::string_view member, std::size_t most, const item& f) {
   if (all->size() > most) return refuse(member, "has more than " + std::to_string(most) + " items");
   for (const auto& one : *all)
     if (auto what = f(one)) return refuse(member, *what);
+}
+
+std::vector<std::string> fields::texts(std::string_view member, std::size_t most, std::size_t most_bytes) {
+  std::vector<std::string> out;
+  list(member, most, [&](const json::value& v) -> std::optional<std::string> {
+    const auto* s = v.if_string();
+    if (!s || s->size() > most_bytes) return "has an item that is no string, or too long";
+    out.emplace_back(s->data(), s->size());
+    return {};
+  });
+  return out;
 }
 
 std::vector<token_id> fields::tokens(std::string_view member, std::size_t most) {

@@ -9,6 +9,7 @@
 // Nothing is allocated by a number that the object says: what is read is no longer than its text was.
 #pragma once
 
+#include <boost/json/array.hpp>
 #include <boost/json/value.hpp>
 #include <cstdint>
 #include <functional>
@@ -50,6 +51,7 @@ class fields {
   bool flag(std::string_view member);
   std::string text(std::string_view member, std::size_t most);
   std::string id(std::string_view member);
+  std::vector<std::string> texts(std::string_view member, std::size_t most, std::size_t most_bytes);
   token_id token(std::string_view member) {
     return static_cast<token_id>(number(member, std::numeric_limits<token_id>::max()));
   }
@@ -89,5 +91,6 @@ std::optional<std::uint64_t> unsigned_of(const boost::json::value& v);
 std::optional<float> float_of(const boost::json::value& v);  // finite
 // -infinity as null. Floats are exact as doubles.
 boost::json::value json_of(float v);
+boost::json::array json_of(const std::vector<std::string>& texts);
 
 }  // namespace cokv::cluster

@@ -4,6 +4,7 @@
 //     decode_service api(ex, in, {.max_sequence = engine.max_sequence()});
 #pragma once
 
+#include "cluster/answer_copies.hpp"
 #include "cluster/decode_service.hpp"
 #include "cluster/landing.hpp"
 
@@ -14,6 +15,7 @@ struct entrance_options {
   duration patience = std::chrono::seconds(5);
   std::chrono::milliseconds lease = std::chrono::seconds(30);
   std::function<std::vector<std::string>()> links;  // how the door is reached; none: its own URLs
+  answer_copies* copies = nullptr;                  // what answers that are lost elsewhere go on from
 };
 
 // All outlive it and what it let in.
@@ -21,8 +23,13 @@ class landing_entrance final : public entrance {
  public:
   landing_entrance(engine& e, link_door& door, window_table windows, entrance_options options);
   awaitable<result<admitted>> open(generation_request r, offer from, std::string id, std::uint32_t attempt) override;
+  awaitable<result<admitted>> resume(generation_request r, lost_answer lost, std::string id,
+                                     std::uint32_t attempt) override;
 
  private:
+  std::function<awaitable<void>(std::uint32_t)> follow(generation_request& r, const std::string& id,
+                                                       std::uint32_t attempt);
+
   engine& engine_;
   link_door& door_;
   window_table windows_;

@@ -66,6 +66,7 @@ awaitable<void> link_door::hear(peer_link link) {
       door.gone(number);
     }
   } always{*this, link, number};
+  if (ring_ && link.peer().name.starts_with("ring/")) co_return co_await ring_(link);
   if (!link.peer().name.starts_with("kv/")) co_return;
   for (;;) {
     auto message = co_await link.async_receive(as_result);

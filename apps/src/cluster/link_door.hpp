@@ -7,11 +7,14 @@
 //     auto heard = door.expect(id, attempt);                   // before the peer can know of it
 //     while (!heard->begun) co_await heard->changed.async_wait();
 //
+// Links whose name begins with "ring/" bring copies of answers (answer_copies.hpp): they are handed on.
+//
 // Words of prompts that nobody expects are for nobody: of attempts of before. A peer that breaks the protocol loses its
 // link. Belongs to one context.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -54,6 +57,8 @@ class link_door {
   // link_listener::listen()'s errors.
   error_code listen(std::string_view url);
   std::vector<std::string> urls() const;
+  // Who has links of the ring, until they end; without one they are refused.
+  void on_ring(std::function<awaitable<void>(peer_link)> keeps) { ring_ = std::move(keeps); }
   // Accepts and hears until close(), or until it is cancelled; then no link of its is up.
   awaitable<void> run();
   void close();
@@ -71,6 +76,7 @@ class link_door {
 
   window_table windows_;
   link_options options_;
+  std::function<awaitable<void>(peer_link)> ring_;
   std::vector<link_listener> listeners_;
   std::map<name, std::weak_ptr<heard_words>> expected_;
   std::uint64_t numbers_ = 0;

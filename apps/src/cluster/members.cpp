@@ -1,7 +1,10 @@
 #include "cluster/members.hpp"
 
+#include <boost/json/serialize.hpp>
 #include "cluster/news.hpp"
 #include "cluster/placement.hpp"
+#include "cluster/ring.hpp"
+
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
@@ -11,8 +14,10 @@
 namespace cokv::cluster {
 
 struct members::state {
-  state(health_options health, std::optional<kv_wire> model) : table(health, model) {}
+  state(health_options health, std::optional<kv_wire> model, std::uint32_t replicas)
+      : table(health, model), ring(replicas) {}
   worker_table table;
+  ring_book ring;
   std::map<worker_table::id, std::shared_ptr<member>> all;
 };
 
@@ -77,14 +82,18 @@ const std::string& members::seat::url() const noexcept { return at_->name; }
 void members::seat::suspect() { at_->suspected.tell(); }
 
 members::members(asio::any_io_executor ex, health_options health, http::client_options how,
-                 std::optional<kv_wire> model)
-    : ex_(ex), state_(std::make_shared<state>(health, model)), how_(std::move(how)), closing_(std::move(ex), 1) {}
+                 std::optional<kv_wire> model, std::uint32_t replicas)
+    : ex_(ex),
+      state_(std::make_shared<state>(health, model, replicas)),
+      how_(std::move(how)),
+      closing_(std::move(ex), 1) {}
 
 members::~members() {
   for (auto& [id, m] : state_->all) m->end();
 }
 
 const worker_table& members::table() const noexcept { return state_->table; }
+std::uint64_t members::ring_epoch() const noexcept { return state_->ring.epoch(); }
 
 void members::close() { closing_.close(); }
 
@@ -122,6 +131,30 @@ void members::settle(member& m, worker_change c) {
   if (c == worker_change::none) return;
   if (c != worker_change::came) m.renew(ex_, how_);
   if (on_change) on_change(*state_->table.find(m.id), c);
+  stand();
+}
+
+// Those that decode, as they are now: each is told where it stands as soon as it is heard again.
+void members::stand() {
+  std::map<worker_table::id, std::string> here;
+  for (const auto& [id, w] : state_->table.all())
+    if (w.usable(worker_role::decode)) here[id] = w.facts.self.life;
+  if (state_->ring.stand(std::move(here)))
+    for (auto& [id, m] : state_->all) m->suspected.tell();
+}
+
+awaitable<void> members::tell_ring(std::shared_ptr<member> m) {
+  const auto s = state_;
+  const auto* w = s->table.find(m->id);
+  if (s->ring.heard(w->facts.epoch))
+    for (auto& [id, one] : s->all) one->suspected.tell();
+  if (!s->ring.contains(m->id) || w->facts.epoch >= s->ring.epoch()) co_return;
+  const auto place = s->ring.place_of(m->id, [&](worker_table::id one) { return s->table.find(one)->facts.links; });
+  (void)co_await with_deadline(m->asks.ask({.method = http::verb::put,
+                                            .target = "/v1/ring",
+                                            .body = boost::json::serialize(to_json(place)),
+                                            .repeatable = true}),
+                               s->table.health().dead_after);
 }
 
 awaitable<void> members::watch(std::shared_ptr<member> m) {
@@ -141,6 +174,7 @@ awaitable<void> members::watch(std::shared_ptr<member> m) {
     if (facts) {
       m->problem.clear();
       settle(*m, s->table.heard(m->id, std::move(*facts), now));
+      if (s->ring.replicas() > 0) co_await tell_ring(m);
     } else {
       const bool refused = told ? told->code == 404 : told.error() == asio::error::connection_refused;
       if (std::exchange(m->problem, facts.error().message) != m->problem && on_problem)
@@ -151,7 +185,19 @@ awaitable<void> members::watch(std::shared_ptr<member> m) {
   }
   m->end();
   s->all.erase(m->id);
+  s->ring.forget(m->id);
   s->table.remove(m->id);
+  stand();
+}
+
+std::unique_ptr<members::seat> members::holder_for(worker_table::id lost, std::uint64_t tokens,
+                                                   const std::set<worker_table::id>& without) {
+  for (auto id : state_->ring.holders(lost)) {
+    const auto* w = state_->table.find(id);
+    if (!group_ || without.contains(id) || !w || !w->usable(worker_role::decode)) continue;
+    return std::make_unique<seat>(state_, state_->all.at(id), tokens);
+  }
+  return nullptr;
 }
 
 std::unique_ptr<members::seat> members::seat_for(worker_role what, std::uint64_t tokens, std::uint32_t length,

@@ -30,7 +30,9 @@ class members {
   struct member;
 
  public:
-  members(asio::any_io_executor ex, health_options health, http::client_options how, std::optional<kv_wire> model = {});
+  // `replicas`: copies that decode workers are told to keep of each other's answers (ring.hpp).
+  members(asio::any_io_executor ex, health_options health, http::client_options how, std::optional<kv_wire> model = {},
+          std::uint32_t replicas = 0);
   members(const members&) = delete;
   ~members();
 
@@ -70,7 +72,13 @@ class members {
   std::unique_ptr<seat> seat_for(worker_role what, std::uint64_t tokens, std::uint32_t length,
                                  const std::set<worker_table::id>& without);
 
+  // The nearest that was told to keep copies of that worker's answers, also when that worker is gone. Null: there is none
+  // but those in `without`.
+  std::unique_ptr<seat> holder_for(worker_table::id lost, std::uint64_t tokens,
+                                   const std::set<worker_table::id>& without);
+
   const worker_table& table() const noexcept;
+  std::uint64_t ring_epoch() const noexcept;
   // Of each change, behind it.
   std::function<void(const worker_table::worker&, worker_change)> on_change;
   // Of who is asked and says none of what a worker says, once as long as it says the same. `lasting`: nothing comes of
@@ -80,6 +88,8 @@ class members {
  private:
   awaitable<void> watch(std::shared_ptr<member> m);
   void settle(member& m, worker_change c);
+  void stand();
+  awaitable<void> tell_ring(std::shared_ptr<member> m);
 
   asio::any_io_executor ex_;
   std::shared_ptr<state> state_;

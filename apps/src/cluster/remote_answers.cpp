@@ -6,6 +6,7 @@
 #include "cluster/error_name.hpp"
 #include "cluster/piece_json.hpp"
 #include "cluster/request_json.hpp"
+#include "cluster/ring.hpp"
 #include "cluster/ticket.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
@@ -34,7 +35,10 @@ struct remote_answers::state {
   std::uint32_t before = 0;    // tokens that were told before the sequence began that is in this life of a worker
   std::string life;
   std::uint32_t attempt = 0;  // the newest, from 1
+  std::uint32_t living = 0;   // the one whose sequence is in that life
   bool held = false;          // it may have the sequence
+  // Where it was decoded when that worker was lost: what copies are of.
+  std::optional<std::pair<worker_table::id, lost_answer>> lost;
 };
 
 // How an attempt ended.
@@ -79,6 +83,20 @@ parsed<std::uint32_t> read_cached(const json::value& v, std::uint32_t most) {
   if (f.has("over")) (void)f.flag("over");
   if (auto wrong = f.end()) return *wrong;
   return cached;
+}
+
+// A sequence that decodes where it was asked for: of which attempt, and KV of how many tokens came out of a copy.
+struct running_sequence {
+  std::uint32_t attempt = 0, restored = 0;
+};
+parsed<running_sequence> read_running(const json::value& v) {
+  fields f(v, "sequence");
+  (void)f.flag("running");
+  running_sequence out{.attempt = f.u32("attempt", most_attempts)};
+  if (f.has("pieces")) (void)f.u32("pieces");
+  if (f.has("restored")) out.restored = f.u32("restored");
+  if (auto wrong = f.end()) return *wrong;
+  return out;
 }
 
 // What a worker says no to. What may be asked again later is one thing, what may never be another.
@@ -203,25 +221,29 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
     r.prompt.insert(r.prompt.end(), s->told.begin(), s->told.end());
     r.continues = continued + static_cast<std::uint32_t>(s->told.size());
     r.max_tokens = most - static_cast<std::uint32_t>(s->told.size());
-    if (!s->decode) {
-      room.tokens = r.prompt.size() + r.max_tokens;
-      room.length = static_cast<std::uint32_t>(std::min<std::uint64_t>(room.tokens, most_tokens));
-      room.waits = !s->told.empty();  // who has read a part of it would rather wait
-      s->decode = co_await find(room);
-      if (!s->decode) co_return room.full.empty() ? errc::unavailable : errc::queue_full;
+    seat prefill;
+    auto o = co_await resume(s, r);
+    if (!o) {
+      if (!s->decode) {
+        room.tokens = r.prompt.size() + r.max_tokens;
+        room.length = static_cast<std::uint32_t>(std::min<std::uint64_t>(room.tokens, most_tokens));
+        room.waits = !s->told.empty();  // who has read a part of it would rather wait
+        s->decode = co_await find(room);
+        if (!s->decode) co_return room.full.empty() ? errc::unavailable : errc::queue_full;
+      }
+      computing.tokens = r.prompt.size();
+      computing.length = static_cast<std::uint32_t>(r.prompt.size()) + 1;
+      prefill = co_await find(computing);
+      if (!prefill) co_return errc::unavailable;
+      ++s->attempt;
+      o = co_await attempt(s, r, *prefill);
     }
-    computing.tokens = r.prompt.size();
-    computing.length = static_cast<std::uint32_t>(r.prompt.size()) + 1;
-    const auto prefill = co_await find(computing);
-    if (!prefill) co_return errc::unavailable;
-    ++s->attempt;
-    const auto o = co_await attempt(s, r, *prefill);
-    if (o.of == fault::none) co_return o.why;
+    if (o->of == fault::none) co_return o->why;
     // The last token says so: all was told, only the end was not.
     if (s->report.reason != finish_reason::none) co_return asio::error::eof;
-    if (o.of != fault::room && ++faults >= options_.attempts) co_return o.why;
-    if (s->attempt >= most_attempts) co_return o.why;
-    switch (o.of) {
+    if (o->of != fault::room && ++faults >= options_.attempts) co_return o->why;
+    if (s->attempt >= most_attempts) co_return o->why;
+    switch (o->of) {
       case fault::prompt:
         room.since.reset();
         computing.bad.insert(prefill->id());
@@ -234,6 +256,7 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
         room.bad.insert(s->decode->id());
         s->decode->suspect();
         ++answers_moved_;
+        if (!s->told.empty() && !s->life.empty()) s->lost = {s->decode->id(), {s->life, s->living}};
         give_up(s);
         break;
       default:
@@ -241,6 +264,42 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
         give_up(s);
     }
   }
+}
+
+// At one of those that keep copies of an answer that was lost, if one of them has it.
+awaitable<std::optional<remote_answers::outcome>> remote_answers::resume(std::shared_ptr<state> s,
+                                                                         const generation_request& r) {
+  const auto lost = std::exchange(s->lost, std::nullopt);
+  if (!lost) co_return std::nullopt;
+  const auto& [worker, what] = *lost;
+  std::set<worker_table::id> tried{worker};
+  while (auto at = workers_.holder_for(worker, r.prompt.size() + r.max_tokens, tried)) {
+    tried.insert(at->id());
+    if (s->attempt >= most_attempts) break;
+    ++s->attempt;
+    s->decode = std::move(at);
+    s->held = true;
+    const json::object order{
+        {"id", text_of(s->id)}, {"attempt", s->attempt}, {"request", to_json(r)}, {"lost", to_json(what)}};
+    const auto made = co_await s->decode->calls().ask({.method = verb::post,
+                                                       .target = "/v1/sequences",
+                                                       .body = json::serialize(order),
+                                                       .first_byte = options_.patience + options_.silence,
+                                                       .repeatable = true});
+    const auto running = made && made->code == 200 ? body_of<running_sequence>(*made, read_running) : errc::not_found;
+    if (running && running->attempt == s->attempt) {
+      s->before = static_cast<std::uint32_t>(s->told.size());
+      s->life = s->decode->self().life;
+      s->living = s->attempt;
+      ++answers_resumed_;
+      const auto computed = static_cast<std::uint32_t>(r.prompt.size() - 1);
+      computed_again_ += computed - std::min(computed, running->restored);
+      co_return co_await read(s, r, nullptr, {});
+    }
+    if (!made) s->decode->suspect();
+    give_up(s);
+  }
+  co_return std::nullopt;
 }
 
 awaitable<remote_answers::outcome> remote_answers::attempt(std::shared_ptr<state> s, const generation_request& r,
@@ -259,7 +318,9 @@ awaitable<remote_answers::outcome> remote_answers::attempt(std::shared_ptr<state
   if (!made) co_return outcome{fault::answer, errc::unavailable};
   // An earlier attempt's KV came after all; of one that was lost it isn't known where it began.
   if (made->code == 200) {
-    if (before.empty() || before != decode.self().life) co_return outcome{fault::answer, errc::unavailable};
+    const auto running = body_of<running_sequence>(*made, read_running);
+    if (!running || before.empty() || before != decode.self().life || running->attempt != s->living)
+      co_return outcome{fault::answer, errc::unavailable};
     s->life = before;
     co_return co_await read(s, r, nullptr, {});
   }
@@ -272,6 +333,7 @@ awaitable<remote_answers::outcome> remote_answers::attempt(std::shared_ptr<state
   if (!room) co_return outcome{fault::answer, room.error()};
   s->before = static_cast<std::uint32_t>(s->told.size());
   s->life = room->life;
+  s->living = s->attempt;
   if (s->before == 0) s->report.cached_tokens = std::min(room->first, s->report.prompt_tokens - 1);
   json::object order{
       {"id", text_of(s->id)}, {"attempt", s->attempt}, {"request", to_json(r)}, {"ticket", to_json(*room)}};

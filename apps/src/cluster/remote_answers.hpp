@@ -8,7 +8,7 @@
 //
 // Of a worker that is lost, or fails, the request goes to another one: of a prompt's worker with the blocks that the decode
 // worker knows to be right, of a decode worker with what was told so far as part of the prompt (generation_request::
-// continues). The reader sees one answer, without gap or repeat; in f32 the one that a single process would have given.
+// continues). Where somebody keeps a copy of the lost answer's KV it goes on there, and no prompt is computed again. The reader sees one answer, without gap or repeat; in f32 the one that a single process would have given.
 //
 // An answer's errors: what a worker said that another would say too; errc::queue_full: no decode worker had room;
 // errc::unavailable: no worker is there, or so many attempts have failed; errc::protocol; errc::closed. Destroying an
@@ -52,6 +52,9 @@ class remote_answers {
   // Attempts that failed and were followed by another, since the start: of prompts, of answers.
   std::uint64_t prompts_moved() const noexcept { return prompts_moved_; }
   std::uint64_t answers_moved() const noexcept { return answers_moved_; }
+  // Of the latter, those that went on from a copy; and tokens of them whose KV had been computed and was not in it.
+  std::uint64_t answers_resumed() const noexcept { return answers_resumed_; }
+  std::uint64_t computed_again() const noexcept { return computed_again_; }
 
  private:
   struct state;
@@ -60,6 +63,7 @@ class remote_answers {
   using seat = std::unique_ptr<members::seat>;
   awaitable<void> serve(std::shared_ptr<state> s, generation_request r, std::shared_ptr<void> at_end);
   awaitable<error_code> attempt_all(std::shared_ptr<state> s, generation_request r);
+  awaitable<std::optional<outcome>> resume(std::shared_ptr<state> s, const generation_request& r);
   awaitable<outcome> attempt(std::shared_ptr<state> s, const generation_request& r, members::seat& prefill);
   awaitable<outcome> read(std::shared_ptr<state> s, const generation_request& r, members::seat* prefill,
                           std::string order);
@@ -70,7 +74,7 @@ class remote_answers {
   asio::any_io_executor ex_;
   members& workers_;
   remote_options options_;
-  std::uint64_t numbers_ = 0, prompts_moved_ = 0, answers_moved_ = 0;
+  std::uint64_t numbers_ = 0, prompts_moved_ = 0, answers_moved_ = 0, answers_resumed_ = 0, computed_again_ = 0;
   std::shared_ptr<std::size_t> requests_ = std::make_shared<std::size_t>(0);
   task_group* group_ = nullptr;  // while run() runs
   channel<char> closing_;

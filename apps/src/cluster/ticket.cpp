@@ -90,13 +90,12 @@ parsed<offer> read_offer(const json::value& v) {
 }
 
 json::object to_json(const ticket& t) {
-  json::array links, blocks;
-  for (const auto& l : t.links) links.push_back(json::string(l));
+  json::array blocks;
   for (const auto& b : t.blocks) blocks.push_back(json::array{b.index, b.generation});
   return {{"id", t.id},
           {"attempt", t.attempt},
           {"life", t.life},
-          {"links", std::move(links)},
+          {"links", json_of(t.links)},
           {"topology", t.topology.text()},
           {"wire", to_json(t.wire)},
           {"fingerprint", t.fingerprint.hex()},
@@ -113,12 +112,7 @@ parsed<ticket> read_ticket(const json::value& v, std::uint32_t most_prompt) {
   t.id = f.id("id");
   t.attempt = f.u32("attempt", most_attempts);
   t.life = f.id("life");
-  f.list("links", most_links, [&](const json::value& one) -> std::optional<std::string> {
-    const auto* s = one.if_string();
-    if (!s || s->size() > most_url_bytes) return "has an item that is no URL";
-    t.links.emplace_back(s->data(), s->size());
-    return {};
-  });
+  t.links = f.texts("links", most_links, most_url_bytes);
   t.topology = take_topology(f);
   t.wire = f.take<kv_wire>("wire", read_wire);
   t.fingerprint = take_fingerprint(f);

@@ -38,12 +38,10 @@ std::optional<worker_role> parse_role(std::string_view text) noexcept {
 
 json::object to_json(const worker_facts& w) {
   const auto role = to_string(w.role);
-  json::array links;
-  for (const auto& l : w.links) links.push_back(json::string(l));
   return {{"role", json::string(role.data(), role.size())},
           {"self", to_json(w.self)},
           {"epoch", w.epoch},
-          {"links", std::move(links)},
+          {"links", json_of(w.links)},
           {"max_sequence", w.max_sequence},
           {"blocks", w.blocks},
           {"blocks_free", w.blocks_free},
@@ -61,12 +59,7 @@ parsed<worker_facts> read_worker(const json::value& v) {
   w.role = role.value_or(worker_role::both);
   w.self = f.take<offer>("self", read_offer);
   w.epoch = f.number("epoch", std::numeric_limits<std::uint64_t>::max());
-  f.list("links", most_links, [&](const json::value& one) -> std::optional<std::string> {
-    const auto* s = one.if_string();
-    if (!s || s->size() > most_url_bytes) return "has an item that is no URL";
-    w.links.emplace_back(s->data(), s->size());
-    return {};
-  });
+  w.links = f.texts("links", most_links, most_url_bytes);
   w.max_sequence = static_cast<std::uint32_t>(f.number("max_sequence", most_tokens, 1));
   w.blocks = f.number("blocks", most_counted);
   w.blocks_free = f.number("blocks_free", w.blocks);

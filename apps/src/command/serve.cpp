@@ -44,6 +44,14 @@ void add_serve(CLI::App& app, action& chosen) {
   auto* lease =
       add_count(*c, "--lease", o->lease, 1, 3600,
                 "Seconds without a sign of a prompt's sender after which its room is given up (--role decode)");
+  auto* replicas = add_count(*c, "--replicas", o->replicas, 0, 2,
+                             "Other decode workers that keep a copy of each answer's KV as it grows, and go on with it "
+                             "when its worker dies (--role router)");
+  auto* replica_memory = add_size(*c, "--replica-memory", o->replica_memory,
+                                  "Host memory for copies of other workers' answers (--role decode)");
+  auto* replica_patience = add_count(*c, "--replica-patience", o->replica_patience, 0, 60000,
+                                     "Milliseconds that a token waits until its answer's copies are as far as it; then "
+                                     "it is told without (--role decode)");
   add_choice(*c, "--dtype", o->dtype, {"bf16", "f32"}, "What products and KV are computed in");
   add_device(*c, "--device", o->device);
   add_count(*c, "--threads", o->threads, 0, 1024, "Threads of the CPU device; 0: one a core");
@@ -91,11 +99,12 @@ void add_serve(CLI::App& app, action& chosen) {
             "Seconds that requests in flight have to finish after SIGINT or SIGTERM");
   c->footer("A SIZE is bytes or has a unit: 512MiB, 4GiB, 1.5GB.");
   const std::vector<std::pair<CLI::Option*, std::string>> of_roles{
-      {prefill, "router"},    {decode, "router"},          {worker_key, "router"}, {heartbeat, "router"},
-      {dead_after, "router"}, {join, "prefill or decode"}, {link, "decode"},       {advertise, "prefill or decode"},
-      {lease, "decode"}};
+      {prefill, "router"},    {decode, "router"},          {worker_key, "router"},     {heartbeat, "router"},
+      {dead_after, "router"}, {join, "prefill or decode"}, {link, "decode"},           {advertise, "prefill or decode"},
+      {lease, "decode"},      {replicas, "router"},        {replica_memory, "decode"}, {replica_patience, "decode"}};
   c->callback([o, of_roles, &chosen] {
     check_memory("--kv-host", o->kv_host);
+    if (o->role == "decode") check_memory("--replica-memory", o->replica_memory);
     for (auto& [option, role] : of_roles)
       if (option->count() > 0 && role.find(o->role) == role.npos)
         throw CLI::ValidationError(option->get_name(), "is for --role " + role);

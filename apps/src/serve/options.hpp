@@ -25,6 +25,11 @@ struct options {
   std::vector<std::string> links;
   std::string advertise;
   std::uint32_t lease = 30;  // seconds without a sign of a prompt's sender
+  // Copies of answers: how many a router wants of each; bytes that a worker keeps for others, and milliseconds that it waits
+  // for those who keep its own.
+  std::uint32_t replicas = 0;
+  std::uint64_t replica_memory = std::uint64_t{1} << 30;
+  std::uint32_t replica_patience = 100;
   endpoint listen{"127.0.0.1", 8000};
   std::string api_key_file;
   std::string tls_certificate, tls_key;  // PEM files; empty: plain HTTP

@@ -146,7 +146,7 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
         "--prefill, --decode: workers come by themselves only where keys are asked for (--api-key-file)");
   cluster::members workers(
       ex, {.period = std::chrono::milliseconds(o.heartbeat), .dead_after = std::chrono::milliseconds(o.dead_after)},
-      client_of(o), cluster::kv_wire{config.layers, config.kv_heads, config.head_dim});
+      client_of(o), cluster::kv_wire{config.layers, config.kv_heads, config.head_dim}, o.replicas);
   for (auto* list : {&named.prefill, &named.decode})
     for (auto& url : *list) (void)workers.add(url);
   workers.on_change = tell;
@@ -165,7 +165,7 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
       api.emplace(backend,
                   api_of(o, workers.table().fingerprint(), config.sampling, std::move(chat), clock::of(ex).wall_now()),
                   page);
-      add_router_metrics(page, workers.table(), answers);
+      add_router_metrics(page, workers, answers);
       api->route(server);
       page.route(server);
       http::route_health(server);

@@ -7,7 +7,7 @@
 namespace cokv::serve {
 
 // Both outlive the page's last use.
-void add_router_metrics(http::metrics& page, const cluster::worker_table& workers,
+void add_router_metrics(http::metrics& page, const cluster::members& workers,
                         const cluster::remote_answers& answers);
 
 }  // namespace cokv::serve

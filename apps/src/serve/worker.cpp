@@ -5,6 +5,7 @@
 #include <random>
 #include <sstream>
 
+#include "cluster/ring_route.hpp"
 #include "cluster/wire_of.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
@@ -45,14 +46,23 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
       links_(greeting(e, name_, life_)),
       door_(windows_, links_),
       pool_(windows_, links_),
+      copies_(windows_, where, links_,
+              {.life = life_,
+               .wire = cluster::wire_of(e),
+               .limit = o.replica_memory / cluster::most_replicas,
+               .patience = std::chrono::milliseconds(o.replica_patience)}),
       entrance_(e, door_, windows_,
-                {.life = life_, .lease = std::chrono::seconds(o.lease), .links = [this] { return links(); }}),
+                {.life = life_,
+                 .lease = std::chrono::seconds(o.lease),
+                 .links = [this] { return links(); },
+                 .copies = &copies_}),
       decode_(ex, entrance_, {.max_sequence = e.max_sequence(), .max_sequences = o.max_requests}),
       prefill_(e, pool_) {
   if (!e.pool().memory().host_accessible())
     if (auto ec = windows_.stage(where))
       throw config_error("--device " + o.device + ": no pinned memory for links: " + ec.message());
   if (role_ == cluster::worker_role::prefill) return;
+  door_.on_ring([this](peer_link from) { return copies_.keep(std::move(from)); });
   for (auto& url : doors_of(o, life_)) {
     // An address that stands for all of a machine's is none that others can call.
     if (advertise_.empty() && (url.find("://0.0.0.0:") != url.npos || url.find("://[::]:") != url.npos))
@@ -76,7 +86,7 @@ cluster::worker_facts worker::facts() const {
   const auto c = engine_.counters();
   return {.role = role_,
           .self = cluster::offer_of(engine_, name_, life_),
-          .epoch = 0,
+          .epoch = copies_.epoch(),
           .links = links(),
           .max_sequence = engine_.max_sequence(),
           .blocks = c.blocks,
@@ -92,10 +102,9 @@ void worker::route(http::server& s) {
             co_await x.respond(http::status::ok, "application/json", boost::json::serialize(to_json(facts())));
           },
           {.any_of = static_cast<std::uint8_t>(http::right::admin)});
-  if (role_ == cluster::worker_role::prefill)
-    prefill_.route(s);
-  else
-    decode_.route(s);
+  if (role_ == cluster::worker_role::prefill) return prefill_.route(s);
+  decode_.route(s);
+  cluster::route_ring(s, copies_);
 }
 
 void worker::measure(http::scrape& s) const {
@@ -108,13 +117,28 @@ void worker::measure(http::scrape& s) const {
     s.gauge("cokv_sequences", "Sequences that came from other workers, ended ones that may be asked for again too",
             static_cast<double>(decode_.sequences()));
     s.gauge("cokv_windows", "Rooms that other workers may write", static_cast<double>(windows_.size()));
+    const auto c = copies_.counters();
+    s.gauge("cokv_ring_epoch", "Of the ring of copies that was told here; 0: none",
+            static_cast<double>(copies_.epoch()));
+    s.gauge("cokv_copied_sequences", "Sequences whose KV goes to other workers as it grows",
+            static_cast<double>(c.followed));
+    s.gauge("cokv_kept_copies", "Pieces of other workers' sequences that are kept here", static_cast<double>(c.copies));
+    s.gauge("cokv_kept_bytes", "Their KV", static_cast<double>(c.bytes_kept));
+    s.counter("cokv_uncovered_tokens_total", "Tokens told before the KV that they rest on was copied",
+              static_cast<double>(c.waited_in_vain));
+    s.counter("cokv_restored_tokens_total", "Tokens whose KV came out of a copy of an answer that was lost elsewhere",
+              static_cast<double>(c.restored_tokens));
   }
 }
 
 awaitable<void> worker::run() {
   (void)co_await with(task_group{}, [this](task_group& group) -> awaitable<void> {
-    if (role_ != cluster::worker_role::prefill) group.spawn(door_.run());
+    if (role_ != cluster::worker_role::prefill) {
+      group.spawn(door_.run());
+      group.spawn(copies_.run());
+    }
     co_await decode_.run();  // ends with close()
+    copies_.close();
     door_.close();
     pool_.close();
   });

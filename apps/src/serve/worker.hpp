@@ -39,6 +39,7 @@ class worker {
   link_options links_;
   cluster::link_door door_;
   cluster::link_pool pool_;
+  cluster::answer_copies copies_;
   cluster::landing_entrance entrance_;
   cluster::decode_service decode_;
   cluster::prefill_service prefill_;

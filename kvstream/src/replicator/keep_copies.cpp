@@ -24,7 +24,8 @@ awaitable<bool> take_over(std::shared_ptr<replicator_state> s, copy_key key, std
   co_return now != s->copies.end() && now->second == c && c->turn == turn;
 }
 
-awaitable<replica_message> open(std::shared_ptr<replicator_state> s, replica_message asked) {
+awaitable<replica_message> open(std::shared_ptr<replicator_state> s, replica_message asked,
+                                std::weak_ptr<void> sender) {
   replica_message answer{
       .type = replica_type::room, .epoch = asked.epoch, .owner = asked.owner, .microbatch = asked.microbatch};
   const auto refused = [&](error_code why) {
@@ -53,6 +54,7 @@ awaitable<replica_message> open(std::shared_ptr<replicator_state> s, replica_mes
   auto in = s->windows.expose({c->memory}, window_access::put);
   if (!in) co_return refused(in.error());
   c->in = std::move(*in);
+  c->sender = std::move(sender);
   answer.steps = static_cast<std::uint32_t>(c->steps.size());
   answer.bytes = c->opened_at;
   answer.window = c->in.ref();
@@ -134,6 +136,7 @@ awaitable<result<kept_copy>> take_copy(std::shared_ptr<replicator_state> s, copy
 
 awaitable<error_code> keep_copies(std::shared_ptr<replicator_state> s, peer_link link) {
   std::map<copy_key, window> lent;
+  const auto up = std::make_shared<char>();
   const auto broke = [&](error_code why) {
     link.close();
     return why;
@@ -148,7 +151,7 @@ awaitable<error_code> keep_copies(std::shared_ptr<replicator_state> s, peer_link
     switch (m->type) {
       case replica_type::open:
         if (m->bytes == 0 || m->owner == s->self) co_return broke(errc::protocol);
-        answer = co_await open(s, *m);
+        answer = co_await open(s, *m, up);
         break;
       case replica_type::stored: {
         auto kept = stored(*s, *m);

@@ -150,6 +150,18 @@ void replicator::replaced(worker_id lost, worker_id fresh) {
 void replicator::retain(const std::function<bool(worker_id)>& wanted) {
   std::erase_if(state_->copies, [&](const auto& c) { return !wanted(c.first.first); });
 }
+void replicator::forget_unfed(duration age) {
+  const auto now = clock::of(get_executor()).now();
+  std::erase_if(state_->copies, [&](const auto& one) {
+    auto& c = *one.second;
+    if (!c.sender.expired() && c.epoch == state_->epoch) {
+      c.unfed.reset();
+      return false;
+    }
+    if (!c.unfed) c.unfed = now;
+    return now - *c.unfed >= age;
+  });
+}
 std::uint64_t replicator::bytes_kept() const noexcept { return *state_->kept; }
 std::size_t replicator::copies() const noexcept { return state_->copies.size(); }
 

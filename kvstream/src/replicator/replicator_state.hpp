@@ -34,6 +34,8 @@ struct replica_copy {
   std::vector<kept_step> steps;
   window in;
   std::uint64_t opened_at = 0;  // bytes that were there then
+  std::weak_ptr<void> sender;   // the link that it was opened over, while that is up
+  std::optional<time_point> unfed;
 
   std::uint64_t end() const { return steps.empty() ? 0 : steps.back().end; }
 };

@@ -119,7 +119,7 @@ awaitable<error_code> carry(std::shared_ptr<sending> to, microbatch_id m) {
       mine.over = true;
       co_return co_await to->tell(to->message(replica_type::forget, m));
     }
-    if (next == own->steps.size()) {
+    if (own->broken || next == own->steps.size()) {
       if (auto waited = co_await s.changed.async_wait(as_result); !waited) co_return waited.error();
       continue;
     }
@@ -131,7 +131,7 @@ awaitable<error_code> carry(std::shared_ptr<sending> to, microbatch_id m) {
       if (!mine) co_return failed;
       s.find(m)->broken = mine;
       s.changed.notify();
-      co_return error_code();
+      continue;
     }
     auto stored = to->message(replica_type::stored, m);
     stored.steps = mine.sent = ++next;

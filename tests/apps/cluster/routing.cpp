@@ -7,6 +7,7 @@
 #include "cluster/members.hpp"
 #include "cluster/prefill_service.hpp"
 #include "cluster/remote_answers.hpp"
+#include "cluster/ring_route.hpp"
 #include "cluster/worker_info.hpp"
 #include "support/enough.hpp"
 
@@ -15,10 +16,13 @@ using namespace cokv::test;
 
 namespace {
 
-void route_facts(http::server& s, cluster_worker& w, cluster::worker_role role) {
-  s.route(http::verb::get, "/v1/worker", [&w, role](http::exchange& x) -> awaitable<void> {
+using more_facts = std::function<void(cluster::worker_facts&)>;
+
+void route_facts(http::server& s, cluster_worker& w, cluster::worker_role role, more_facts more = {}) {
+  s.route(http::verb::get, "/v1/worker", [&w, role, more](http::exchange& x) -> awaitable<void> {
     cluster::worker_facts f{.role = role, .self = cluster::offer_of(w.run, "worker", w.life)};
     f.max_sequence = w.run.max_sequence();
+    if (more) more(f);
     co_await x.respond(http::status::ok, "application/json", boost::json::serialize(to_json(f)));
   });
 }
@@ -39,19 +43,28 @@ struct decode_host : cluster_worker {
   decode_host(asio::any_io_executor ex, streaming& s, const std::string& name, const std::string& host)
       : cluster_worker(ex, s, s.decode, name),
         door(windows, links),
+        copies(windows, open_device(ex, "sim:h200").value(), links,
+               {.life = life, .wire = cluster::wire_of(run), .keep_lost = 20s}),
         in(run, door, windows,
            {.life = life,
             .patience = 2s,
             .lease = 4s,
-            .links = [host] { return std::vector{"tcp://" + host + ":7000"}; }}),
+            .links = [host] { return std::vector{"tcp://" + host + ":7000"}; },
+            .copies = &copies}),
         api(ex, in, {.max_sequence = run.max_sequence(), .orphan_grace = 3s, .retention = 5s}),
         server(ex) {
     REQUIRE(!door.listen("tcp://0.0.0.0:7000"));
     api.route(server);
-    route_facts(server, *this, cluster::worker_role::decode);
+    door.on_ring([this](peer_link from) { return copies.keep(std::move(from)); });
+    cluster::route_ring(server, copies);
+    route_facts(server, *this, cluster::worker_role::decode, [this, host](cluster::worker_facts& f) {
+      f.epoch = copies.epoch();
+      f.links = {"tcp://" + host + ":7000"};
+    });
     server.listen({"0.0.0.0", 8002});
   }
   cluster::link_door door;
+  cluster::answer_copies copies;
   cluster::landing_entrance in;
   cluster::decode_service api;
   http::server server;
@@ -65,14 +78,16 @@ awaitable<void> serve_decode(std::shared_ptr<decode_host> h) {
   (void)co_await with(task_group{}, [h](task_group& group) -> awaitable<void> {
     group.spawn(h->door.run());
     group.spawn(h->api.run());
+    group.spawn(h->copies.run());
     co_await h->server.run();
     h->api.close();
+    h->copies.close();
     h->door.close();
   });
 }
 
 struct outcome {
-  std::size_t answered = 0, failed = 0, abandoned = 0, moved = 0;
+  std::size_t answered = 0, failed = 0, abandoned = 0, moved = 0, resumed = 0, again = 0;
   std::set<std::string> errors;
   duration longest{};
 };
@@ -144,6 +159,7 @@ struct hosts {
 
 struct shape {
   std::size_t prefills = 1, decodes = 1;
+  std::uint32_t replicas = 0;
 };
 
 template <class Setup, class Faults>
@@ -171,7 +187,7 @@ void run(std::uint64_t seed, shape of, Setup setup, Faults faults, outcome& all)
     sim::node router(context, "router");
     auto body = [&]() -> awaitable<void> {
       const auto ex = co_await asio::this_coro::executor;
-      cluster::members workers(ex, {}, {});
+      cluster::members workers(ex, {}, {}, {}, of.replicas);
       for (auto& n : prefills.nodes) CHECK(!workers.add("http://" + n->name() + ":8001"));
       for (auto& n : decodes.nodes) CHECK(!workers.add("http://" + n->name() + ":8002"));
       cluster::remote_answers answers(ex, workers, {.prefix = "r"});
@@ -190,6 +206,8 @@ void run(std::uint64_t seed, shape of, Setup setup, Faults faults, outcome& all)
         CHECK(answers.requests() == 0);
         for (const auto& [id, w] : workers.table().all()) CHECK(w.requests == 0);
         out.moved += answers.prompts_moved() + answers.answers_moved();
+        out.resumed += answers.answers_resumed();
+        out.again += answers.computed_again();
         answers.close();
         workers.close();
       });
@@ -209,6 +227,7 @@ void run(std::uint64_t seed, shape of, Setup setup, Faults faults, outcome& all)
   }
   CHECK(out.answered + out.failed + out.abandoned == static_cast<std::size_t>(s.requests));
   all.answered += out.answered, all.failed += out.failed, all.abandoned += out.abandoned, all.moved += out.moved;
+  all.resumed += out.resumed, all.again += out.again;
   all.errors.insert(out.errors.begin(), out.errors.end());
   all.longest = std::max(all.longest, out.longest);
 }
@@ -216,8 +235,9 @@ void run(std::uint64_t seed, shape of, Setup setup, Faults faults, outcome& all)
 void tell(const outcome& o) {
   std::string all;
   for (auto& e : o.errors) all += "\n  " + e;
-  MESSAGE(o.answered, " answered, ", o.failed, " failed, ", o.abandoned, " abandoned, ", o.moved,
-          " attempts moved, the longest took ", std::chrono::duration<double>(o.longest).count(), " s", all);
+  MESSAGE(o.answered, " answered, ", o.failed, " failed, ", o.abandoned, " abandoned, ", o.moved, " attempts moved, ",
+          o.resumed, " answers went on from a copy, ", o.again, " tokens of them computed again, the longest took ",
+          std::chrono::duration<double>(o.longest).count(), " s", all);
 }
 
 }  // namespace
@@ -328,4 +348,70 @@ TEST_CASE("routing: of two workers of each kind one dies, and every answer is wh
   CHECK(all.answered == tried.size() * 8);
   CHECK(all.moved >= enough(150));
   CHECK(all.longest < 5s);
+}
+
+namespace {
+
+// The decode worker that dies is one that has answers under way.
+void a_decode_worker_dies(sim_context& context, sim::net&) {
+  const auto when = 1ms + duration(context.below(15'000'000));
+  const auto who = "decode-" + std::to_string(context.below(2));
+  clock::of(context.get_executor()).async_wait_for(when, [&context, who](error_code) {
+    sim::node::find(context, who)->kill();
+  });
+}
+
+void long_answers(sim_context&, streaming& s) {
+  s.requests = 8;
+  s.eos.clear();
+}
+
+}  // namespace
+
+TEST_CASE("routing: with a copy of each answer a lost one goes on where it was, and no prompt is computed again") {
+  for (std::uint32_t replicas : {1u, 2u}) {
+    outcome all;
+    const auto tried = seeds(300);
+    for (auto seed : tried) run(seed, {2, 1 + replicas, replicas}, long_answers, a_decode_worker_dies, all);
+    tell(all);
+    CHECK(all.failed == 0);
+    CHECK(all.answered == tried.size() * 8);
+    CHECK(all.resumed >= enough(200));
+    CHECK(all.again <= all.resumed);
+    CHECK(all.longest < 5s);
+  }
+}
+
+TEST_CASE("routing: copies are of use or of none, but never wrong, whatever breaks") {
+  outcome all;
+  const auto tried = seeds(200);
+  for (auto seed : tried)
+    run(
+        seed, {2, 3, 1 + static_cast<std::uint32_t>(seed % 2)},
+        [](sim_context& context, streaming& s) {
+          s.requests = 8;
+          s.impatient = context.chance(0.3);
+          if (context.chance(0.4)) s.decode.kv_blocks = static_cast<std::uint32_t>(30 + context.below(40));
+        },
+        [](sim_context& context, sim::net& net) {
+          if (context.chance(0.5)) net.faults.reset = 0.003;
+          if (context.chance(0.3)) net.faults.clog = 0.02;
+          if (context.chance(0.3)) return stands_still_or_is_cut_off(context, net);
+          auto& timer = clock::of(context.get_executor());
+          for (int i = 0; i < 2; ++i) {
+            const auto who = "decode-" + std::to_string(context.below(3));
+            const auto when = duration(context.below(20'000'000));
+            timer.async_wait_for(when, [&context, who](error_code) {
+              if (auto* n = sim::node::find(context, who); n->up()) n->kill();
+            });
+            timer.async_wait_for(when + duration(context.below(3'000'000'000)), [&context, who](error_code) {
+              if (auto* n = sim::node::find(context, who); !n->up()) n->start();
+            });
+          }
+        },
+        all);
+  tell(all);
+  CHECK(all.answered >= enough(1000));
+  CHECK(all.resumed >= enough(50));
+  CHECK(all.longest < 60s);
 }

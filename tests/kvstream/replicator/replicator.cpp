@@ -243,6 +243,11 @@ TEST_CASE("replicator: a step whose event failed, or whose blocks were freed, is
           w.mine.computed(2, w.kv.step(2, 0));
           w.kv.leases(2).clear();
           CHECK((co_await w.mine.async_may_compute(2, as_result)).error() == errc::stale_reference);
+          // The holder is told of their end all the same.
+          CHECK(w.holder.copies() == 2);
+          w.mine.close(1);
+          w.mine.close(2);
+          while (w.holder.copies() > 0) co_await clock::of(ex).async_wait_for(1ms);
         }));
         w.near.close();
         (void)co_await w.far.async_closed();
@@ -326,6 +331,42 @@ TEST_CASE("replicator: what a holder takes is what was kept, with its tags, and 
           CHECK(w.mine.acknowledged(7) == 3);
         });
         CHECK(w.holder.bytes_kept() == 0);
+        w.near.close();
+        (void)co_await w.far.async_closed();
+      },
+      few());
+}
+
+TEST_CASE("replicator: a copy that nobody sends to any more is forgotten in time, and no other") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        two_workers w(ex, 4);
+        co_await w.connect();
+        w.follow(1);
+        w.mine.open(1, replicated_bytes(most_steps));
+        w.mine.open(2, replicated_bytes(most_steps));
+        CHECK(!co_await exchange(w, [&](task_group&) -> awaitable<void> {
+          w.compute(1);
+          w.compute(2);
+          co_await w.kept(1, 1);
+          co_await w.kept(2, 1);
+          for (int i = 0; i < 3; ++i) {
+            w.holder.forget_unfed(0ms);
+            co_await clock::of(ex).async_wait_for(1ms);
+          }
+          CHECK(w.holder.copies() == 2);
+        }));
+        w.holder.forget_unfed(5ms);
+        CHECK(w.holder.copies() == 2);
+        w.mine.close(2);  // which the holder does not hear
+        CHECK(!co_await exchange(w, [&](task_group&) -> awaitable<void> {
+          w.compute(1);
+          co_await w.kept(1, 2);
+          co_await clock::of(ex).async_wait_for(10ms);
+          w.holder.forget_unfed(5ms);
+          CHECK(w.holder.copies() == 1);
+          CHECK((co_await w.holder.take(1, 1)).has_value());
+        }));
         w.near.close();
         (void)co_await w.far.async_closed();
       },

@@ -16,7 +16,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -27,9 +26,8 @@ namespace cokv {
 
 // The blocks that hold some of a sequence's tokens, and nothing else of it.
 struct sequence_blocks {
-  kv_view memory;
-  std::vector<block_index> blocks;    // in order; the first of them holds the first of the tokens
-  std::shared_ptr<const void> alive;  // what `memory` is a view of
+  kv_view memory;                   // of the engine's pool, which outlives it
+  std::vector<block_index> blocks;  // in order; the first of them holds the first of the tokens
 };
 
 class sequence_sink {

@@ -48,6 +48,7 @@
 #include "cokv/kvstream/id256.hpp"
 #include "cokv/kvstream/peer_link.hpp"
 #include "cokv/kvstream/replication_log.hpp"
+#include "cokv/runtime/clock.hpp"
 
 namespace cokv {
 
@@ -130,6 +131,9 @@ class replicator {
   void replaced(worker_id lost, worker_id fresh);
   // Forgets copies of workers that the predicate does not want: those that the log's keeps() says no to.
   void retain(const std::function<bool(worker_id)>& wanted);
+  // Forgets copies that nobody has sent to for so long, as calls of this saw it: their owner's link is down, or it has not
+  // opened them in this epoch.
+  void forget_unfed(duration age);
   std::uint64_t bytes_kept() const noexcept;
   std::size_t copies() const noexcept;
 

@@ -1,0 +1,77 @@
+// Who keeps a copy of whose answers: each decode worker's KV goes to those behind it in a ring, which the router makes and
+// tells them of.
+//
+//     ring_book ring(1);
+//     if (ring.stand({{3, life_a}, {5, life_b}})) tell_all();  // of those that are here: another ring than before
+//     ring.place_of(3, links_of)                               // what 3 is told: copies go to 5
+//     ring.holders(3)                                          // who has copies of its answers, also when it is gone
+//
+// A ring's epoch is above those of all before it: workers refuse what is of an older one. Belongs to one context.
+#pragma once
+
+#include <boost/json/object.hpp>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cluster/ticket.hpp"
+
+namespace cokv::cluster {
+
+constexpr std::uint32_t most_replicas = 2;
+
+struct ring_member {
+  std::string life;
+  std::vector<std::string> links;  // its doors' URLs
+  friend bool operator==(const ring_member&, const ring_member&) = default;
+};
+
+// One worker's.
+struct ring_place {
+  std::uint64_t epoch = 0;
+  std::uint32_t replicas = 0;           // copies that are wanted of each answer; successors may be fewer
+  std::vector<ring_member> successors;  // who gets them, the nearest first
+};
+boost::json::object to_json(const ring_place& p);
+parsed<ring_place> read_ring_place(const boost::json::value& v);
+
+// Of whom an answer was, and which attempt: what its copies are found by.
+struct lost_answer {
+  std::string life;
+  std::uint32_t attempt = 0;
+};
+boost::json::object to_json(const lost_answer& l);
+parsed<lost_answer> read_lost_answer(const boost::json::value& v);
+
+class ring_book {
+ public:
+  using id = std::uint32_t;  // worker_table's
+
+  // Throws config_error for more than most_replicas.
+  explicit ring_book(std::uint32_t replicas);
+
+  // Those that decode, and their lives. True: another ring than before, of a new epoch.
+  bool stand(std::map<id, std::string> here);
+  // Somebody has heard of a later one than this router made: the next one is above it, and due.
+  bool heard(std::uint64_t epoch);
+
+  bool contains(id one) const { return here_.contains(one); }
+  std::uint64_t epoch() const noexcept { return epoch_; }
+  std::uint32_t replicas() const noexcept { return replicas_; }
+  // Of one that stands in it.
+  ring_place place_of(id of, const std::function<std::vector<std::string>(id)>& links_of) const;
+  // Who got copies of its answers in the last ring that it stood in, the nearest first.
+  std::vector<id> holders(id of) const;
+  void forget(id of) { holders_.erase(of); }
+
+ private:
+  std::vector<id> behind(id of) const;
+
+  std::uint32_t replicas_;
+  std::uint64_t epoch_ = 0;
+  std::map<id, std::string> here_;
+  std::map<id, std::vector<id>> holders_;
+};
+
+}  // namespace cokv::cluster

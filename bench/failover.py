@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """How long does a client wait for its next token when the worker that decodes its answer is lost?
 
-usage: bench/failover.py COKV [--how kill|stop] [--streams 8] [--tokens 300] [--runs 5] [--dead-after 1500] [--json FILE]
+usage: bench/failover.py COKV [--how kill|stop] [--streams 8] [--tokens 300] [--runs 5] [--replicas 0] [--dead-after 1500]
+                                [--json FILE]
 
 Each run: a router, a prefill worker and two decode workers on loopback, f32, their cores shared; STREAMS sampled answers of
 prompts of 40 to 600 tokens; when all are decoding, one decode worker is killed (kill -9), or stands still (SIGSTOP). Of
 the answers that were there (as many as it said it ran) the longest time without a token from then on is taken; beside it the usual
 time between tokens, and the time within which the loss can be known: at once by a connection that breaks, or --dead-after.
-Every answer must be the one that the same cluster gave before. There are no replicas: KV is computed again.
+Every answer must be the one that the same cluster gave before. With replicas lost answers go on from copies of their KV, and
+how many tokens of them were computed again is told; without, their prompts and all that was said is.
 """
 import argparse
 import json
@@ -70,7 +72,10 @@ def one_run(o, seed):
             Server(o.cokv, *serve, "decode", log=quiet) as second, \
             Server(o.cokv, *serve, "prefill", log=quiet) as prefill, \
             Server(o.cokv, *serve, "router", "--prefill", prefill.url, "--decode", f"{first.url},{second.url}",
-                   "--dead-after", o.dead_after, "--heartbeat", o.dead_after // 3, log=quiet) as router:
+                   "--dead-after", o.dead_after, "--heartbeat", o.dead_after // 3, "--replicas", o.replicas,
+                   log=quiet) as router:
+        while o.replicas and not all(metric(s.port, "cokv_ring_epoch") > 1 for s in (first, second)):
+            time.sleep(0.05)
         before = answers(router.port, bodies)
         for s in before:
             s.join()
@@ -91,7 +96,8 @@ def one_run(o, seed):
         waits = sorted((max((b - max(a, lost) for a, b in zip(s.at, s.at[1:]) if b > lost), default=0.0)
                         for s in streams), reverse=True)
         usual = [b - a for s in before for a, b in zip(s.at, s.at[1:])]
-        return waits[:affected], usual
+        return waits[:affected], usual, [int(metric(router.port, f"cokv_{name}_total"))
+                                         for name in ("resumed_answers", "computed_again_tokens")]
 
 
 def main():
@@ -101,21 +107,23 @@ def main():
     p.add_argument("--streams", type=int, default=8)
     p.add_argument("--tokens", type=int, default=300)
     p.add_argument("--runs", type=int, default=5)
+    p.add_argument("--replicas", type=int, choices=(0, 1), default=0)
     p.add_argument("--dead-after", type=int, default=1500)
     p.add_argument("--json")
     o = p.parse_args()
-    waits, usual = [], []
+    waits, usual, resumed, again = [], [], 0, 0
     for run in range(o.runs):
-        w, u = one_run(o, run)
-        waits += w
-        usual += u
+        w, u, (r, a) = one_run(o, run)
+        waits, usual, resumed, again = waits + w, usual + u, resumed + r, again + a
         print(f"run {run}: {len(w)} answers lost, next token after "
               f"{', '.join(f'{1e3 * x:.0f}' for x in sorted(w))} ms", flush=True)
     if not waits:
         raise SystemExit("no answer was there when the worker was lost")
     detection = 0 if o.how == "kill" else o.dead_after / 1e3
-    out = {"how": o.how, "streams": o.streams, "lost": len(waits), "next_token_p50": statistics.median(waits),
+    out = {"how": o.how, "streams": o.streams, "lost": len(waits), "replicas": o.replicas,
+           "resumed": resumed, "computed_again": again, "next_token_p50": statistics.median(waits),
            "next_token_max": max(waits), "between_tokens_p50": statistics.median(usual), "detection": detection}
+    print(f"\n{resumed} answers went on from a copy, {again} tokens of them were computed again")
     print(f"\n| lost answers | next token p50 | max | bound: detection + 200 ms | between tokens p50 |\n|---|---|---|---|---|\n"
           f"| {len(waits)} | {1e3 * out['next_token_p50']:.0f} ms | {1e3 * out['next_token_max']:.0f} ms | "
           f"{1e3 * detection + 200:.0f} ms | {1e3 * out['between_tokens_p50']:.1f} ms |")

@@ -51,7 +51,9 @@ void engine_state::tell_followers(const schedule& plan) {
       const auto these = blocks.subspan(first, (to + options.block_tokens - 1) / options.block_tokens - first);
       const auto what = scheduler_.known_tokens(item.id).subspan(told.first, told.count);
       g.followed = to;
-      g.request.follower->computed(told, what, {cache.view(these), {these.begin(), these.end()}});
+      sequence_blocks where{cache.view(these), {these.begin(), these.end()}, {}};
+      for (auto b : these) where.held.push_back(cache.hold(b));
+      g.request.follower->computed(told, what, std::move(where));
     };
     if (g.followed < item.start) tell(item.start);
     tell(end);

@@ -21,6 +21,7 @@ class judge final : public sequence_sink {
     ++calls;
     const auto first = tokens.first / bt;
     REQUIRE(where.blocks.size() == (told.size() + bt - 1) / bt - first);
+    CHECK(where.held.size() == where.blocks.size());
     slice all(pool_->shape(), {0, toy_model::layers}, where.blocks);
     all.tokens({tokens.first - first * bt, tokens.count});
     CHECK(!where.memory.check(all));

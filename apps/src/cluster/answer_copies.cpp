@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 
 #include "cokv/kvstream/block_key.hpp"
 #include "cokv/kvstream/local_window.hpp"
@@ -102,7 +103,7 @@ class answer_copies::followed final : public follower, public std::enable_shared
         prompt_(prompt),
         ranks_(s_->place.replicas),
         tag_(root_of(s_->options.wire)),
-        changed(s_->ex()) {}
+        changed_(s_->ex()) {}
   ~followed() override {
     forget();
     s_->all.erase(this);
@@ -120,6 +121,8 @@ class answer_copies::followed final : public follower, public std::enable_shared
     all.tokens({tokens.first % shape.block_tokens(), tokens.count});
     const replicated_step step{where.memory, {all}};
     for (std::uint32_t r = 0; r < ranks_; ++r) s_->ranks[r]->copies.computed(at.name, step, {}, tag_);
+    // So that also what the last step computed is copied when the sequence has ended.
+    if (!there(at.ends.back())) held_.emplace_back(at.ends.back(), std::move(where.held));
   }
 
   // What was copied is still right, but the blocks are others': of a copy that is to grow all comes from the new ones.
@@ -140,7 +143,15 @@ class answer_copies::followed final : public follower, public std::enable_shared
       if (!waited && waited.error() != errc::deadline) throw boost::system::system_error(waited.error());
       behind_ = !there(tokens);
     }
-    if (behind_) ++s_->waited_in_vain;
+    if (!behind_) co_return;
+    ++s_->waited_in_vain;
+    held_.clear();
+  }
+
+  // Something of it was kept by a successor, or there is one less, or more.
+  void note() {
+    while (!held_.empty() && there(held_.front().first)) held_.pop_front();
+    changed_.tell();
   }
 
   // Another successor, that has nothing yet: it is not waited for until it has caught up.
@@ -149,6 +160,7 @@ class answer_copies::followed final : public follower, public std::enable_shared
     auto& copies = s_->ranks[r]->copies;
     for (auto& one : stretches_) copies.recovered(one.name, static_cast<std::uint32_t>(one.ends.size()), 0);
     behind_ = true;
+    held_.clear();
   }
 
  private:
@@ -179,6 +191,7 @@ class answer_copies::followed final : public follower, public std::enable_shared
       s_->by_copy.erase(one.name);
     }
     stretches_.clear();
+    held_.clear();
   }
 
   std::uint32_t tokens_at(const replicator& copies) const {
@@ -197,7 +210,7 @@ class answer_copies::followed final : public follower, public std::enable_shared
     return true;
   }
   awaitable<void> until(std::uint32_t tokens) {
-    while (!there(tokens)) co_await changed.async_wait(asio::deferred);
+    while (!there(tokens)) co_await changed_.async_wait(asio::deferred);
   }
 
   const std::shared_ptr<state> s_;
@@ -207,14 +220,13 @@ class answer_copies::followed final : public follower, public std::enable_shared
   std::vector<stretch> stretches_;
   std::uint32_t round_ = 0;
   bool behind_ = false;
-
- public:
-  news changed;
+  std::deque<std::pair<std::uint32_t, std::vector<block_hold>>> held_;  // of steps, by their ends, until they are kept
+  news changed_;
 };
 
 void answer_copies::state::tell_all() {
   for (auto& [at, weak] : all)
-    if (auto f = weak.lock()) f->changed.tell();
+    if (auto f = weak.lock()) f->note();
 }
 
 answer_copies::answer_copies(window_table windows, device where, link_options greeting, copies_options o)
@@ -236,7 +248,7 @@ answer_copies::answer_copies(window_table windows, device where, link_options gr
                            .acknowledged = [raw = &s](replicator::microbatch_id m, std::uint32_t, std::uint64_t) {
                              const auto found = raw->by_copy.find(m);
                              const auto f = found == raw->by_copy.end() ? nullptr : found->second.lock();
-                             if (f) f->changed.tell();
+                             if (f) f->note();
                            }});
 }
 

@@ -79,6 +79,23 @@ class told_entrance final : public entrance {
                        .decodes = [t] { return t->decodes; }};
   }
 
+  awaitable<result<admitted>> resume(generation_request r, lost_answer lost, std::string id,
+                                     std::uint32_t attempt) override {
+    if (lost.life != "lost" || lost.attempt != 3) co_return errc::not_found;
+    auto t = std::make_shared<told>(ex_);
+    t->decodes = true;
+    prompts.push_back(t);
+    co_return admitted{.ticket = {},
+                       .answer = std::make_unique<told_answer>(t),
+                       .run = []() -> awaitable<error_code> { co_return error_code(); },
+                       .decodes = [] { return true; },
+                       .covered = [this](std::uint32_t piece) -> awaitable<void> {
+                         while (piece >= covered) co_await pause(1ms);
+                       },
+                       .restored = static_cast<std::uint32_t>(r.prompt.size() - 1)};
+  }
+
+  std::uint32_t covered = 1000;  // pieces of resumed ones that may be told
   std::vector<std::shared_ptr<told>> prompts;
   std::shared_ptr<std::size_t> opening = std::make_shared<std::size_t>(0);  // of coroutines that may outlive it
   error_code refuses;
@@ -206,7 +223,7 @@ TEST_CASE("decode_service: attempts of one prompt: the same ticket, a new room, 
     for (std::uint32_t attempt : {1u, 3u, 4u}) {
       auto r = co_await c.post("/v1/sequences", creation("a.0", attempt));
       CHECK(r->code == 200);
-      CHECK(r->body == R"({"running":true,"pieces":1})");
+      CHECK(r->body == R"({"running":true,"attempt":3,"pieces":1})");
     }
   });
 }
@@ -282,4 +299,49 @@ TEST_CASE("decode_service: cancelled or destroyed at any step it leaves no promp
   };
   cancel_at_every_step(body, {.real = false});
   destroy_at_every_step(body, {.real = false});
+}
+
+TEST_CASE(
+    "decode_service: an answer that was lost elsewhere goes on from its copy, and pieces wait for copies of their "
+    "own") {
+  on_both({.sign = 500ms}, [](http::client& c, told_entrance& door, decode_service& api) -> awaitable<void> {
+    const auto order = [](std::uint32_t attempt, std::uint32_t of) {
+      auto v = http::parse_json(creation("r", attempt))->as_object();
+      v.erase("from");
+      v["lost"] = to_json(lost_answer{"lost", of});
+      return json::serialize(v);
+    };
+    auto none = co_await c.post("/v1/sequences", order(4, 2));
+    REQUIRE(none.has_value());
+    CHECK(none->code == 404);
+    CHECK(none->body.find("not_found") != std::string::npos);
+    CHECK(api.sequences() == 0);
+    auto made = co_await c.post("/v1/sequences", order(4, 3));
+    REQUIRE(made.has_value());
+    CHECK(made->code == 200);
+    CHECK(*http::parse_json(made->body) == *http::parse_json(R"({"running":true,"attempt":4,"restored":4})"));
+    auto again = co_await c.post("/v1/sequences", order(4, 3));
+    REQUIRE(again.has_value());
+    CHECK(*http::parse_json(again->body) == *http::parse_json(R"({"running":true,"attempt":4,"pieces":0})"));
+    CHECK(door.prompts.size() == 1);
+    door.covered = 1;
+    for (token_id t : {7, 8}) door.prompts[0]->say(t);
+    auto lines = co_await c.open_lines({.target = "/v1/sequences/r/pieces"});
+    REQUIRE(lines.has_value());
+    CHECK(co_await next(*lines) == "0:7");
+    auto waits = co_await with_deadline(lines->next(), 100ms);
+    CHECK(waits.error() == errc::deadline);
+    door.covered = 2;
+    auto more = co_await c.open_lines({.target = "/v1/sequences/r/pieces?from=1"});
+    REQUIRE(more.has_value());
+    CHECK(co_await next(*more) == "1:8");
+    door.prompts[0]->finish();
+    CHECK(co_await next(*more) == "end");
+    auto both = http::parse_json(order(5, 3))->as_object();
+    both["from"] = to_json(offer{.name = "prefill-0", .life = "there", .wire = wire});
+    auto wrong = co_await c.post("/v1/sequences", json::serialize(both));
+    REQUIRE(wrong.has_value());
+    CHECK(wrong->code == 400);
+    CHECK((co_await c.del("/v1/sequences/r")).value().code == 204);
+  });
 }

@@ -11,8 +11,8 @@
 // The last token of an answer is not told: its KV is never computed.
 //
 // Called on the engine's thread, from within its loop, before the token that the step sampled is delivered: a sink must
-// neither block nor throw, nor call the engine. Blocks stay what they are until the sequence ends or is preempted; who
-// reads them later finds out by the view (errc::stale_reference).
+// neither block nor throw, nor call the engine. Blocks stay what they are until the sequence ends or is preempted, and as
+// long as `held` does; who reads them later finds out by the view (errc::stale_reference).
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "cokv/engine/scheduler.hpp"
+#include "cokv/kvstream/device_blocks.hpp"
 #include "cokv/kvstream/kv_view.hpp"
 
 namespace cokv {
@@ -28,6 +29,7 @@ namespace cokv {
 struct sequence_blocks {
   kv_view memory;                   // of the engine's pool, which outlives it
   std::vector<block_index> blocks;  // in order; the first of them holds the first of the tokens
+  std::vector<block_hold> held;     // each of them
 };
 
 class sequence_sink {

@@ -232,7 +232,7 @@ void answer_copies::state::tell_all() {
 answer_copies::answer_copies(window_table windows, device where, link_options greeting, copies_options o)
     : state_(std::make_shared<state>(std::move(windows), std::move(where), std::move(o))) {
   auto& s = *state_;
-  if (auto made = s.where.make_stream({.name = "copies"})) s.moves = std::move(*made);
+  if (auto made = s.where.make_stream({.name = "copies", .priority = -1})) s.moves = std::move(*made);
   const auto kind = s.where.name() == "cpu" ? memory_kind::host : memory_kind::pinned;
   auto staging = staging_pool::make(s.where, staging_bytes, staging_buffers, kind);
   if (staging && s.moves) {

@@ -8,6 +8,10 @@
 namespace cokv::detail {
 namespace {
 
+// So little is packed at once where it is asked for: a thread of the device would take longer to come to it, and stands
+// behind what that computes.
+constexpr std::uint64_t most_here = 64 << 10;
+
 struct device_group {
   std::uint64_t at = 0;  // in the slice
   buffer staging;
@@ -53,6 +57,8 @@ awaitable<result<transferred>> gather(kv_view from, slice what, sink to, std::ui
   if (!parts) co_return parts.error();
   const auto& kernels = through.kernels;
   auto digest = std::make_shared<slice_digest>(options.digest, all.bytes, parts->by == mover::kernel);
+  const bool here = parts->by == mover::host && all.bytes <= most_here && options.begin.ready();
+  if (here && options.begin.status()) co_return options.begin.status();
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {
     turns each(to.get_executor());
     // Kernels run in order: of two gathers that took staging in turns, one would stand before the other's last pieces
@@ -63,7 +69,10 @@ awaitable<result<transferred>> gather(kv_view from, slice what, sink to, std::ui
       const auto n = part.bytes;
       buffer staging = co_await through.staging.async_acquire();
       buffer staged = staging.slice(0, n);
-      if (parts->by == mover::host) {
+      if (here) {
+        pack(digest->in_order(), staged.bytes(), part.runs, *parts->memory);
+        group.spawn(to.backend()->put(offset + at, {std::move(staged)}, event(), options.level));
+      } else if (parts->by == mover::host) {
         auto kernel = [staged, digest, memory = parts->memory, runs = std::move(part.runs)] {
           pack(digest->in_order(), staged.bytes(), runs, *memory);
         };

@@ -55,6 +55,7 @@ error_code cpu_stream::enqueue(item i, std::string_view name) {
 }
 
 worker_arena& cpu_stream::arena_of_head() const {
+  if (options_.priority < 0) return arenas_.copy;
   for (std::size_t i = 0; i < queue_.size(); ++i)
     if (const auto& work = queue_[i].work; !std::holds_alternative<event>(work))
       return std::holds_alternative<copies>(work) ? arenas_.copy : arenas_.compute;

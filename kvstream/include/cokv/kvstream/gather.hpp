@@ -51,7 +51,8 @@ enum class packing_way : std::uint8_t {
   kernel,  // where it can: the stream is a CUDA device's, the memory its own, and a staging buffer has room for it
 };
 
-// Staging and the stream that packs: by the host's threads where the host reaches the memory, else by the device's copies
+// Staging and the stream that packs: by the host's threads where the host reaches the memory (at once, up to 64 KiB that
+// may begin), else by the device's copies
 // or kernel. Staging is host memory. Both outlive the transfers. Gathers
 // through one of them pack in the order in which they began, so that a layer that is not computed yet never holds up
 // one that is. A kernel's table has its place in the staging buffer too, behind the bytes: a buffer takes a little less

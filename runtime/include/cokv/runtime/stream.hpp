@@ -53,8 +53,10 @@ struct cost {
 };
 
 struct stream_options {
-  std::string name;                  // its track in a trace
-  int priority = 0;                  // lower is more urgent, where the device knows it; interrupts nothing
+  std::string name;  // its track in a trace
+  // Lower is more urgent, where the device knows it; interrupts nothing. On a CPU whatever is below 0 does not wait for
+  // threads that compute.
+  int priority = 0;
   std::size_t max_in_flight = 1024;  // operations enqueued and not done
 };
 

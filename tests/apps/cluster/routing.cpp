@@ -90,11 +90,12 @@ struct outcome {
   std::size_t answered = 0, failed = 0, abandoned = 0, moved = 0, resumed = 0, again = 0;
   std::set<std::string> errors;
   duration longest{};
+  std::vector<duration> waits;  // of answers whose worker was lost
 };
 
-awaitable<void> ask(cluster::remote_answers& answers, sim_context& ctx, const streaming& s, outcome& out) {
-  const auto prompt = toy_prompt(1 + ctx.below(100), ctx.below(3));
-  const auto n = static_cast<std::uint32_t>(1 + ctx.below(20));
+awaitable<void> ask(cluster::remote_answers& answers, sim_context& ctx, streaming& s, outcome& out) {
+  const auto prompt = toy_prompt(s.shortest + ctx.below(s.longest - s.shortest + 1), ctx.below(3));
+  const auto n = static_cast<std::uint32_t>(s.fewest + ctx.below(20));
   const auto goes = s.impatient && ctx.chance(0.3) ? 1 + ctx.below(10) : 1000;
   const auto want = toy_answer(prompt, n, s.eos);
   auto& time = clock::of(co_await asio::this_coro::executor);
@@ -103,8 +104,12 @@ awaitable<void> ask(cluster::remote_answers& answers, sim_context& ctx, const st
   REQUIRE(a.has_value());
   std::vector<token_id> got;
   error_code ended;
-  for (;;) {
+  duration wait{};
+  for (auto before = start;;) {
     auto piece = co_await (*a)->next();
+    const auto now = time.now();
+    if (now > s.lost) wait = std::max(wait, now - std::max(before, s.lost));
+    before = now;
     if (!piece) {
       ended = piece.error();
       break;
@@ -113,6 +118,7 @@ awaitable<void> ask(cluster::remote_answers& answers, sim_context& ctx, const st
     if (got.size() == goes) break;
   }
   out.longest = std::max(out.longest, time.now() - start);
+  if (start < s.lost && wait > duration::zero()) s.waits.push_back(wait);
   CHECK(got.size() <= want.size());
   CHECK(std::equal(got.begin(), got.end(), want.begin()));
   if (!ended) {
@@ -162,8 +168,13 @@ struct shape {
   std::uint32_t replicas = 0;
 };
 
-template <class Setup, class Faults>
-void run(std::uint64_t seed, shape of, Setup setup, Faults faults, outcome& all) {
+struct no_lookers {
+  template <class Decodes>
+  void operator()(sim_context&, streaming&, Decodes&) const {}
+};
+
+template <class Setup, class Faults, class Watch = no_lookers>
+void run(std::uint64_t seed, shape of, Setup setup, Faults faults, outcome& all, Watch watch = {}) {
   INFO(replay_command(seed));
   sim_context context(seed);
   auto& net = sim::net::of(context);
@@ -218,6 +229,7 @@ void run(std::uint64_t seed, shape of, Setup setup, Faults faults, outcome& all)
       ended = true;
     });
     faults(context, net);
+    watch(context, s, decodes);
     for (int minutes = 0; minutes < 60 && !ended; ++minutes) (void)context.run_for(1min);
     CHECK(ended);  // nothing hangs
     for (auto& h : decodes.newest) CHECK(h->api.sequences() == 0);
@@ -228,6 +240,10 @@ void run(std::uint64_t seed, shape of, Setup setup, Faults faults, outcome& all)
   CHECK(out.answered + out.failed + out.abandoned == static_cast<std::size_t>(s.requests));
   all.answered += out.answered, all.failed += out.failed, all.abandoned += out.abandoned, all.moved += out.moved;
   all.resumed += out.resumed, all.again += out.again;
+  // Of the answers that the lost worker had: those who waited longest.
+  std::ranges::sort(s.waits, std::greater());
+  s.waits.resize(std::min(s.waits.size(), s.had));
+  all.waits.insert(all.waits.end(), s.waits.begin(), s.waits.end());
   all.errors.insert(out.errors.begin(), out.errors.end());
   all.longest = std::max(all.longest, out.longest);
 }
@@ -414,4 +430,46 @@ TEST_CASE("routing: copies are of use or of none, but never wrong, whatever brea
   CHECK(all.answered >= enough(1000));
   CHECK(all.resumed >= enough(50));
   CHECK(all.longest < 60s);
+}
+
+TEST_CASE("routing: how long a client waits for its next token when the worker that decodes its answer is lost") {
+  const auto at = [](const std::vector<duration>& sorted, double share) {
+    return std::chrono::duration<double, std::milli>(sorted.at(static_cast<std::size_t>(share * (sorted.size() - 1))))
+        .count();
+  };
+  for (bool stops : {false, true})
+    for (std::uint32_t replicas : {0u, 1u}) {
+      outcome all;
+      for (auto seed : seeds(150))
+        run(
+            seed, {2, 2, replicas},
+            [](sim_context&, streaming& s) {
+              s.requests = 8;
+              s.shortest = 200;
+              s.longest = 1200;
+              s.fewest = 150;
+              s.eos.clear();
+              s.prefill.max_batched_tokens = 512;
+              s.prefill.kv_blocks = s.decode.kv_blocks = 3000;
+            },
+            [](sim_context&, sim::net&) {}, all,
+            [&](sim_context& context, streaming& s, auto& decodes) {
+              clock::of(context.get_executor()).async_wait_for(40ms, [&, stops](error_code) {
+                s.lost = context.now();
+                s.had = decodes.newest[0]->run.counters().running;
+                stops ? decodes.nodes[0]->pause() : decodes.nodes[0]->kill();
+              });
+              if (stops)
+                clock::of(context.get_executor()).async_wait_for(20s, [&](error_code) { decodes.nodes[0]->resume(); });
+            });
+      std::ranges::sort(all.waits);
+      REQUIRE(all.waits.size() >= enough(300));
+      tell(all);
+      MESSAGE(std::string(stops ? "stands still" : "dies"), ", ", replicas, " replicas: ", all.waits.size(),
+              " answers lost, next token after p50 ", at(all.waits, 0.5), " ms, p99 ", at(all.waits, 0.99), " ms");
+      CHECK(all.failed == 0);
+      const double detection = stops ? 1500 : 0;
+      CHECK(at(all.waits, 0.99) < detection + 200);
+      if (replicas > 0) CHECK(all.again <= all.resumed);
+    }
 }

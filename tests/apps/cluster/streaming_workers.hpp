@@ -26,9 +26,15 @@ struct streaming {
                        .greeting = std::chrono::seconds(2),
                        .silence = std::chrono::seconds(3)};
   int requests = 6, attempts = 8;
-  std::size_t shortest = 1, longest = 100;
-  bool impatient = false;  // some readers go before the end
-  bool breaks = false;     // links are cut now and then
+  std::size_t shortest = 1, longest = 100;  // of prompts
+  std::size_t fewest = 1;                   // tokens of an answer, and up to 19 more
+  bool impatient = false;                   // some readers go before the end
+  bool breaks = false;                      // links are cut now and then
+
+  // A worker that is lost: when, how many answers it had, and each answer's longest time without a token from then on.
+  time_point lost = time_point::max();
+  std::size_t had = 0;
+  std::vector<duration> waits;
 
   std::size_t answered = 0, given_up = 0, cancelled = 0, failed_attempts = 0;
   std::size_t departed = 0, over = 0, here_before = 0, there_before = 0, all_here = 0, computed = 0;

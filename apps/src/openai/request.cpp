@@ -250,6 +250,7 @@ void add_common(takers& t, common_request& r, std::optional<bool>& usage) {
   t["stop"] = [&](auto f, auto& v) { return take_stop(f, v, r.stop); };
   t["stream"] = [&](auto f, auto& v) { return take_flag(f, v, r.stream); };
   t["stream_options"] = [&](auto f, auto& v) { return take_stream_options(f, v, usage.emplace(false)); };
+  t["ignore_eos"] = [&](auto f, auto& v) { return take_flag(f, v, r.ignore_eos); };
   t["cache_salt"] = [&](auto f, auto& v) { return take_string(f, v, r.cache_salt, 1024); };
   t["priority"] = [&](auto f, auto& v) -> fault {  // the lower the sooner
     const auto n = integer(v);

@@ -39,6 +39,7 @@ struct common_request {
   bool stream = false;
   bool include_usage = false;  // of a stream
   std::int32_t priority = 0;   // higher is sooner; requests say it the other way round, as vLLM's clients do
+  bool ignore_eos = false;     // end tokens are tokens as any other
   std::string cache_salt;      // requests share KV only with requests of the same salt
   std::string user;            // for the log
 };

@@ -206,6 +206,7 @@ awaitable<void> service::generate(exchange& x, common_request r, std::vector<tok
                           .sampling = std::move(r.sampling),
                           .logprobs = r.logprobs,
                           .stop = std::move(r.stop),
+                          .ignore_end_tokens = r.ignore_eos,
                           .priority = r.priority,
                           .salt = std::move(r.cache_salt)};
   const auto seed = each.sampling.seed;

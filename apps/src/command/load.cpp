@@ -1,0 +1,87 @@
+#include "load/load.hpp"
+
+#include "cli/cli.hpp"
+#include "cli/values.hpp"
+
+namespace cokv::cli {
+
+void add_load(CLI::App& app, action& chosen) {
+  auto o = std::make_shared<workload::options>();
+  auto* c = app.add_subcommand("load", "Puts a load on an OpenAI-compatible server, and measures what its clients see");
+  c->add_option("--url", o->url, "The server")->type_name("http[s]://HOST:PORT")->capture_default_str();
+  c->add_option("--api-key-file", o->api_key_file, "File whose first line is the key for it")->type_name("FILE");
+  c->add_option("--model", o->prompts.model, "Of which model; the server's first unless told")->type_name("NAME");
+  add_choice(*c, "--endpoint", o->endpoint, {"completions", "chat"}, "Which of its routes");
+
+  auto* arrivals = c->add_option("--arrivals", o->arrivals, "When requests come: independently, or one each 1/rate")
+                       ->check(CLI::IsMember({"poisson", "uniform"}))
+                       ->capture_default_str();
+  auto* rate = c->add_option("--rate", o->rate, "Requests a second; where --find-goodput begins")
+                   ->check(CLI::Range(1e-3, 1e6))
+                   ->capture_default_str();
+  auto* lengths = c->add_option_function<std::string>(
+                       "--lengths",
+                       [o](const std::string& text) {
+                         if (!workload::parse_lengths(text))
+                           throw CLI::ValidationError(
+                               "--lengths", text + ": takes sharegpt, lmsys, fixed:P:O or uniform:P1-P2:O1-O2");
+                         o->lengths = text;
+                       },
+                       "Tokens of prompts and answers: fixed:P:O, uniform:P1-P2:O1-O2, or log-normal with the means of "
+                       "ShareGPT or LMSYS-Chat-1M (sharegpt, lmsys)")
+                      ->default_str(o->lengths);
+  auto* trace = c->add_option("--trace", o->trace,
+                              "Instead: a file of lines {\"at\": SECONDS, \"prompt_tokens\": N, \"output_tokens\": N}")
+                    ->type_name("FILE");
+  for (auto* other : {arrivals, rate, lengths}) trace->excludes(other);
+  auto* requests =
+      add_count(*c, "--requests", o->requests, 1, 10'000'000, "So many; 100 unless this or --duration is told");
+  add_real(*c, "--duration", o->seconds, 0, 1e6, "Seconds in which requests come", true)->excludes(trace);
+  add_count(*c, "--max-prompt", o->max_prompt, 1, 1 << 24, "Longer prompts are cut to so many tokens");
+  add_count(*c, "--max-output", o->max_output, 1, 1 << 24, "Longer answers are cut to so many tokens");
+  add_count(*c, "--seed", o->prompts.seed, 0, std::numeric_limits<std::uint64_t>::max(),
+            "The same seed makes the same load");
+
+  add_count(*c, "--vocabulary", o->prompts.vocabulary, 8, 1 << 24,
+            "Prompts are token ids below N, so exactly as long as asked for; text of as many words unless told");
+  auto* shared = add_count(*c, "--shared-prefix", o->prompts.shared, 0, 1 << 24,
+                           "Leading tokens that prompts of a group have in common");
+  add_count(*c, "--groups", o->prompts.groups, 1, 1 << 24, "How many groups of those there are")->needs(shared);
+  c->add_option("--temperature", o->prompts.temperature, "0 is greedy")
+      ->check(CLI::Range(0.0, 2.0))
+      ->capture_default_str();
+  c->add_flag("--ignore-eos", o->prompts.ignore_eos,
+              "Answers as long as asked for, of servers that know `ignore_eos` (this one, vLLM, SGLang)")
+      ->disable_flag_override();
+
+  add_real(*c, "--slo-ttft", o->slo_ttft, 0, 1e9, "Milliseconds to the first token that are good enough", true);
+  add_real(*c, "--slo-tpot", o->slo_tpot, 0, 1e9, "Milliseconds a token after the first that are good enough", true);
+  auto* find =
+      c->add_flag("--find-goodput", o->find_goodput,
+                  "Finds the greatest rate at which enough requests are good enough, by runs of --duration, 10 s "
+                  "unless told: a burst that a server can put up with for a moment is none")
+          ->disable_flag_override()
+          ->excludes(trace)
+          ->excludes(requests);
+  c->add_option("--attainment", o->attainment, "How many are enough")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str()
+      ->needs(find);
+  add_count(*c, "--timeout", o->timeout, 1, 86400, "Seconds that an answer may take; then it has failed");
+  add_count(*c, "--max-in-flight", o->max_in_flight, 1, 60000,
+            "Requests beyond so many at once are not sent, and told");
+  c->add_option("--json", o->json, "Writes all requests and figures")->type_name("FILE");
+  c->add_option("--plot", o->plot, "Draws how times to the first token and per token are distributed (SVG)")
+      ->type_name("FILE");
+  c->callback([o, &chosen] {
+    if (o->find_goodput && !o->seconds) o->seconds = 10.0f;
+    if (!o->requests && !o->seconds && o->trace.empty()) o->requests = 100;
+    if (o->find_goodput && !o->slo_ttft && !o->slo_tpot)
+      throw CLI::ValidationError("--find-goodput", "needs --slo-ttft or --slo-tpot: what is good enough?");
+    if (o->endpoint == "chat" && o->prompts.vocabulary > 0)
+      throw CLI::ValidationError("--vocabulary", "is for --endpoint completions: chats are text");
+    chosen = [o](streams io) { return workload::run(*o, io); };
+  });
+}
+
+}  // namespace cokv::cli

@@ -1,0 +1,173 @@
+#include "load/load.hpp"
+
+#include <fmt/format.h>
+
+#include <boost/asio/signal_set.hpp>
+#include <boost/json/serialize.hpp>
+#include <csignal>
+#include <fstream>
+
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/with.hpp"
+#include "http/json.hpp"
+#include "load/report.hpp"
+#include "load/runner.hpp"
+#include "serve/key_file.hpp"
+
+namespace cokv::workload {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::vector<load_item> items_of(const options& o, double rate) {
+  std::vector<load_item> out;
+  if (!o.trace.empty()) {
+    std::ifstream from(o.trace);
+    if (!from) throw config_error("--trace: " + o.trace + " can't be read");
+    try {
+      out = read_trace(from);
+    } catch (const config_error& e) {
+      throw config_error("--trace: " + o.trace + ", " + e.what());
+    }
+    if (out.empty()) throw config_error("--trace: " + o.trace + " has no request");
+    if (o.requests && out.size() > *o.requests) out.resize(*o.requests);
+  } else {
+    const auto shape = parse_lengths(o.lengths).value();
+    const workload::arrivals when{rate, o.requests, o.seconds ? std::optional<double>(*o.seconds) : std::nullopt};
+    out = o.arrivals == "poisson" ? poisson(shape, when, o.prompts.seed) : uniform(shape, when, o.prompts.seed);
+  }
+  for (auto& item : out) {
+    if (o.max_prompt) item.prompt_tokens = std::min(item.prompt_tokens, *o.max_prompt);
+    if (o.max_output) item.output_tokens = std::min(item.output_tokens, *o.max_output);
+  }
+  return out;
+}
+
+awaitable<std::string> first_model(http::client& server) {
+  const auto reply = co_await server.get("/v1/models");
+  if (!reply) throw std::runtime_error("load: " + server.at().to_string() + ": " + reply.error().message());
+  const auto v = reply->code == 200 ? http::parse_json(reply->body) : http::problem();
+  const auto* data = v && v->is_object() ? v->as_object().if_contains("data") : nullptr;
+  const auto* first = data && data->is_array() && !data->as_array().empty() ? data->as_array()[0].if_object() : nullptr;
+  const auto* id = first ? first->if_contains("id") : nullptr;
+  if (!id || !id->is_string())
+    throw std::runtime_error(fmt::format("load: {}/v1/models: status {}, and no model; --model names one",
+                                         server.at().to_string(), reply->code));
+  co_return std::string(id->as_string());
+}
+
+struct outcome {
+  std::vector<request_record> all;
+  summary figures;
+  bool stopped = false;
+};
+
+struct job {
+  const options& o;
+  cli::streams io;
+  http::client& server;
+  slo bounds;
+  prompt_options prompts;
+
+  awaitable<outcome> once(double rate) {
+    outcome out;
+    const auto items = items_of(o, rate);
+    const prompt_maker make(prompts);
+    asio::signal_set signals(co_await asio::this_coro::executor, SIGINT, SIGTERM);
+    (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+      group.spawn([&]() -> awaitable<void> {
+        if (!co_await signals.async_wait(as_result)) co_return;
+        out.stopped = true;
+        group.cancel();
+      });
+      co_await run_load(server, items, make,
+                        {.timeout = std::chrono::seconds(o.timeout), .max_in_flight = o.max_in_flight}, out.all);
+      signals.cancel();
+    });
+    out.figures = summarise(out.all, bounds);
+    co_return out;
+  }
+
+  // The greatest rate at which enough requests meet the bounds, by halves, to 5 %.
+  awaitable<std::pair<double, outcome>> goodput() {
+    double good = 0, bad = 0;
+    outcome best;
+    for (double rate = o.rate; bad == 0 || bad > good * 1.05;) {
+      auto now = co_await once(rate);
+      const double share = now.figures.attainment.value_or(0);
+      io.out << fmt::format("{:.3f} requests/s: {:.1f} % meet the bounds\n", rate, 100 * share) << std::flush;
+      if (now.stopped) break;
+      if (share >= o.attainment) {
+        good = rate;
+        best = std::move(now);
+        rate = bad == 0 ? 2 * rate : (good + bad) / 2;
+      } else {
+        bad = rate;
+        rate = (good + bad) / 2;
+        if (good == 0 && bad < o.rate / 1000) break;
+      }
+      if (good > 1e6) break;
+    }
+    co_return std::pair(good, std::move(best));
+  }
+};
+
+void write(const std::string& flag, const std::string& file, const std::string& text) {
+  std::ofstream to(file, std::ios::binary);
+  to << text;
+  to.close();
+  if (!to) throw config_error(flag + ": " + file + " can't be written");
+}
+
+awaitable<int> all_of(const options& o, cli::streams io) {
+  const auto at = http::parse_server_url(o.url);
+  if (!at) throw config_error("--url: " + o.url + ": takes http://HOST:PORT or https://HOST:PORT");
+  http::client_options how;
+  how.max_connections = how.max_idle = o.max_in_flight;
+  how.connect = std::chrono::seconds(o.timeout);
+  if (!o.api_key_file.empty()) how.api_key = serve::first_key("--api-key-file", o.api_key_file);
+  http::client server(co_await asio::this_coro::executor, *at, how);
+  job j{o, io, server, {}, o.prompts};
+  if (o.slo_ttft) j.bounds.ttft_ms = *o.slo_ttft;
+  if (o.slo_tpot) j.bounds.tpot_ms = *o.slo_tpot;
+  if (j.prompts.model.empty()) j.prompts.model = co_await first_model(server);
+  j.prompts.chat = o.endpoint == "chat";
+
+  outcome out;
+  std::optional<double> goodput;
+  if (o.find_goodput)
+    std::tie(goodput, out) = co_await j.goodput();
+  else
+    out = co_await j.once(o.rate);
+  if (goodput)
+    io.out << fmt::format("goodput: {:.3f} requests/s with {:g} % within the bounds\n\n", *goodput, 100 * o.attainment);
+  if (!out.all.empty()) print_table(io.out, out.figures, j.bounds);
+  if (!o.json.empty()) {
+    auto told = to_json(out.figures, j.bounds, out.all);
+    if (goodput) told["goodput_per_s"] = *goodput;
+    write("--json", o.json, boost::json::serialize(told) + '\n');
+  }
+  if (!o.plot.empty())
+    write("--plot", o.plot,
+          plot(out.all, j.bounds,
+               fmt::format("{}, {:.2f} requests/s answered, {:.0f} output tokens/s", j.prompts.model,
+                           out.figures.answered_per_s, out.figures.output_tokens_per_s)));
+  co_return out.figures.answered > 0 || (goodput && *goodput > 0) ? 0 : 1;
+}
+
+}  // namespace
+
+int run(const options& o, cli::streams io) {
+  // What is wrong with a file is told before anything is sent.
+  (void)items_of(o, o.rate);
+  asio::io_context context(1);
+  int code = 1;
+  std::exception_ptr failed;
+  asio::co_spawn(context, all_of(o, io), [&](std::exception_ptr e, int c) { failed = e, code = c; });
+  context.run();
+  if (failed) std::rethrow_exception(failed);
+  return code;
+}
+
+}  // namespace cokv::workload

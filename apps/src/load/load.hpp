@@ -1,0 +1,36 @@
+// `cokv load`: what a server does under load.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cli/cli.hpp"
+#include "load/measures.hpp"
+#include "load/prompts.hpp"
+
+namespace cokv::workload {
+
+struct options {
+  std::string url = "http://127.0.0.1:8000";
+  std::string api_key_file;
+  prompt_options prompts;  // no model: the server's first
+  std::string endpoint = "completions";
+  std::string arrivals = "poisson";
+  std::string lengths = "sharegpt";
+  std::string trace;  // a file; else arrivals and lengths
+  double rate = 1;
+  std::optional<std::uint32_t> requests;
+  std::optional<float> seconds;
+  std::optional<std::uint32_t> max_prompt, max_output;
+  std::optional<float> slo_ttft, slo_tpot;
+  bool find_goodput = false;
+  double attainment = 0.9;
+  std::uint32_t timeout = 120;  // seconds, of a request
+  std::uint32_t max_in_flight = 4096;
+  std::string json, plot;
+};
+
+// The exit code: 1 when no request was answered.
+int run(const options& o, cli::streams io);
+
+}  // namespace cokv::workload

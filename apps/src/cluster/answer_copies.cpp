@@ -239,11 +239,13 @@ answer_copies::answer_copies(window_table windows, device where, link_options gr
     s.staging.emplace(std::move(*staging));
     s.through.emplace(packing{*s.staging, s.moves});
   }
+  const auto kept = std::make_shared<std::uint64_t>(0);
   for (std::size_t r = 0; r < s.ranks.size(); ++r)
     s.ranks[r] = std::make_shared<rank>(
         s.windows, r, greeting, s.options,
         replicator_options{.max_ahead = std::numeric_limits<std::uint32_t>::max(),
                            .limit = s.options.limit,
+                           .kept = kept,
                            .through = s.through ? &*s.through : nullptr,
                            .acknowledged = [raw = &s](replicator::microbatch_id m, std::uint32_t, std::uint64_t) {
                              const auto found = raw->by_copy.find(m);
@@ -430,10 +432,8 @@ copies_counters answer_copies::counters() const {
                     .bytes_kept = 0,
                     .waited_in_vain = state_->waited_in_vain,
                     .restored_tokens = state_->restored};
-  for (auto& r : state_->ranks) {
-    c.copies += r->copies.copies();
-    c.bytes_kept += r->copies.bytes_kept();
-  }
+  for (auto& r : state_->ranks) c.copies += r->copies.copies();
+  c.bytes_kept = state_->ranks[0]->copies.bytes_kept();
   return c;
 }
 

@@ -47,7 +47,7 @@ namespace cokv::cluster {
 struct copies_options {
   std::string life;                                    // this worker's
   kv_wire wire;                                        // how its KV is: copies of another kind are none
-  std::uint64_t limit = std::uint64_t{1} << 30;        // bytes kept for others, of each successor's rank
+  std::uint64_t limit = std::uint64_t{1} << 30;        // bytes kept for others
   duration patience = std::chrono::milliseconds(100);  // for successors that are slow
   duration keep_lost = std::chrono::seconds(60);       // copies that nobody sends to any more
   std::uint32_t stretch = 256;                         // tokens that room is made for at once

@@ -146,15 +146,15 @@ void members::stand() {
 awaitable<void> members::tell_ring(std::shared_ptr<member> m) {
   const auto s = state_;
   const auto* w = s->table.find(m->id);
-  if (s->ring.heard(w->facts.epoch))
-    for (auto& [id, one] : s->all) one->suspected.tell();
+  (void)s->ring.heard(
+      w->facts.epoch);  // the others are told when they are asked next: two routers must not race each other
   if (!s->ring.contains(m->id) || w->facts.epoch >= s->ring.epoch()) co_return;
   const auto place = s->ring.place_of(m->id, [&](worker_table::id one) { return s->table.find(one)->facts.links; });
   (void)co_await with_deadline(m->asks.ask({.method = http::verb::put,
                                             .target = "/v1/ring",
                                             .body = boost::json::serialize(to_json(place)),
                                             .repeatable = true}),
-                               s->table.health().dead_after);
+                               s->table.patience(m->id, clock::of(ex_).now()));
 }
 
 awaitable<void> members::watch(std::shared_ptr<member> m) {

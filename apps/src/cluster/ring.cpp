@@ -16,7 +16,7 @@ json::object to_json(const ring_place& p) {
 parsed<ring_place> read_ring_place(const json::value& v) {
   fields f(v, "");
   ring_place p;
-  p.epoch = f.number("epoch", std::numeric_limits<std::uint64_t>::max(), 1);
+  p.epoch = f.number("epoch", most_epoch, 1);
   p.replicas = f.u32("replicas", most_replicas);
   f.list("successors", most_replicas, [&](const json::value& one) -> std::optional<std::string> {
     fields m(one, "successors");
@@ -65,7 +65,7 @@ bool ring_book::stand(std::map<id, std::string> here) {
 }
 
 bool ring_book::heard(std::uint64_t epoch) {
-  if (replicas_ == 0 || epoch <= epoch_) return false;
+  if (replicas_ == 0 || epoch <= epoch_ || epoch >= most_epoch) return false;
   epoch_ = epoch + 1;
   return true;
 }

@@ -20,6 +20,7 @@
 namespace cokv::cluster {
 
 constexpr std::uint32_t most_replicas = 2;
+constexpr std::uint64_t most_epoch = std::uint64_t{1} << 53;  // exact in any JSON
 
 struct ring_member {
   std::string life;
@@ -53,7 +54,7 @@ class ring_book {
 
   // Those that decode, and their lives. True: another ring than before, of a new epoch.
   bool stand(std::map<id, std::string> here);
-  // Somebody has heard of a later one than this router made: the next one is above it, and due.
+  // Somebody has heard of a later one than this router made: this one is above it from now on, and to be told.
   bool heard(std::uint64_t epoch);
 
   bool contains(id one) const { return here_.contains(one); }

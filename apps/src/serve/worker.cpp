@@ -49,7 +49,7 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
       copies_(windows_, where, links_,
               {.life = life_,
                .wire = cluster::wire_of(e),
-               .limit = o.replica_memory / cluster::most_replicas,
+               .limit = o.replica_memory,
                .patience = std::chrono::milliseconds(o.replica_patience)}),
       entrance_(e, door_, windows_,
                 {.life = life_,

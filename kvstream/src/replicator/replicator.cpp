@@ -58,12 +58,12 @@ void replicator_state::acknowledge(microbatch_id m, std::uint32_t steps) {
 }
 
 result<buffer> replicator_state::room(std::uint64_t bytes) {
-  if (bytes > options.limit - std::min(options.limit, *kept)) return errc::store_full;
+  if (bytes > options.limit - std::min(options.limit, kept())) return errc::store_full;
   try {
     auto held = buffer::host(bytes);
     auto* at = held.data();
-    *kept += bytes;
-    auto owner = std::shared_ptr<void>(nullptr, [held = std::move(held), count = kept, bytes](void*) mutable {
+    kept() += bytes;
+    auto owner = std::shared_ptr<void>(nullptr, [held = std::move(held), count = options.kept, bytes](void*) mutable {
       held = {};
       *count -= bytes;
     });
@@ -162,7 +162,7 @@ void replicator::forget_unfed(duration age) {
     return now - *c.unfed >= age;
   });
 }
-std::uint64_t replicator::bytes_kept() const noexcept { return *state_->kept; }
+std::uint64_t replicator::bytes_kept() const noexcept { return state_->kept(); }
 std::size_t replicator::copies() const noexcept { return state_->copies.size(); }
 
 awaitable<error_code> replicator::send(peer_link successor) {

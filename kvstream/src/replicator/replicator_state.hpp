@@ -56,7 +56,8 @@ struct replicator_state {
   std::map<microbatch_id, own_steps> own;
   std::map<copy_key, std::shared_ptr<replica_copy>> copies;
   std::set<microbatch_id> closed;
-  std::shared_ptr<std::uint64_t> kept = std::make_shared<std::uint64_t>(0);  // bytes, until nobody touches them
+  // In bytes, until nobody touches them.
+  std::uint64_t& kept() const { return *options.kept; }
   changes changed;
 
   own_steps* find(microbatch_id m) {

@@ -66,6 +66,8 @@ TEST_CASE("ring_book: nobody is told of copies that are not wanted, and epochs g
   CHECK_FALSE(one.heard(1));
   CHECK(one.heard(7));
   CHECK(one.epoch() == 8);
+  CHECK_FALSE(one.heard(std::numeric_limits<std::uint64_t>::max()));
+  CHECK(one.epoch() == 8);
   CHECK_THROWS_AS(ring_book(3), config_error);
 }
 
@@ -102,7 +104,7 @@ TEST_CASE("ring_book: whoever comes and goes, each has as many holders as there 
 }
 
 TEST_CASE("ring_place: it reads back as it was, and what is none is refused by its name") {
-  const ring_place p{.epoch = 1ull << 63, .replicas = 2, .successors = {{"a", links(1)}, {"b", {}}}};
+  const ring_place p{.epoch = most_epoch, .replicas = 2, .successors = {{"a", links(1)}, {"b", {}}}};
   const auto back = read_ring_place(to_json(p));
   REQUIRE(back.has_value());
   CHECK(back->epoch == p.epoch);
@@ -110,6 +112,7 @@ TEST_CASE("ring_place: it reads back as it was, and what is none is refused by i
   CHECK(back->successors == p.successors);
   const auto named = [](std::string_view text) { return read(text).error().parameter; };
   CHECK(named(R"({"epoch":0,"replicas":1,"successors":[]})") == "epoch");
+  CHECK(named(R"({"epoch":9007199254740993,"replicas":1,"successors":[]})") == "epoch");
   CHECK(named(R"({"epoch":1,"replicas":3,"successors":[]})") == "replicas");
   CHECK(named(R"({"epoch":1,"replicas":1,"successors":[{"life":"a b","links":[]}]})") == "successors");
   CHECK(named(R"({"epoch":1,"replicas":1,"successors":[{"life":"a","links":[1]}]})") == "successors");

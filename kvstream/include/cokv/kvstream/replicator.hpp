@@ -55,7 +55,9 @@ namespace cokv {
 struct replicator_options {
   std::uint32_t max_ahead = 1;                   // as the log's
   std::uint64_t limit = std::uint64_t{1} << 30;  // bytes kept for others
-  const packing* through = nullptr;              // as gather_options
+  // Where they are counted: replicators that share it share the limit.
+  std::shared_ptr<std::uint64_t> kept = std::make_shared<std::uint64_t>(0);
+  const packing* through = nullptr;  // as gather_options
   // The successor has the first `steps`: what the log is to be told.
   std::function<void(replication_log::microbatch_id, std::uint32_t steps, std::uint64_t epoch)> acknowledged = {};
 };
@@ -134,7 +136,7 @@ class replicator {
   // Forgets copies that nobody has sent to for so long, as calls of this saw it: their owner's link is down, or it has not
   // opened them in this epoch.
   void forget_unfed(duration age);
-  std::uint64_t bytes_kept() const noexcept;
+  std::uint64_t bytes_kept() const noexcept;  // by all that share the count
   std::size_t copies() const noexcept;
 
   asio::any_io_executor get_executor() const;

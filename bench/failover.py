@@ -16,42 +16,15 @@ import json
 import os
 import random
 import signal
-import socket
 import statistics
 import sys
-import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "scripts"))
-from lib_servers import Server, metric, request_bytes  # noqa: E402
+from lib_servers import Server, Stream, metric  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MODEL = os.path.join(ROOT, "models/tiny-kjv")
-
-
-class Stream(threading.Thread):
-    """One streamed answer: its text, and when each piece came."""
-
-    def __init__(self, port, body):
-        super().__init__(daemon=True)
-        self.port, self.body, self.text, self.at, self.error = port, body, "", [], None
-
-    def run(self):
-        data = b""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=120) as peer:
-            peer.sendall(request_bytes(self.port, "POST", "/v1/completions", self.body))
-            while chunk := peer.recv(1 << 16):
-                now = time.perf_counter()
-                data += chunk
-                *lines, data = data.split(b"\n")
-                for line in lines:
-                    if not line.startswith(b"data: {"):
-                        continue
-                    event = json.loads(line[6:])
-                    self.error = self.error or event.get("error")
-                    for choice in event.get("choices", []):
-                        self.text += choice["text"]
-                        self.at.append(now)
 
 
 def answers(port, bodies):

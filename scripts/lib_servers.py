@@ -4,6 +4,7 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 import time
 
 # The first request of a process pays for connections and cold caches. This one is longer than a block, and shares no
@@ -98,3 +99,32 @@ def complete(port, prompt, max_tokens, **options):
     if not arrivals:
         raise SystemExit("completion ended without a token")
     return {"text": text, "ttft": arrivals[0], "total": arrivals[-1], "usage": usage, "arrivals": arrivals}
+
+
+class Stream(threading.Thread):
+    """One streamed answer: its text, and when it was asked for and each piece came (perf_counter)."""
+
+    def __init__(self, port, body):
+        super().__init__(daemon=True)
+        self.port, self.body, self.text, self.at, self.error = port, body, "", [], None
+        self.asked, self.usage, self.whole = None, None, False
+
+    def run(self):
+        data = b""
+        self.asked = time.perf_counter()
+        with socket.create_connection(("127.0.0.1", self.port), timeout=120) as peer:
+            peer.sendall(request_bytes(self.port, "POST", "/v1/completions", self.body))
+            while chunk := peer.recv(1 << 16):
+                now = time.perf_counter()
+                data += chunk
+                *lines, data = data.split(b"\n")
+                for line in lines:
+                    self.whole = self.whole or line.strip() == b"data: [DONE]"
+                    if not line.startswith(b"data: {"):
+                        continue
+                    event = json.loads(line[6:])
+                    self.error = self.error or event.get("error")
+                    self.usage = event.get("usage") or self.usage
+                    for choice in event.get("choices", []):
+                        self.text += choice["text"]
+                        self.at.append(now)

@@ -69,6 +69,12 @@ std::vector<span> recorder::spans(std::string_view track) const {
   return out;
 }
 
+void recorder::look_back(const std::function<bool(const span&)>& f) const {
+  std::lock_guard lock(mutex_);
+  for (auto s = spans_.rbegin(); s != spans_.rend(); ++s)
+    if (!f(*s)) return;
+}
+
 std::size_t recorder::capacity() const {
   std::lock_guard lock(mutex_);
   return capacity_;

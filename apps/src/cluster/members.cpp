@@ -95,6 +95,8 @@ members::~members() {
 const worker_table& members::table() const noexcept { return state_->table; }
 std::uint64_t members::ring_epoch() const noexcept { return state_->ring.epoch(); }
 
+const ring_book& members::ring() const noexcept { return state_->ring; }
+
 void members::close() { closing_.close(); }
 
 error_code members::add(const std::string& url) {

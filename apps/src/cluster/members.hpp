@@ -18,6 +18,7 @@
 #include <set>
 #include <string>
 
+#include "cluster/ring.hpp"
 #include "cluster/worker_table.hpp"
 #include "cokv/runtime/channel.hpp"
 #include "cokv/runtime/task_group.hpp"
@@ -79,6 +80,7 @@ class members {
 
   const worker_table& table() const noexcept;
   std::uint64_t ring_epoch() const noexcept;
+  const ring_book& ring() const noexcept;
   // Of each change, behind it.
   std::function<void(const worker_table::worker&, worker_change)> on_change;
   // Of who is asked and says none of what a worker says, once as long as it says the same. `lasting`: nothing comes of

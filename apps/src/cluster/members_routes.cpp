@@ -14,25 +14,6 @@ using http::verb;
 
 constexpr std::size_t most_workers = 1024;
 
-json::object told(const worker_table::worker& w) {
-  const auto role = to_string(w.facts.role), state = to_string(w.state);
-  json::object out{{"url", json::string(w.url)},
-                   {"state", json::string(state.data(), state.size())},
-                   {"leaving", w.leaving},
-                   {"requests", w.requests},
-                   {"given", w.given}};
-  if (w.state == presence::unheard) return out;
-  out["role"] = json::string(role.data(), role.size());
-  out["name"] = json::string(w.facts.self.name);
-  out["life"] = json::string(w.facts.self.life);
-  out["blocks"] = w.facts.blocks;
-  out["blocks_free"] = w.facts.blocks_free;
-  out["running"] = w.facts.running;
-  out["waiting"] = w.facts.waiting;
-  if (!w.wrong.empty()) out["wrong"] = json::string(w.wrong);
-  return out;
-}
-
 awaitable<void> add(exchange& x, members& workers) {
   auto body = co_await x.read_all();
   if (!body) co_return;
@@ -59,12 +40,31 @@ awaitable<void> leave(exchange& x, members& workers) {
 
 }  // namespace
 
+json::object to_json(const worker_table::worker& w) {
+  const auto role = to_string(w.facts.role), state = to_string(w.state);
+  json::object out{{"url", json::string(w.url)},
+                   {"state", json::string(state.data(), state.size())},
+                   {"leaving", w.leaving},
+                   {"requests", w.requests},
+                   {"given", w.given}};
+  if (w.state == presence::unheard) return out;
+  out["role"] = json::string(role.data(), role.size());
+  out["name"] = json::string(w.facts.self.name);
+  out["life"] = json::string(w.facts.self.life);
+  out["blocks"] = w.facts.blocks;
+  out["blocks_free"] = w.facts.blocks_free;
+  out["running"] = w.facts.running;
+  out["waiting"] = w.facts.waiting;
+  if (!w.wrong.empty()) out["wrong"] = json::string(w.wrong);
+  return out;
+}
+
 void route_members(http::server& s, members& workers, bool may_change) {
   constexpr auto admin = static_cast<std::uint8_t>(http::right::admin);
   s.route(verb::get, "/v1/workers",
           [&workers](exchange& x) -> awaitable<void> {
             json::array all;
-            for (const auto& [id, w] : workers.table().all()) all.push_back(told(w));
+            for (const auto& [id, w] : workers.table().all()) all.push_back(to_json(w));
             co_await x.respond(status::ok, "application/json",
                                json::serialize(json::object{{"workers", std::move(all)}}));
           },

@@ -10,6 +10,8 @@
 // All need the right admin: whoever adds a worker may read every prompt, and whoever asks gets the key's bearer.
 #pragma once
 
+#include <boost/json/object.hpp>
+
 #include "cluster/members.hpp"
 #include "http/server.hpp"
 
@@ -18,5 +20,8 @@ namespace cokv::cluster {
 // Without `may_change` only who is there is told: where no keys are asked for, whoever reaches the server could be sent
 // prompts, and the key that workers know.
 void route_members(http::server& s, members& workers, bool may_change = true);
+
+// One of them, as GET /v1/workers tells it.
+boost::json::object to_json(const worker_table::worker& w);
 
 }  // namespace cokv::cluster

@@ -39,6 +39,9 @@ struct remote_answers::state {
   bool held = false;          // it may have the sequence
   // Where it was decoded when that worker was lost: what copies are of.
   std::optional<std::pair<worker_table::id, lost_answer>> lost;
+  // For underway() alone.
+  std::string prefill;  // where its prompt is, or was, computed
+  std::uint32_t most = 0, moved = 0, resumed = 0;
 };
 
 // How an attempt ended.
@@ -73,16 +76,20 @@ namespace {
 
 json::string text_of(const std::string& s) { return json::string(s); }
 
-// What of the prompt the prefill worker had already.
-parsed<std::uint32_t> read_cached(const json::value& v, std::uint32_t most) {
+struct computed_prompt {
+  std::uint32_t cached = 0;  // tokens that the prefill worker had already
+  std::uint64_t sent_bytes = 0;
+};
+parsed<computed_prompt> read_computed(const json::value& v, std::uint32_t most) {
   fields f(v, "prefill");
   (void)f.u32("tokens");
   (void)f.u32("computed");
-  const auto cached = f.u32("cached", most);
-  (void)f.number("sent_bytes", std::numeric_limits<std::uint64_t>::max());
+  computed_prompt out;
+  out.cached = f.u32("cached", most);
+  out.sent_bytes = f.number("sent_bytes", std::numeric_limits<std::uint64_t>::max());
   if (f.has("over")) (void)f.flag("over");
   if (auto wrong = f.end()) return *wrong;
-  return cached;
+  return out;
 }
 
 // A sequence that decodes where it was asked for: of which attempt, and KV of how many tokens came out of a copy.
@@ -143,17 +150,43 @@ awaitable<void> remote_answers::run() {
 result<std::unique_ptr<openai::answer>> remote_answers::submit(generation_request r) {
   if (!group_ || group_->cancelled()) return errc::closed;
   if (*requests_ >= options_.max_requests) return errc::queue_full;
-  auto s = std::make_shared<state>(ex_, options_.prefix + '.' + std::to_string(numbers_++));
+  const auto number = numbers_++;
+  auto s = std::make_shared<state>(ex_, options_.prefix + '.' + std::to_string(number));
   s->report.prompt_tokens = static_cast<std::uint32_t>(r.prompt.size());
+  s->most = r.max_tokens;
   s->start = clock::of(ex_).now();
   // However it ends: also with its context, or if it never begins.
   ++*requests_;
-  std::shared_ptr<void> at_end(nullptr, [s, n = requests_](void*) {
+  underway_->emplace(number, s.get());
+  std::shared_ptr<void> at_end(nullptr, [s, number, n = requests_, all = underway_](void*) {
     --*n;
+    all->erase(number);
     s->pieces.close();
   });
   group_->spawn(serve(s, std::move(r), std::move(at_end)));
   return std::make_unique<answer>(std::move(s));
+}
+
+std::vector<answer_view> remote_answers::underway(std::size_t most) const {
+  std::vector<answer_view> out;
+  for (const auto& [number, s] : *underway_) {
+    if (out.size() == most) break;
+    out.push_back({.id = s->id,
+                   .prefill = s->prefill,
+                   .decode = s->decode ? s->decode->url() : std::string(),
+                   .prompt_tokens = s->report.prompt_tokens,
+                   .told = static_cast<std::uint32_t>(s->told.size()),
+                   .most = s->most,
+                   .attempt = s->attempt,
+                   .moved = s->moved,
+                   .resumed = s->resumed});
+  }
+  return out;
+}
+
+void remote_answers::tell(answer_change what, const state& s, std::string from, std::string to,
+                          std::uint64_t amount) const {
+  if (on_change) on_change({what, s.id, std::move(from), std::move(to), amount});
 }
 
 awaitable<void> remote_answers::serve(std::shared_ptr<state> s, generation_request r, std::shared_ptr<void> at_end) {
@@ -249,6 +282,8 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
         computing.bad.insert(prefill->id());
         prefill->suspect();
         ++prompts_moved_;
+        ++s->moved;
+        tell(answer_change::prompt_moved, *s, prefill->url(), {}, s->told.size());
         if (!s->decode->lost().is_open()) give_up(s);
         break;
       case fault::answer:
@@ -256,6 +291,8 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
         room.bad.insert(s->decode->id());
         s->decode->suspect();
         ++answers_moved_;
+        ++s->moved;
+        tell(answer_change::answer_moved, *s, s->decode->url(), {}, s->told.size());
         if (!s->told.empty() && !s->life.empty()) s->lost = {s->decode->id(), {s->life, s->living}};
         give_up(s);
         break;
@@ -293,7 +330,11 @@ awaitable<std::optional<remote_answers::outcome>> remote_answers::resume(std::sh
       s->living = s->attempt;
       ++answers_resumed_;
       const auto computed = static_cast<std::uint32_t>(r.prompt.size() - 1);
-      computed_again_ += computed - std::min(computed, running->restored);
+      const auto again = computed - std::min(computed, running->restored);
+      computed_again_ += again;
+      ++s->resumed;
+      const auto* from = workers_.table().find(worker);
+      tell(answer_change::resumed, *s, from ? from->url : std::string(), s->decode->url(), again);
       co_return co_await read(s, r, nullptr, {});
     }
     if (!made) s->decode->suspect();
@@ -306,6 +347,7 @@ awaitable<remote_answers::outcome> remote_answers::attempt(std::shared_ptr<state
                                                            members::seat& prefill) {
   using fault = outcome::fault;
   auto& decode = *s->decode;
+  s->prefill = prefill.url();
   json::object creation{
       {"id", text_of(s->id)}, {"attempt", s->attempt}, {"request", to_json(r)}, {"from", to_json(prefill.self())}};
   s->held = true;  // also when its answer is lost
@@ -382,11 +424,12 @@ awaitable<remote_answers::outcome> remote_answers::read(std::shared_ptr<state> s
         if (!done) co_return ends(fault::prompt, errc::unavailable);
         if (done->code != 200) co_return ends(done->code == 400 ? fault::none : fault::prompt, refused(*done));
         const auto most = static_cast<std::uint32_t>(r.prompt.size()) - 1;
-        const auto cached = body_of<std::uint32_t>(*done, [&](const json::value& p) { return read_cached(p, most); });
-        if (!cached) co_return ends(fault::prompt, cached.error());
+        const auto told = body_of<computed_prompt>(*done, [&](const json::value& p) { return read_computed(p, most); });
+        if (!told) co_return ends(fault::prompt, told.error());
         computed = true;
         prefill->done();
-        if (s->before == 0) s->report.cached_tokens = std::max(*cached, s->report.cached_tokens);
+        tell(answer_change::sent, *s, prefill->url(), decode.url(), told->sent_bytes);
+        if (s->before == 0) s->report.cached_tokens = std::max(told->cached, s->report.cached_tokens);
       });
     }
     for (;;) {

@@ -16,8 +16,11 @@
 // outlive it.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cluster/members.hpp"
 #include "cokv/runtime/channel.hpp"
@@ -35,6 +38,26 @@ struct remote_options {
   duration prompt = std::chrono::minutes(10);      // for a prompt to be computed and sent
   duration silence = std::chrono::seconds(10);     // a decode worker not heard of for so long is gone
   duration report = std::chrono::seconds(1);  // behind an answer's end, for what the prefill worker has to tell of it
+};
+
+// What became of one, for whoever watches.
+enum class answer_change : std::uint8_t {
+  sent,          // its prompt's KV, from one worker to the other: `amount` bytes
+  prompt_moved,  // its prompt is computed elsewhere from now on, away from `from`
+  answer_moved,  // it is decoded elsewhere from now on, `amount` tokens of it were told
+  resumed        // at `to`, from a copy: KV of `amount` tokens has to be computed again
+};
+struct answer_event {
+  answer_change what;
+  std::string id, from, to;  // URLs; empty: not known
+  std::uint64_t amount = 0;
+};
+
+// One that is under way.
+struct answer_view {
+  std::string id, prefill, decode;  // URLs; empty: none yet
+  std::uint32_t prompt_tokens = 0, told = 0, most = 0;
+  std::uint32_t attempt = 0, moved = 0, resumed = 0;
 };
 
 class remote_answers {
@@ -55,6 +78,10 @@ class remote_answers {
   // Of the latter, those that went on from a copy; and tokens of them whose KV had been computed and was not in it.
   std::uint64_t answers_resumed() const noexcept { return answers_resumed_; }
   std::uint64_t computed_again() const noexcept { return computed_again_; }
+  // Those under way, the oldest first, `most` at most.
+  std::vector<answer_view> underway(std::size_t most) const;
+  // Of each change, behind it; does not throw.
+  std::function<void(const answer_event&)> on_change;
 
  private:
   struct state;
@@ -70,12 +97,15 @@ class remote_answers {
   struct demand;
   awaitable<seat> find(demand& d);
   void give_up(std::shared_ptr<state> s);
+  void tell(answer_change what, const state& s, std::string from, std::string to, std::uint64_t amount) const;
 
   asio::any_io_executor ex_;
   members& workers_;
   remote_options options_;
   std::uint64_t numbers_ = 0, prompts_moved_ = 0, answers_moved_ = 0, answers_resumed_ = 0, computed_again_ = 0;
   std::shared_ptr<std::size_t> requests_ = std::make_shared<std::size_t>(0);
+  using by_number = std::map<std::uint64_t, const state*>;
+  std::shared_ptr<by_number> underway_ = std::make_shared<by_number>();
   task_group* group_ = nullptr;  // while run() runs
   channel<char> closing_;
 };

@@ -38,17 +38,19 @@ std::optional<worker_role> parse_role(std::string_view text) noexcept {
 
 json::object to_json(const worker_facts& w) {
   const auto role = to_string(w.role);
-  return {{"role", json::string(role.data(), role.size())},
-          {"self", to_json(w.self)},
-          {"epoch", w.epoch},
-          {"links", json_of(w.links)},
-          {"max_sequence", w.max_sequence},
-          {"blocks", w.blocks},
-          {"blocks_free", w.blocks_free},
-          {"running", w.running},
-          {"waiting", w.waiting},
-          {"prompt_tokens_left", w.prompt_tokens_left},
-          {"step", {{"a", w.step.a}, {"b", w.step.b}, {"c", w.step.c}}}};
+  json::object out{{"role", json::string(role.data(), role.size())},
+                   {"self", to_json(w.self)},
+                   {"epoch", w.epoch},
+                   {"links", json_of(w.links)},
+                   {"max_sequence", w.max_sequence},
+                   {"blocks", w.blocks},
+                   {"blocks_free", w.blocks_free},
+                   {"running", w.running},
+                   {"waiting", w.waiting},
+                   {"prompt_tokens_left", w.prompt_tokens_left},
+                   {"step", {{"a", w.step.a}, {"b", w.step.b}, {"c", w.step.c}}}};
+  if (w.doing) out["doing"] = to_json(*w.doing);
+  return out;
 }
 
 parsed<worker_facts> read_worker(const json::value& v) {
@@ -67,6 +69,7 @@ parsed<worker_facts> read_worker(const json::value& v) {
   w.waiting = f.number("waiting", most_counted);
   w.prompt_tokens_left = f.number("prompt_tokens_left", most_counted);
   w.step = f.take<step_cost>("step", read_step);
+  if (f.has("doing")) w.doing = f.take<worker_activity>("doing", read_activity);
   if (auto wrong = f.end()) return *wrong;
   return w;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cluster/ticket.hpp"
+#include "cluster/worker_activity.hpp"
 
 namespace cokv::cluster {
 
@@ -33,6 +34,7 @@ struct worker_facts {
   std::uint64_t running = 0, waiting = 0;
   std::uint64_t prompt_tokens_left = 0;  // of prompts, still to be computed
   step_cost step;                        // zeros: not known yet
+  std::optional<worker_activity> doing;  // for who watches; nothing is decided by it
 };
 boost::json::object to_json(const worker_facts& w);
 parsed<worker_facts> read_worker(const boost::json::value& v);

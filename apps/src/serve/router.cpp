@@ -13,6 +13,8 @@
 #include "serve/front.hpp"
 #include "serve/key_file.hpp"
 #include "serve/router_metrics.hpp"
+#include "view/router_status.hpp"
+#include "view/routes.hpp"
 
 namespace cokv::serve {
 namespace {
@@ -149,16 +151,32 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
       client_of(o), cluster::kv_wire{config.layers, config.kv_heads, config.head_dim}, o.replicas);
   for (auto* list : {&named.prefill, &named.decode})
     for (auto& url : *list) (void)workers.add(url);
-  workers.on_change = tell;
+  view::router_watch watch(ex);
+  workers.on_change = [&watch](const cluster::worker_table::worker& w, cluster::worker_change c) {
+    tell(w, c);
+    watch.note(w, c);
+  };
   workers.on_problem = [&named](const std::string& url, const std::string& what, bool lasting) {
     spdlog::info("{}: {}", url, what);
     if (const auto flag = named.flag(url); lasting && !flag.empty()) named.hopeless = flag + url + ": " + what;
   };
   cluster::remote_answers answers(ex, workers, {.prefix = some_prefix(), .max_requests = o.max_requests});
+  answers.on_change = [&watch](const cluster::answer_event& e) { watch.note(e); };
   router_backend backend(answers, workers.table(), text, config.vocab);
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(workers.run());
     cluster::route_members(server, workers, may_join);
+    const auto describe = [&] {
+      return view::router_status({.workers = workers.table(),
+                                  .ring = workers.ring(),
+                                  .sequences = answers.underway(view::most_sequences),
+                                  .running = answers.requests(),
+                                  .totals = {answers.prompts_moved(), answers.answers_moved(),
+                                             answers.answers_resumed(), answers.computed_again()},
+                                  .watch = watch},
+                                 clock::of(ex).now());
+    };
+    view::route_view(server, describe, watch.events(), name_of(o));
     std::optional<openai::service> api;
     const auto begin = [&]() -> awaitable<void> {
       co_await meet(workers.table(), named);

@@ -11,6 +11,7 @@
 #include "http/serve.hpp"
 #include "openai/engine_backend.hpp"
 #include "openai/service.hpp"
+#include "serve/activity.hpp"
 #include "serve/engine_metrics.hpp"
 #include "serve/front.hpp"
 #include "serve/joining.hpp"
@@ -18,6 +19,8 @@
 #include "serve/tiers.hpp"
 #include "serve/trace_file.hpp"
 #include "serve/worker.hpp"
+#include "view/engine_status.hpp"
+#include "view/routes.hpp"
 
 namespace cokv::serve {
 namespace {
@@ -145,11 +148,20 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   std::optional<joining> joins;
   if (!o.join.empty()) joins.emplace(ex, o, own_url(o, server.local_endpoint()));
   if (o.role != "both") {
-    auto& w = of_several.emplace(ex, runs, where, o);
+    auto& w = of_several.emplace(ex, runs, where, o, tiers);
     w.route(server);
     page.add([&w](http::scrape& s) { w.measure(s); });
     for (auto& url : of_several->links()) spdlog::info("KV comes in at {}", url);
   }
+  view::journal events(ex);
+  const auto describe = [&] {
+    return view::engine_status({.role = o.role,
+                                .counters = runs.counters(),
+                                .cached = runs.kv_counters().device.cached,
+                                .doing = of_several ? of_several->activity() : activity_of(runs, tiers),
+                                .drawn = view::timeline_of(spans, std::chrono::seconds(5))});
+  };
+  view::route_view(server, describe, events, name_of(o));
   channel<char> ended(ex, 1);
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     if (of_several)

@@ -9,6 +9,7 @@
 #include "cluster/wire_of.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
+#include "serve/activity.hpp"
 
 namespace cokv::serve {
 namespace {
@@ -36,8 +37,9 @@ std::vector<std::string> doors_of(const options& o, const std::string& life) {
 
 }  // namespace
 
-worker::worker(const asio::any_io_executor& ex, engine& e, device where, const options& o)
+worker::worker(const asio::any_io_executor& ex, engine& e, device where, const options& o, std::vector<kv_tier> tiers)
     : engine_(e),
+      tiers_(std::move(tiers)),
       role_(o.role == "prefill" ? cluster::worker_role::prefill : cluster::worker_role::decode),
       name_(o.role),
       life_(some_life()),
@@ -93,7 +95,18 @@ cluster::worker_facts worker::facts() const {
           .blocks_free = c.blocks_free,
           .running = c.running,
           .waiting = c.waiting,
-          .prompt_tokens_left = c.prompt_tokens_left};
+          .prompt_tokens_left = c.prompt_tokens_left,
+          .step = {},
+          .doing = activity()};
+}
+
+cluster::worker_activity worker::activity() const {
+  auto out = activity_of(engine_, tiers_);
+  const auto kept = copies_.counters();
+  out.sent_bytes = prefill_.sent_bytes();
+  out.kept_copies = kept.copies;
+  out.kept_bytes = kept.bytes_kept;
+  return out;
 }
 
 void worker::route(http::server& s) {
@@ -126,7 +139,8 @@ void worker::measure(http::scrape& s) const {
     s.gauge("cokv_kept_bytes", "Their KV", static_cast<double>(c.bytes_kept));
     s.counter("cokv_uncovered_tokens_total", "Tokens told before the KV that they rest on was copied",
               static_cast<double>(c.waited_in_vain));
-    s.counter("cokv_restored_tokens_total", "Tokens whose KV came out of a copy of an answer that was lost elsewhere",
+    s.counter("cokv_restored_copy_tokens_total",
+              "Tokens whose KV came out of a copy of an answer that was lost elsewhere",
               static_cast<double>(c.restored_tokens));
   }
 }

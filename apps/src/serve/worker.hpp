@@ -19,7 +19,8 @@ namespace cokv::serve {
 // The engine outlives it; it outlives the server that it was given to.
 class worker {
  public:
-  worker(const asio::any_io_executor& ex, engine& e, device where, const options& o);
+  // `tiers`: as the engine was given them.
+  worker(const asio::any_io_executor& ex, engine& e, device where, const options& o, std::vector<kv_tier> tiers = {});
   worker(const worker&) = delete;
 
   void route(http::server& s);
@@ -28,11 +29,13 @@ class worker {
   void close();
 
   std::vector<std::string> links() const;  // by which KV comes in
+  cluster::worker_activity activity() const;
 
  private:
   cluster::worker_facts facts() const;
 
   engine& engine_;
+  std::vector<kv_tier> tiers_;
   cluster::worker_role role_;
   std::string name_, life_, advertise_;
   window_table windows_;

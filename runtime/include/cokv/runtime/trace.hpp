@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <iosfwd>
 #include <memory>
 #include <mutex>
@@ -116,6 +117,8 @@ class recorder final : public asio::execution_context::service {
 
   std::vector<span> spans() const;
   std::vector<span> spans(std::string_view track) const;
+  // From the newest on, until f says that it is enough. Nothing is copied; f must not call the recorder.
+  void look_back(const std::function<bool(const span&)>& f) const;
   std::size_t dropped() const;  // spans that made room for newer ones
 
   // Trace events as JSON, a thread per track: streams first, in the order in which they were made, then the others by

@@ -97,6 +97,7 @@ TEST_CASE("a slice gathered is its bytes in order, and scattered it is where it 
                 if (!what.distinct()) {
                   auto twice = co_await async_scatter(window.from(), 10, into, what, {.through = through}, as_result);
                   CHECK(twice.error() == errc::invalid_argument);
+                  CHECK(unpack_here(into, what, expected) == errc::invalid_argument);
                   continue;
                 }
                 scatter_options back{.through = through, .algorithm = how};
@@ -106,6 +107,11 @@ TEST_CASE("a slice gathered is its bytes in order, and scattered it is where it 
                 auto model = blank(memory.size());
                 for (auto offset : at) model.bytes()[offset] = memory.bytes()[offset];
                 CHECK(same(other.bytes(), model.bytes()));
+                auto here = blank(memory.size());
+                CHECK(!unpack_here(kv_view(g, here, blocks), what, expected));
+                CHECK(same(here.bytes(), model.bytes()));
+                expected.push_back({});
+                CHECK(unpack_here(kv_view(g, here, blocks), what, expected) == errc::invalid_argument);
                 cases += table != tables[3];
               }
         CHECK(cases == 10 * 3 * 6);

@@ -16,6 +16,7 @@ namespace cokv::cluster {
 namespace {
 
 constexpr std::size_t staging_bytes = 256 << 10, staging_buffers = 8;
+constexpr std::uint64_t most_at_once = 1 << 20;  // bytes that are unpacked in a row
 constexpr auto try_again = std::chrono::milliseconds(100);
 
 std::uint64_t number_of(std::string_view text) {
@@ -390,37 +391,50 @@ awaitable<error_code> answer_copies::restore(taken from, kv_room into) {
   const auto bt = shape.block_tokens();
   const auto each = token_bytes(s->options.wire), in_layer = each / shape.layers();
   const scatter_options how{.through = s->through ? &*s->through : nullptr, .algorithm = digest_algorithm::none};
-  auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+  bool here = true;  // the host reaches the room
+  std::uint64_t at_once = 0;
+  auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {
     semaphore room(s->ex(), staging_buffers);
-    const auto bring = [&](const source& out, std::uint64_t offset, index_range layers,
-                           index_range tokens) -> awaitable<void> {
-      permit turn = co_await room.async_acquire();
+    const auto bring = [&](const buffer& packed, std::uint64_t offset, index_range layers,
+                           index_range tokens) -> awaitable<error_code> {
       const auto begin = tokens.first / bt, end = (static_cast<std::uint32_t>(tokens.end()) + bt - 1) / bt;
       slice what(shape, layers, {into.blocks.begin() + begin, into.blocks.begin() + end});
       what.tokens({tokens.first % bt, tokens.count});
+      if (here) {
+        const auto bytes = what.bytes();
+        const auto ec = unpack_here(into.memory, what, packed.bytes().subspan(offset, bytes));
+        if ((at_once += bytes) > most_at_once) {
+          at_once = 0;
+          co_await asio::post(s->ex(), asio::deferred);  // others have a turn
+        }
+        if (ec != errc::wrong_device) co_return ec;
+        here = false;
+      }
+      permit turn = co_await room.async_acquire();
       group.spawn([](source out, std::uint64_t offset, kv_view to, slice what, scatter_options how,
                      permit) -> awaitable<error_code> {
         auto moved = co_await async_scatter(out, offset, to, what, how, as_result);
         co_return moved ? error_code() : moved.error();
-      }(out, offset, into.memory, std::move(what), how, std::move(turn)));
+      }(local_window(packed, s->moves).from(), offset, into.memory, std::move(what), how, std::move(turn)));
+      co_return error_code();
     };
     for (auto& part : from.parts) {
-      const auto out = local_window(part.what.memory, s->moves).from();
       std::uint64_t begin = 0;
       auto at = part.first;
       for (auto& step : part.what.steps) {
         const auto n = static_cast<std::uint32_t>((step.end - begin) / each);
         const auto skip = std::min(n, into.first > at ? into.first - at : 0);
         const index_range left{at + skip, n - skip};
-        if (skip == 0)
-          co_await bring(out, begin, {0, shape.layers()}, left);
-        else if (left.count > 0)
-          for (std::uint32_t l = 0; l < shape.layers(); ++l)
-            co_await bring(out, begin + l * n * in_layer + skip * in_layer, {l, 1}, left);
+        error_code ec;
+        if (skip == 0) ec = co_await bring(part.what.memory, begin, {0, shape.layers()}, left);
+        for (std::uint32_t l = 0; !ec && skip > 0 && left.count > 0 && l < shape.layers(); ++l)
+          ec = co_await bring(part.what.memory, begin + l * n * in_layer + skip * in_layer, {l, 1}, left);
+        if (ec) co_return ec;
         begin = step.end;
         at += n;
       }
     }
+    co_return error_code();
   });
   if (!v.error()) s->restored += from.tokens;
   co_return v.error();

@@ -1,8 +1,24 @@
+#include <algorithm>
+
 #include "cokv/kvstream/gather.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
 #include "transfer/packing_parts.hpp"
+
+namespace cokv {
+
+error_code unpack_here(const kv_view& to, const slice& what, std::span<const std::byte> packed) {
+  if (packed.size() != what.bytes() || !what.distinct()) return errc::invalid_argument;
+  const auto runs = to.runs(what);
+  if (!runs) return runs.error();
+  if (!std::ranges::all_of(runs->memory, &buffer::host_accessible)) return errc::wrong_device;
+  detail::running_digest none(digest_algorithm::none);
+  detail::unpack(none, packed, runs->runs, runs->memory);
+  return {};
+}
+
+}  // namespace cokv
 
 namespace cokv::detail {
 

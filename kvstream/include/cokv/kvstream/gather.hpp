@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "cokv/kvstream/digest.hpp"
 #include "cokv/kvstream/kv_view.hpp"
@@ -78,6 +79,11 @@ struct scatter_options {
   std::optional<std::uint64_t> digest = {};  // what the bytes must have; needs `through` and an algorithm
   digest_algorithm algorithm = digest_algorithm::xxh3_64;
 };
+
+// What a gather packed, put in its places at once and on the caller's thread: for little of it, or by pieces with turns of the
+// context between. kv_view's errors; errc::invalid_argument: not as many bytes as the slice has, or a block that is covered
+// twice; errc::wrong_device: the host can't reach the memory.
+error_code unpack_here(const kv_view& to, const slice& what, std::span<const std::byte> packed);
 
 namespace detail {
 

@@ -272,6 +272,7 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
       o = co_await attempt(s, r, *prefill);
     }
     if (o->of == fault::none) co_return o->why;
+    if (!s->abandoned.is_open()) co_return o->why;  // its reader has gone: nobody was lost
     // The last token says so: all was told, only the end was not.
     if (s->report.reason != finish_reason::none) co_return asio::error::eof;
     if (o->of != fault::room && ++faults >= options_.attempts) co_return o->why;

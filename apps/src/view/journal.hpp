@@ -38,6 +38,7 @@ class journal {
 
   void add(entry e);  // which gets its number and its time
   const std::deque<entry>& all() const noexcept { return entries_; }
+  std::uint64_t newest() const noexcept { return last_; }  // its number; 0: there was none
 
   class follower {
    public:

@@ -52,10 +52,13 @@ awaitable<void> follow(exchange& x, std::shared_ptr<const source> from) {
   x.set(http::field::cache_control, "no-store");
   x.start(status::ok, "text/event-stream");
   while (!x.last_answer()) {
+    const auto told = from->events.newest();
+    const auto until = time.now() + period;
     if (co_await x.write("data: " + from->text(time.wall_now()) + "\n\n")) co_return;
     if (x.request().method == verb::head) break;
     co_await time.async_wait_for(least, asio::deferred);
-    (void)co_await with_deadline(self.more(), period - least);
+    while (from->events.newest() == told && time.now() < until)
+      (void)co_await with_deadline(self.more(), until - time.now());
   }
   co_await x.finish();
 }

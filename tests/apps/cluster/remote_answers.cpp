@@ -297,6 +297,73 @@ TEST_CASE("remote_answers: who goes takes the prompt and the sequence along") {
   });
 }
 
+TEST_CASE(
+    "remote_answers: who watches sees where an answer is, its KV's way, and that it moved; who only goes moved "
+    "nothing") {
+  co_test([](asio::any_io_executor) -> awaitable<void> {
+    auto w = std::make_shared<workers>();
+    w->attempts = {{line_of(0), line_of(1)}, {line_of(0), line_of(1)}};
+    w->stays = true;
+    w->between = 5ms;
+    co_await with_workers(
+        w,
+        [&](remote_answers& answers) -> awaitable<void> {
+          std::vector<answer_event> told;
+          answers.on_change = [&](const answer_event& e) { told.push_back(e); };
+          CHECK(answers.underway(9).empty());
+          auto r = request();
+          r.max_tokens = 7;
+          auto a = answers.submit(r).value(), b = answers.submit(request()).value();
+          CHECK(answers.underway(9).size() == 2);
+          CHECK(answers.underway(1).size() == 1);
+          b.reset();
+          CHECK((co_await a->next())->text == "0");
+          CHECK((co_await a->next())->text == "1");
+          co_await pause(10ms);
+          const auto all = answers.underway(9);
+          REQUIRE(all.size() == 1);
+          CHECK(all[0].id == "r.0");
+          CHECK(all[0].decode.starts_with("http://"));
+          CHECK(all[0].prefill == all[0].decode);
+          CHECK(all[0].prompt_tokens == 4);
+          CHECK(all[0].told == 2);
+          CHECK(all[0].most == 7);
+          CHECK(all[0].attempt == 1);
+          CHECK(all[0].moved == 0);
+          a.reset();
+          co_await pause(20ms);
+          CHECK(answers.underway(9).empty());
+          CHECK(answers.answers_moved() == 0);
+          REQUIRE(told.size() == 1);
+          CHECK(told[0].what == answer_change::sent);
+          CHECK(told[0].id == "r.0");
+          CHECK(told[0].amount == 128);
+          CHECK(told[0].from == all[0].prefill);
+          CHECK(told[0].to == all[0].decode);
+        },
+        false, 3);
+  });
+  co_test([](asio::any_io_executor) -> awaitable<void> {
+    auto w = std::make_shared<workers>();
+    w->attempts = {{line_of(0)}, {line_of(0), encode(ending{})}};
+    co_await with_workers(
+        w,
+        [&](remote_answers& answers) -> awaitable<void> {
+          std::vector<answer_event> told;
+          answers.on_change = [&](const answer_event& e) { told.push_back(e); };
+          auto a = answers.submit(request()).value();
+          error_code ended;
+          (void)co_await all_of(*a, ended);
+          CHECK(answers.answers_moved() == 1);
+          const auto moved = std::ranges::find(told, answer_change::answer_moved, &answer_event::what);
+          REQUIRE(moved != told.end());
+          CHECK(moved->amount == 1);
+          CHECK(moved->from.starts_with("http://"));
+        },
+        false, 2);
+  });
+}
+
 TEST_CASE("remote_answers: cancelled or destroyed at any step it leaves no request behind") {
   auto body = [](asio::any_io_executor) -> awaitable<void> {
     auto w = std::make_shared<workers>();

@@ -61,6 +61,33 @@ TEST_CASE("worker_info: what is read is what was written") {
     CHECK(parse_role(to_string(role)) == role);
 }
 
+TEST_CASE("worker_info: what it did so far is told where it is, and read as strictly") {
+  auto w = one();
+  CHECK_FALSE(read_worker(text_of(w))->doing.has_value());
+  w.doing = worker_activity{.at_us = 1,
+                            .computing_us = 2,
+                            .steps = 3,
+                            .prompt_tokens = 4,
+                            .cached_tokens = 5,
+                            .generated_tokens = 6,
+                            .sent_bytes = 7,
+                            .kept_copies = 8,
+                            .kept_bytes = 9};
+  w.doing->tiers = {{"host", 10, 11, 12, false}, {"remote", 0, 13, 14, true}};
+  const auto r = read_worker(text_of(w));
+  REQUIRE(r.has_value());
+  CHECK(r->doing == w.doing);
+  auto v = text_of(w);
+  v.as_object()["doing"].as_object()["tiers"] = json::array(9, v.at("doing").at("tiers").as_array()[0]);
+  CHECK(read_worker(v).error().parameter == "doing.tiers");
+  v = text_of(w);
+  v.as_object()["doing"].as_object()["steps"] = -1;
+  CHECK(read_worker(v).error().parameter == "doing.steps");
+  v = text_of(w);
+  v.as_object()["doing"].as_object()["tiers"].as_array()[0].as_object()["name"] = "<script>";
+  CHECK(read_worker(v).error().parameter == "doing.tiers");
+}
+
 TEST_CASE("worker_info: what no worker says is refused by name") {
   CHECK(refused([](auto&) {}) == "taken");
   CHECK(refused([](auto& o) { o["role"] = "router"; }) == "worker.role");

@@ -46,7 +46,7 @@ export function spark(samples, most, label) {
 
 // The rows of a timeline, pieces in milliseconds since the window began.
 export function timeline(t) {
-  const left = 74, width = 640, right = left + width, rows = [["computing", "compute"], ["KV out", "out"], ["KV in", "in"]];
+  const left = 74, width = 360, right = left + width, rows = [["computing", "compute"], ["KV out", "out"], ["KV in", "in"]];
   const x = (ms) => left + Math.max(0, Math.min(1, ms / t.window_ms)) * width;
   const seconds = Math.round(t.window_ms / 1000);
   return shape("svg", {

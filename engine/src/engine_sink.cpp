@@ -37,10 +37,11 @@ void engine_state::tell_layer(const model_step& step, std::uint32_t layer, const
 
 // Of a step that is over, before its tokens are delivered: what it fed is known, and the blocks are still the requests'. Not
 // of one that was preempted, or cancelled, while it ran.
-void engine_state::tell_followers(const schedule& plan) {
-  for (auto& item : plan.items) {
+void engine_state::tell_followers(const flying_step& over) {
+  for (auto& item : over.plan->items) {
     const auto found = live_.find(item.id);
-    if (found == live_.end() || !found->second->request.follower) continue;
+    if (found == live_.end() || !found->second->request.follower || std::ranges::count(over.gone, item.id) > 0)
+      continue;
     auto& g = *found->second;
     const auto end = item.start + item.count;
     const auto blocks = scheduler_.blocks(item.id);

@@ -35,6 +35,7 @@ struct flying_step {
   error_code refused = {};
   time_point begun{};
   trace::scoped span;
+  std::vector<request_id> gone = {};  // preempted meanwhile: their blocks are others now
 };
 
 class engine_state : public std::enable_shared_from_this<engine_state> {
@@ -92,7 +93,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void find_sinks(model_step& step, std::span<const schedule_item> items);
   static void tell_layer(const model_step& step, std::uint32_t layer, const event& computed);
   static void forget_told(generation_state& g);
-  void tell_followers(const schedule& plan);
+  void tell_followers(const flying_step& over);
   error_code feed(const model_step& step, std::span<const schedule_item> items);
   error_code enqueue_step(model_step& step);
   error_code enqueue_layer(model_step& step, std::uint32_t layer);

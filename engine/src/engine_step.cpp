@@ -41,6 +41,7 @@ void engine_state::preempted(request_id id) {
   ++counters_.preemptions;
   auto& g = *live_.at(id);
   ++g.report.preemptions;
+  for (auto& f : flying_) f.gone.push_back(id);
   forget_told(g);
   if (options.tiers.empty()) return;
   const auto ahead = connector.policy() ? static_cast<double>(scheduler_.prompt_tokens_left()) : 0;
@@ -128,7 +129,7 @@ awaitable<void> engine_state::end_oldest() {
     for (auto& item : now.plan->items) work += compute_work::of(item.count, item.start);
     policy->computed(work, took);
   }
-  tell_followers(*now.plan);
+  tell_followers(now);
   runs->collect(*now.step.what);
   postprocess(now.step);
   if (!flying_.empty()) name_blocks();

@@ -332,7 +332,8 @@ def many_answers_are_copied_and_some_lost(binary, folder):
         until("it decodes", lambda: metric(cluster.decode.port, "cokv_generated_tokens_total") > 60)
         kill(cluster.decode)
         all_answered(peers, requests, wanted)
-        at_least("answers that went on from a copy", metric(cluster.port, "cokv_resumed_answers_total"), 1)
+        at_least("answers that moved", metric(cluster.port, "cokv_moved_requests_total", of="answer"),
+                 metric(cluster.port, "cokv_resumed_answers_total"))
         blocks_are_free(cluster)
 
 

@@ -1,4 +1,6 @@
 // What a follower is told of a sequence: every token whose KV is there, once, as what it is, and with its bytes there.
+#include <random>
+
 #include "cokv/kvstream/memory_store.hpp"
 #include "engine/arrival_by_hand.hpp"
 
@@ -134,4 +136,49 @@ TEST_CASE("sequence_sink: a preempted sequence is told from its beginning, also 
         CHECK(preemptions > 0);
         CHECK(preemptions <= e.run.counters().preemptions);
       });
+}
+
+TEST_CASE("sequence_sink: whatever is preempted for whom, what is told is there") {
+  std::size_t preemptions = 0;
+  for (bool ahead : {false, true})
+    for (std::uint64_t seed = 1; seed <= 150; ++seed)
+      once([&](asio::any_io_executor ex) -> awaitable<void> {
+        std::mt19937_64 random(seed);
+        const auto below = [&](std::uint64_t n) { return random() % n; };
+        toy_engine e(ex, {.kv_blocks = static_cast<std::uint32_t>(10 + below(8)),
+                          .max_batched_tokens = static_cast<std::uint32_t>(16 + below(48)),
+                          .async_scheduling = ahead});
+        std::vector<std::shared_ptr<judge>> told;
+        std::vector<toy_outcome> got(12);
+        std::vector<std::vector<token_id>> prompts;
+        (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+          for (auto& to : got) {
+            // Some begin alike.
+            auto prompt = toy_prompt(16 * below(4), below(2));
+            const auto rest = toy_prompt(1 + below(50), 100 + below(1000));
+            prompt.insert(prompt.end(), rest.begin(), rest.end());
+            prompts.push_back(prompt);
+            told.push_back(std::make_shared<judge>(e.run.pool()));
+            auto r = toy_request(prompt, static_cast<std::uint32_t>(1 + below(40)));
+            r.priority = static_cast<std::int32_t>(below(5)) - 2;
+            r.follower = told.back();
+            group.spawn([](generation g, toy_outcome& out) -> awaitable<void> {
+              out = co_await read_all(std::move(g));
+            }(e.run.submit(std::move(r)).value(), to));
+            co_await wait_for(std::chrono::microseconds(below(2000)));
+          }
+        });
+        for (std::size_t i = 0; i < got.size(); ++i) {
+          CHECK(got[i].ended == asio::error::eof);
+          // One that was preempted while its last step ran is not told again.
+          const auto all = all_but_last(prompts[i], got[i].tokens);
+          CHECK((told[i]->told == all || (ahead && told[i]->preemptions > 0)));
+          CHECK(told[i]->told.size() <= all.size());
+          CHECK(std::equal(told[i]->told.begin(), told[i]->told.end(), all.begin()));
+          CHECK(told[i]->wrong == 0);
+          preemptions += told[i]->preemptions;
+        }
+      });
+  MESSAGE(preemptions, " sequences were told anew");
+  CHECK(preemptions > 100);
 }

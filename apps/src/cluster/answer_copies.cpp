@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::size_t staging_bytes = 256 << 10, staging_buffers = 8;
 constexpr std::uint64_t most_at_once = 1 << 20;  // bytes that are unpacked in a row
+constexpr auto ring_silence = std::chrono::seconds(3);
 constexpr auto try_again = std::chrono::milliseconds(100);
 
 std::uint64_t number_of(std::string_view text) {
@@ -51,22 +52,40 @@ std::string ring_name(std::size_t rank, const std::string& life) { return "ring/
 
 }  // namespace
 
+// Staging and its turns: of one user, so that a successor that stands still holds up nobody else.
+struct packer {
+  packer(device& where, const stream& moves, memory_kind kind) {
+    if (auto made = staging_pool::make(where, staging_bytes, staging_buffers, kind); made && moves) {
+      staging.emplace(std::move(*made));
+      through.emplace(packing{*staging, moves});
+    }
+  }
+  packer(const packer&) = delete;
+  const packing* get() const { return through ? &*through : nullptr; }
+
+  std::optional<staging_pool> staging;
+  std::optional<packing> through;
+};
+
 // Those that are `rank` + 1 places further on in the ring.
 struct answer_copies::rank {
   rank(const window_table& windows, std::size_t n, link_options greeting, const copies_options& o,
-       replicator_options how)
+       replicator_options how, std::unique_ptr<packer> packer_of)
       : number(n),
+        packs(std::move(packer_of)),
         copies(windows, worker_of(o.life), std::move(how)),
         links(
             windows,
             [&] {
               greeting.name = ring_name(n, o.life);
+              greeting.silence = std::min<duration>(greeting.silence, ring_silence);
               return std::move(greeting);
             }(),
             try_again),
         changed(windows.get_executor()) {}
 
   const std::size_t number;
+  const std::unique_ptr<packer> packs;
   replicator copies;
   link_pool links;
   std::optional<ring_member> successor;
@@ -84,9 +103,8 @@ struct answer_copies::state {
   window_table windows;
   device where;
   copies_options options;
-  std::optional<staging_pool> staging;
-  std::optional<packing> through;
-  stream moves;  // back out of copies
+  stream moves;
+  std::unique_ptr<packer> unpacks;  // what comes back out of copies
   ring_place place;
   std::array<std::shared_ptr<rank>, most_replicas> ranks;
   std::map<replicator::microbatch_id, std::weak_ptr<followed>> by_copy;
@@ -110,7 +128,8 @@ class answer_copies::followed final : public follower, public std::enable_shared
     s_->all.erase(this);
   }
 
-  void computed(index_range tokens, std::span<const token_id> what, sequence_blocks where) override {
+  // Nothing of it may reach the engine: a sequence whose copies fail goes without.
+  void computed(index_range tokens, std::span<const token_id> what, sequence_blocks where) override try {
     if (round_ == most_rounds) return;
     tag_ = chain(tag_, what);
     if ((stretches_.empty() || stretches_.back().room < tokens.count) && !open(tokens)) return;
@@ -123,14 +142,19 @@ class answer_copies::followed final : public follower, public std::enable_shared
     const replicated_step step{where.memory, {all}};
     for (std::uint32_t r = 0; r < ranks_; ++r) s_->ranks[r]->copies.computed(at.name, step, {}, tag_);
     // So that also what the last step computed is copied when the sequence has ended.
-    if (!there(at.ends.back())) held_.emplace_back(at.ends.back(), std::move(where.held));
+    // Whole blocks stay what they are by being shared, so only those of single tokens are held: a prompt's would be missed
+    // by whoever waits for blocks.
+    if (tokens.count == 1 && !there(at.ends.back())) held_.emplace_back(at.ends.back(), std::move(where.held));
+  } catch (...) {
+    forget();
+    round_ = most_rounds;
   }
 
   // What was copied is still right, but the blocks are others': of a copy that is to grow all comes from the new ones.
   void preempted() override {
     forget();
     tag_ = root_of(s_->options.wire);
-    ++round_;
+    if (round_ < most_rounds) ++round_;
   }
 
   awaitable<void> covered(std::uint32_t tokens) override {
@@ -235,24 +259,25 @@ answer_copies::answer_copies(window_table windows, device where, link_options gr
   auto& s = *state_;
   if (auto made = s.where.make_stream({.name = "copies", .priority = -1})) s.moves = std::move(*made);
   const auto kind = s.where.name() == "cpu" ? memory_kind::host : memory_kind::pinned;
-  auto staging = staging_pool::make(s.where, staging_bytes, staging_buffers, kind);
-  if (staging && s.moves) {
-    s.staging.emplace(std::move(*staging));
-    s.through.emplace(packing{*s.staging, s.moves});
-  }
+  s.unpacks = std::make_unique<packer>(s.where, s.moves, kind);
   const auto kept = std::make_shared<std::uint64_t>(0);
-  for (std::size_t r = 0; r < s.ranks.size(); ++r)
+  for (std::size_t r = 0; r < s.ranks.size(); ++r) {
+    auto packs = std::make_unique<packer>(s.where, s.moves, kind);
+    const auto* through = packs->get();
     s.ranks[r] = std::make_shared<rank>(
         s.windows, r, greeting, s.options,
         replicator_options{.max_ahead = std::numeric_limits<std::uint32_t>::max(),
                            .limit = s.options.limit,
                            .kept = kept,
-                           .through = s.through ? &*s.through : nullptr,
-                           .acknowledged = [raw = &s](replicator::microbatch_id m, std::uint32_t, std::uint64_t) {
-                             const auto found = raw->by_copy.find(m);
-                             const auto f = found == raw->by_copy.end() ? nullptr : found->second.lock();
-                             if (f) f->note();
-                           }});
+                           .through = through,
+                           .acknowledged =
+                               [raw = &s](replicator::microbatch_id m, std::uint32_t, std::uint64_t) {
+                                 const auto found = raw->by_copy.find(m);
+                                 const auto f = found == raw->by_copy.end() ? nullptr : found->second.lock();
+                                 if (f) f->note();
+                               }},
+        std::move(packs));
+  }
 }
 
 answer_copies::~answer_copies() { close(); }
@@ -268,6 +293,7 @@ bool answer_copies::stand(ring_place p) {
     const auto next = r < s.place.successors.size() ? std::optional(s.place.successors[r]) : std::nullopt;
     const bool another = next && (!one.successor || one.successor->life != next->life);
     one.successor = next;
+    if (another) one.up = false;
     one.copies.follow(s.place.epoch, next ? std::optional(worker_of(next->life)) : std::nullopt);
     if (another)
       for (auto& [at, weak] : s.all)
@@ -314,7 +340,15 @@ awaitable<void> answer_copies::carry(std::shared_ptr<rank> r) {
     if (link) {
       r->up = true;
       s->tell_all();
-      why = co_await r->copies.send(*link);
+      (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+        // What is on its way to one that stands still would hold up the next.
+        group.spawn([&]() -> awaitable<void> {
+          while (r->successor == to) co_await r->changed.async_wait(asio::deferred);
+          link->close();
+        });
+        why = co_await r->copies.send(*link);
+        group.cancel();
+      });
       r->up = false;
       s->tell_all();
       if (why) link->close();
@@ -338,7 +372,7 @@ awaitable<void> answer_copies::keep(peer_link from) {
   const auto name = from.peer().name;
   for (auto& r : s->ranks)
     if (name.starts_with("ring/" + std::to_string(r->number) + '/')) {
-      (void)co_await r->copies.keep(from);
+      (void)co_await r->copies.keep(from, worker_of(name.substr(name.rfind('/') + 1)));
       break;
     }
 }
@@ -390,7 +424,7 @@ awaitable<error_code> answer_copies::restore(taken from, kv_room into) {
   const auto& shape = into.memory.layout().shape();
   const auto bt = shape.block_tokens();
   const auto each = token_bytes(s->options.wire), in_layer = each / shape.layers();
-  const scatter_options how{.through = s->through ? &*s->through : nullptr, .algorithm = digest_algorithm::none};
+  const scatter_options how{.through = s->unpacks->get(), .algorithm = digest_algorithm::none};
   bool here = true;  // the host reaches the room
   std::uint64_t at_once = 0;
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {

@@ -67,7 +67,7 @@ class answer_copies {
  public:
   static constexpr std::uint32_t most_rounds = 8;
 
-  // The device packs KV for sending, by way of 2 MiB of its staging memory.
+  // The device packs KV for sending, by way of 6 MiB of its staging memory.
   answer_copies(window_table windows, device where, link_options greeting, copies_options o);
   answer_copies(const answer_copies&) = delete;
   ~answer_copies();

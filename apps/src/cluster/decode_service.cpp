@@ -127,10 +127,11 @@ awaitable<void> decode_service::create(exchange& x) {
   for (auto found = sequences_->find(asked->id); found != sequences_->end(); found = sequences_->find(asked->id)) {
     const auto s = found->second;
     if (!s->in) (void)co_await s->opened.async_receive(as_result);
-    if (s->in && (s->in->decodes() || (s->log.ended() && !s->log.failed())) && !s->log.forgotten())
-      co_return (void) co_await x.respond(
-          status::ok, "application/json",
-          json::serialize(json::object{{"running", true}, {"attempt", s->attempt}, {"pieces", s->log.pieces()}}));
+    if (s->in && (s->in->decodes() || s->log.ended()) && !s->log.failed() && !s->log.forgotten()) {
+      json::object running{{"running", true}, {"attempt", s->attempt}, {"pieces", s->log.pieces()}};
+      if (s->in->restored > 0) running["restored"] = s->in->restored;
+      co_return (void) co_await x.respond(status::ok, "application/json", json::serialize(running));
+    }
     if (s->in && asked->attempt == s->attempt && !s->log.forgotten())
       co_return (void) co_await x.respond(status::created, "application/json", json::serialize(to_json(s->in->ticket)));
     if (asked->attempt < s->attempt) co_return (void) co_await x.refuse(later);

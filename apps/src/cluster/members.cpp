@@ -45,6 +45,7 @@ struct members::member {
   std::shared_ptr<http::client> calls;
   std::shared_ptr<channel<char>> lost;
   std::string problem;
+  std::pair<std::string, std::uint64_t> told_ring;  // which life of it, and the last epoch
 };
 
 namespace {
@@ -104,7 +105,10 @@ error_code members::add(const std::string& url) {
   if (!at) return at.error();
   const auto id = state_->table.add(at->to_string());
   auto& m = state_->all[id];
-  if (m) return {};
+  if (m) {
+    stand();  // it may have been leaving
+    return {};
+  }
   m = std::make_shared<member>(ex_, id, *at, how_);
   if (group_) group_->spawn(watch(m));
   return {};
@@ -114,6 +118,7 @@ bool members::leave(const std::string& url) {
   const auto at = http::parse_server_url(url);
   if (!at || !state_->table.leave(at->to_string())) return false;
   state_->all.at(*state_->table.find(at->to_string()))->suspected.tell();
+  stand();
   return true;
 }
 
@@ -148,9 +153,10 @@ void members::stand() {
 awaitable<void> members::tell_ring(std::shared_ptr<member> m) {
   const auto s = state_;
   const auto* w = s->table.find(m->id);
-  (void)s->ring.heard(
-      w->facts.epoch);  // the others are told when they are asked next: two routers must not race each other
+  // Of another router, or of one before this. The others are told when they are asked next: two must not race each other.
+  if (m->told_ring != std::pair(w->facts.self.life, w->facts.epoch)) (void)s->ring.heard(w->facts.epoch);
   if (!s->ring.contains(m->id) || w->facts.epoch >= s->ring.epoch()) co_return;
+  m->told_ring = {w->facts.self.life, s->ring.epoch()};
   const auto place = s->ring.place_of(m->id, [&](worker_table::id one) { return s->table.find(one)->facts.links; });
   (void)co_await with_deadline(m->asks.ask({.method = http::verb::put,
                                             .target = "/v1/ring",

@@ -65,7 +65,7 @@ bool ring_book::stand(std::map<id, std::string> here) {
 }
 
 bool ring_book::heard(std::uint64_t epoch) {
-  if (replicas_ == 0 || epoch <= epoch_ || epoch >= most_epoch) return false;
+  if (replicas_ == 0 || epoch == 0 || epoch < epoch_ || epoch >= most_epoch / 2) return false;
   epoch_ = epoch + 1;
   return true;
 }

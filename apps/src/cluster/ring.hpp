@@ -54,7 +54,8 @@ class ring_book {
 
   // Those that decode, and their lives. True: another ring than before, of a new epoch.
   bool stand(std::map<id, std::string> here);
-  // Somebody has heard of a later one than this router made: this one is above it from now on, and to be told.
+  // Somebody was told such an epoch by another router: this one is above it from now on, and to be told. Not of the upper half
+  // of what an epoch may be: nobody gets there but by a lie.
   bool heard(std::uint64_t epoch);
 
   bool contains(id one) const { return here_.contains(one); }

@@ -134,7 +134,8 @@ awaitable<result<kept_copy>> take_copy(std::shared_ptr<replicator_state> s, copy
   co_return kept_copy{std::move(c->memory), std::move(c->steps)};
 }
 
-awaitable<error_code> keep_copies(std::shared_ptr<replicator_state> s, peer_link link) {
+awaitable<error_code> keep_copies(std::shared_ptr<replicator_state> s, peer_link link,
+                                  std::optional<replicator::worker_id> owner) {
   std::map<copy_key, window> lent;
   const auto up = std::make_shared<char>();
   const auto broke = [&](error_code why) {
@@ -146,6 +147,7 @@ awaitable<error_code> keep_copies(std::shared_ptr<replicator_state> s, peer_link
     if (!raw) co_return raw.error();
     const auto m = decode_replica(*raw);
     if (!m) co_return broke(m.error());
+    if (owner && m->owner != *owner) co_return broke(errc::protocol);
     if (!co_await known_here(s, link, m->epoch)) co_return link.error() ? link.error() : asio::error::operation_aborted;
     std::optional<replica_message> answer;
     switch (m->type) {

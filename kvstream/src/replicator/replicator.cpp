@@ -171,7 +171,9 @@ awaitable<error_code> replicator::send(peer_link successor) {
 awaitable<result<kept_copy>> replicator::take(worker_id owner, microbatch_id m) {
   return detail::take_copy(state_, {owner, m});
 }
-awaitable<error_code> replicator::keep(peer_link from) { return detail::keep_copies(state_, std::move(from)); }
+awaitable<error_code> replicator::keep(peer_link from, std::optional<worker_id> owner) {
+  return detail::keep_copies(state_, std::move(from), owner);
+}
 
 void replicator::start_may_compute(std::shared_ptr<detail::replicator_state> s, microbatch_id m,
                                    detail::done_handler h) {

@@ -72,7 +72,8 @@ struct replicator_state {
 };
 
 awaitable<error_code> send_copies(std::shared_ptr<replicator_state> s, peer_link link);
-awaitable<error_code> keep_copies(std::shared_ptr<replicator_state> s, peer_link link);
+awaitable<error_code> keep_copies(std::shared_ptr<replicator_state> s, peer_link link,
+                                  std::optional<replicator::worker_id> owner);
 awaitable<result<kept_copy>> take_copy(std::shared_ptr<replicator_state> s, replicator_state::copy_key key);
 
 }  // namespace cokv::detail

@@ -107,6 +107,8 @@ awaitable<error_code> carry(std::shared_ptr<sending> to, microbatch_id m) {
     if (why == errc::stale_reference) co_return why;
     if (auto* own = s.find(m)) own->broken = why;
     s.changed.notify();
+    while (!to->over() && s.find(m)) co_await s.changed.async_wait(asio::deferred);
+    mine.over = true;
     co_return error_code();
   }
   mine.sent = room->steps;
@@ -119,7 +121,7 @@ awaitable<error_code> carry(std::shared_ptr<sending> to, microbatch_id m) {
       mine.over = true;
       co_return co_await to->tell(to->message(replica_type::forget, m));
     }
-    if (own->broken || next == own->steps.size()) {
+    if (own->broken || next >= own->steps.size()) {
       if (auto waited = co_await s.changed.async_wait(as_result); !waited) co_return waited.error();
       continue;
     }

@@ -63,7 +63,9 @@ TEST_CASE("ring_book: nobody is told of copies that are not wanted, and epochs g
   CHECK(none.epoch() == 0);
   ring_book one(1);
   CHECK(one.stand(lives({1, 2})));
-  CHECK_FALSE(one.heard(1));
+  CHECK_FALSE(one.heard(0));
+  CHECK(one.heard(1));  // of another router
+  CHECK(one.epoch() == 2);
   CHECK(one.heard(7));
   CHECK(one.epoch() == 8);
   CHECK_FALSE(one.heard(std::numeric_limits<std::uint64_t>::max()));

@@ -123,7 +123,8 @@ class replicator {
   // Carries this worker's KV to its successor. One at a time; send() and keep() may outlive the replicator.
   awaitable<error_code> send(peer_link successor);
   // Keeps what comes over this link, and gives it back. What is of a newer epoch waits until follow() says so here too.
-  awaitable<error_code> keep(peer_link from);
+  // `owner`: whose it has to be, where that is known of the link.
+  awaitable<error_code> keep(peer_link from, std::optional<worker_id> owner = {});
 
   // What is kept here of another's microbatch; it is forgotten, and nobody writes it any more. errc::not_found;
   // errc::stale_reference: it was opened anew, or forgotten, meanwhile.

@@ -122,6 +122,7 @@ function eventsOf(list, name) {
 // ---- the two kinds of servers
 function router(now) {
   const name = namer(now.workers), links = linkRates(now);
+  for (const one of seen.keys()) if (!now.workers.some((w) => one === w.url + " " + w.life)) seen.delete(one);
   const workers = now.workers.map((w) => ({ ...w, short: name(w.url), keepers: w.keepers ?? [], rates: rates(w.url + " " + w.life, w.doing) }));
   for (const w of workers)
     w.line = w.state !== "here" ? w.state : w.role === "prefill" ? `prompts: ${w.requests}` : `answers: ${w.requests}`;

@@ -68,6 +68,12 @@ TEST_CASE("recorder: off it keeps nothing, on it keeps the newest and counts the
   CHECK(r.spans().size() == 3);
   CHECK(r.spans().front().start == at(2));
   CHECK(r.spans("odd").size() == 1);
+  std::vector<time_point> back;
+  r.look_back([&](const trace::span& s) {
+    back.push_back(s.start);
+    return back.size() < 2;
+  });
+  CHECK(back == std::vector{at(4), at(3)});
   CHECK(r.dropped() == 2);
   r.clear();
   {

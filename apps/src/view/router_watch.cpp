@@ -1,5 +1,7 @@
 #include "view/router_watch.hpp"
 
+#include <algorithm>
+
 namespace cokv::view {
 
 void router_watch::note(const cluster::worker_table::worker& w, cluster::worker_change c) {
@@ -24,8 +26,10 @@ void router_watch::note(const cluster::answer_event& e) {
   switch (e.what) {
     case answer_change::sent: {
       const pair link{e.from, e.to};
-      if (links_.size() >= most_links && !links_.contains(link)) return;
+      if (links_.size() >= most_links && !links_.contains(link))
+        links_.erase(std::ranges::min_element(links_, {}, [](const auto& l) { return l.second.turn; }));
       auto& t = links_[link];
+      t.turn = ++turns_;
       ++t.prompts;
       t.bytes += e.amount;
       return;

@@ -22,10 +22,11 @@ class router_watch {
  public:
   struct traffic {
     std::uint64_t prompts = 0, bytes = 0;
+    std::uint64_t turn = 0;  // of its last use, among all links
   };
   using pair = std::pair<std::string, std::string>;  // URLs: of who computed, of who decodes
 
-  static constexpr std::size_t most_links = 1024;  // of others nothing is counted
+  static constexpr std::size_t most_links = 1024;  // beyond, the one that was not used for longest is forgotten
 
   explicit router_watch(asio::any_io_executor ex) : events_(std::move(ex)) {}
 
@@ -39,6 +40,7 @@ class router_watch {
  private:
   journal events_;
   std::map<pair, traffic> links_;
+  std::uint64_t turns_ = 0;
 };
 
 }  // namespace cokv::view

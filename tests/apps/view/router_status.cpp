@@ -118,13 +118,19 @@ TEST_CASE("router_status: answers under way, and which became of them") {
   CHECK(events[2].at("sequence").as_string() == "r.4");
 }
 
-TEST_CASE("router_watch: links are counted up to a bound, those that are there go on") {
+TEST_CASE("router_watch: so many links are counted, and the one that was not used for longest makes room") {
   fixture f;
-  for (std::size_t i = 0; i < router_watch::most_links + 10; ++i)
-    f.watch.note({answer_change::sent, "r", "http://p:1", "http://d:" + std::to_string(i), 1});
-  f.watch.note({answer_change::sent, "r", "http://p:1", "http://d:0", 1});
-  CHECK(f.watch.links().size() == router_watch::most_links);
-  CHECK(f.watch.links().at({"http://p:1", "http://d:0"}).bytes == 2);
+  const auto send = [&](std::size_t to) {
+    f.watch.note({answer_change::sent, "r", "http://p:1", "http://d:" + std::to_string(to), 1});
+  };
+  for (std::size_t i = 0; i < router_watch::most_links; ++i) send(i);
+  send(0);
+  send(router_watch::most_links);
+  const auto& links = f.watch.links();
+  CHECK(links.size() == router_watch::most_links);
+  CHECK(links.at({"http://p:1", "http://d:0"}).bytes == 2);
+  CHECK_FALSE(links.contains({"http://p:1", "http://d:1"}));
+  CHECK(links.at({"http://p:1", "http://d:" + std::to_string(router_watch::most_links)}).prompts == 1);
 }
 
 TEST_CASE("router_watch: what became of a worker is said once, a misfit's reason with it") {

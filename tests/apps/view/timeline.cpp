@@ -34,7 +34,8 @@ using pieces = std::vector<timeline::piece>;
 
 }  // namespace
 
-TEST_CASE("timeline: layers, flushes and loads of the last seconds are in their rows, cut where the window begins") {
+TEST_CASE("timeline: layers, flushes and loads of the last seconds are in their rows, cut where the window begins" *
+          doctest::skip(!trace::compiled)) {
   fixture f;
   f.add("layer 0", 20s, 19s);
   f.add("layer 0", 6s, 4s);
@@ -76,7 +77,8 @@ TEST_CASE(
   CHECK(t.moving == 2500ms);
 }
 
-TEST_CASE("timeline: spans that end a little out of order are found, old ones are not looked through") {
+TEST_CASE("timeline: spans that end a little out of order are found, old ones are not looked through" *
+          doctest::skip(!trace::compiled)) {
   fixture f;
   f.add("layer 0", 4s, 3s);
   f.add("layer 1", 5100ms, 5050ms);  // recorded later by another thread

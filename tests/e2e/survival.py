@@ -154,10 +154,15 @@ class Fleet:
         self.router = Server(binary, "serve", "--model", MODEL, "--dtype", "f32", "--role", "router", "--replicas", 1,
                              "--heartbeat", 200, "--dead-after", 700, log=log)
         self.workers = []
-        for role in ("prefill", "prefill", "decode", "decode", "decode"):
-            self.add(role)
-        until("the router answers", self.answers)
-        self.all_here()
+        try:
+            for role in ("prefill", "prefill", "decode", "decode", "decode"):
+                self.add(role)
+            until("the router answers", self.answers)
+            self.all_here()
+        except BaseException:
+            self.close()
+            network.close()
+            raise
 
     def tell(self, method, path, body=None):
         with socket.create_connection(("127.0.0.1", self.router.port), timeout=10) as peer:

@@ -1,7 +1,7 @@
 #include "cokv/runtime/net.hpp"
 
-#include <boost/asio/connect.hpp>
 #include <boost/asio/ip/tcp.hpp>
+#include <tuple>
 
 #include "cokv/runtime/detail/run_as_operation.hpp"
 #include "local_net.hpp"
@@ -157,10 +157,16 @@ awaitable<result<byte_stream>> connect(asio::any_io_executor ex, endpoint to) {
     if (ec) co_return ec;
     for (const auto& entry : found) candidates.push_back(entry.endpoint());
   }
-  tcp::socket socket(ex);
-  auto [ec, at] = co_await asio::async_connect(socket, candidates, asio::as_tuple(asio::deferred));
-  if (ec) co_return ec;
-  co_return detail::make_tcp_stream(std::move(socket));
+  // Not by asio::async_connect over all of them: it takes a socket that could not be opened for a connect that was cancelled.
+  error_code why = asio::error::host_not_found;
+  for (const auto& candidate : candidates) {
+    tcp::socket socket(ex);
+    socket.open(candidate.protocol(), why);
+    if (!why) std::tie(why) = co_await socket.async_connect(candidate, asio::as_tuple(asio::deferred));
+    if (!why) co_return detail::make_tcp_stream(std::move(socket));
+    if (why == asio::error::operation_aborted) break;
+  }
+  co_return why;
 }
 
 class real_network final : public network::impl {

@@ -1,5 +1,8 @@
 #include "cokv/runtime/net.hpp"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -162,6 +165,25 @@ TEST_CASE("nobody listens: connection refused; a name that is none: not found") 
     CHECK(ec == asio::error::connection_refused);
     CHECK(!stream.is_open());
   });
+}
+
+TEST_CASE("no descriptor left is an error of its own, and no cancellation") {
+  asio::io_context context(1);
+  auto door = network::of(context.get_executor()).listen({"localhost", 0}).value();
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int next = ::dup(0);  // all below it are in use
+  ::close(next);
+  rlimit none = before;
+  none.rlim_cur = static_cast<rlim_t>(next);
+  ::setrlimit(RLIMIT_NOFILE, &none);
+  error_code why;
+  network::of(context.get_executor()).async_connect(door.local_endpoint(), [&](error_code ec, byte_stream) {
+    why = ec;
+  });
+  context.run();
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(why == asio::error::no_descriptors);
 }
 
 TEST_CASE("a port in use is an error") {

@@ -10,6 +10,7 @@ void add_load(CLI::App& app, action& chosen) {
   auto* c = app.add_subcommand("load", "Puts a load on an OpenAI-compatible server, and measures what its clients see");
   c->add_option("--url", o->url, "The server")->type_name("http[s]://HOST:PORT")->capture_default_str();
   c->add_option("--api-key-file", o->api_key_file, "File whose first line is the key for it")->type_name("FILE");
+  c->add_option("--ca-file", o->ca_file, "Who may vouch for https://; the system's unless told")->type_name("FILE");
   c->add_option("--model", o->prompts.model, "Of which model; the server's first unless told")->type_name("NAME");
   add_choice(*c, "--endpoint", o->endpoint, {"completions", "chat"}, "Which of its routes");
 
@@ -27,7 +28,7 @@ void add_load(CLI::App& app, action& chosen) {
                                "--lengths", text + ": takes sharegpt, lmsys, fixed:P:O or uniform:P1-P2:O1-O2");
                          o->lengths = text;
                        },
-                       "Tokens of prompts and answers: fixed:P:O, uniform:P1-P2:O1-O2, or log-normal with the means of "
+                       "Tokens of prompts and answers: fixed:P:O, uniform:P1-P2:O1-O2, or log-normal as "
                        "ShareGPT or LMSYS-Chat-1M (sharegpt, lmsys)")
                       ->default_str(o->lengths);
   auto* trace = c->add_option("--trace", o->trace,
@@ -40,7 +41,7 @@ void add_load(CLI::App& app, action& chosen) {
   add_count(*c, "--max-prompt", o->max_prompt, 1, 1 << 24, "Longer prompts are cut to so many tokens");
   add_count(*c, "--max-output", o->max_output, 1, 1 << 24, "Longer answers are cut to so many tokens");
   add_count(*c, "--seed", o->prompts.seed, 0, std::numeric_limits<std::uint64_t>::max(),
-            "The same seed makes the same load");
+            "The same seed makes the same load, prompts too: the server may have cached them");
 
   add_count(*c, "--vocabulary", o->prompts.vocabulary, 8, 1 << 24,
             "Prompts are token ids below N, so exactly as long as asked for; text of as many words unless told");

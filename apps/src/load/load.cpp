@@ -1,6 +1,8 @@
 #include "load/load.hpp"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
+#include <sys/resource.h>
 
 #include <boost/asio/signal_set.hpp>
 #include <boost/json/serialize.hpp>
@@ -35,7 +37,11 @@ std::vector<load_item> items_of(const options& o, double rate) {
   } else {
     const auto shape = parse_lengths(o.lengths).value();
     const workload::arrivals when{rate, o.requests, o.seconds ? std::optional<double>(*o.seconds) : std::nullopt};
-    out = o.arrivals == "poisson" ? poisson(shape, when, o.prompts.seed) : uniform(shape, when, o.prompts.seed);
+    try {
+      out = o.arrivals == "poisson" ? poisson(shape, when, o.prompts.seed) : uniform(shape, when, o.prompts.seed);
+    } catch (const config_error& e) {
+      throw config_error(std::string("--duration: ") + e.what());
+    }
   }
   for (auto& item : out) {
     if (o.max_prompt) item.prompt_tokens = std::min(item.prompt_tokens, *o.max_prompt);
@@ -69,11 +75,15 @@ struct job {
   http::client& server;
   slo bounds;
   prompt_options prompts;
+  std::size_t max_in_flight;
 
-  awaitable<outcome> once(double rate) {
+  awaitable<outcome> once(double rate, std::uint64_t run = 0) {
     outcome out;
     const auto items = items_of(o, rate);
-    const prompt_maker make(prompts);
+    // No run's prompts are another's: a server's cache has none of them.
+    auto mine = prompts;
+    mine.seed += run * 0x9e3779b97f4a7c15u;
+    const prompt_maker make(mine);
     asio::signal_set signals(co_await asio::this_coro::executor, SIGINT, SIGTERM);
     (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
       group.spawn([&]() -> awaitable<void> {
@@ -82,22 +92,26 @@ struct job {
         group.cancel();
       });
       co_await run_load(server, items, make,
-                        {.timeout = std::chrono::seconds(o.timeout), .max_in_flight = o.max_in_flight}, out.all);
+                        {.timeout = std::chrono::seconds(o.timeout), .max_in_flight = max_in_flight}, out.all);
       signals.cancel();
     });
     out.figures = summarise(out.all, bounds);
     co_return out;
   }
 
-  // The greatest rate at which enough requests meet the bounds, by halves, to 5 %.
+  // The greatest rate at which enough requests meet the bounds, by halves, to 5 %; 0: there is none, and the last run beside.
   awaitable<std::pair<double, outcome>> goodput() {
     double good = 0, bad = 0;
     outcome best;
+    std::uint64_t runs = 0;
     for (double rate = o.rate; bad == 0 || bad > good * 1.05;) {
-      auto now = co_await once(rate);
+      auto now = co_await once(rate, runs++);
       const double share = now.figures.attainment.value_or(0);
       io.out << fmt::format("{:.3f} requests/s: {:.1f} % meet the bounds\n", rate, 100 * share) << std::flush;
-      if (now.stopped) break;
+      if (now.stopped) {
+        if (good == 0) best = std::move(now);
+        break;
+      }
       if (share >= o.attainment) {
         good = rate;
         best = std::move(now);
@@ -105,6 +119,7 @@ struct job {
       } else {
         bad = rate;
         rate = (good + bad) / 2;
+        if (good == 0) best = std::move(now);
         if (good == 0 && bad < o.rate / 1000) break;
       }
       if (good > 1e6) break;
@@ -113,22 +128,59 @@ struct job {
   }
 };
 
-void write(const std::string& flag, const std::string& file, const std::string& text) {
-  std::ofstream to(file, std::ios::binary);
-  to << text;
-  to.close();
-  if (!to) throw config_error(flag + ": " + file + " can't be written");
+// What is written at the end is known to be writable before anything is sent.
+class result_file {
+ public:
+  result_file(std::string flag, std::string name) : flag_(std::move(flag)), name_(std::move(name)) {
+    if (name_.empty()) return;
+    to_.open(name_, std::ios::binary | std::ios::app);
+    check();
+  }
+  bool wanted() const { return !name_.empty(); }
+  void write(const std::string& text) {
+    to_.close();
+    to_.open(name_, std::ios::binary | std::ios::trunc);
+    to_ << text;
+    to_.close();
+    check();
+  }
+
+ private:
+  void check() const {
+    if (!to_) throw config_error(flag_ + ": " + name_ + " can't be written");
+  }
+  std::string flag_, name_;
+  std::ofstream to_;
+};
+
+// A connection a request, and some files: as many as this process may be given.
+std::size_t most_connections(std::size_t wanted) {
+  constexpr rlim_t others = 32;
+  rlimit now{};
+  if (::getrlimit(RLIMIT_NOFILE, &now) != 0 || now.rlim_cur == RLIM_INFINITY) return wanted;
+  if (const auto all = static_cast<rlim_t>(wanted) + others; now.rlim_cur < all) {
+    now.rlim_cur = now.rlim_max == RLIM_INFINITY ? all : std::min(all, now.rlim_max);
+    (void)::setrlimit(RLIMIT_NOFILE, &now);
+    (void)::getrlimit(RLIMIT_NOFILE, &now);
+  }
+  const auto most = now.rlim_cur > others ? std::min<std::size_t>(wanted, now.rlim_cur - others) : 1;
+  if (most < wanted)
+    spdlog::warn("--max-in-flight: {} at once, for this process may open no more than {} files (ulimit -n)", most,
+                 static_cast<std::uint64_t>(now.rlim_cur));
+  return most;
 }
 
 awaitable<int> all_of(const options& o, cli::streams io) {
   const auto at = http::parse_server_url(o.url);
   if (!at) throw config_error("--url: " + o.url + ": takes http://HOST:PORT or https://HOST:PORT");
   http::client_options how;
-  how.max_connections = how.max_idle = o.max_in_flight;
+  how.max_connections = how.max_idle = most_connections(o.max_in_flight);
   how.connect = std::chrono::seconds(o.timeout);
+  if (!o.ca_file.empty()) how.tls = tls_context::client({.ca_file = o.ca_file});
   if (!o.api_key_file.empty()) how.api_key = serve::first_key("--api-key-file", o.api_key_file);
   http::client server(co_await asio::this_coro::executor, *at, how);
-  job j{o, io, server, {}, o.prompts};
+  result_file figures("--json", o.json), picture("--plot", o.plot);
+  job j{o, io, server, {}, o.prompts, how.max_connections};
   if (o.slo_ttft) j.bounds.ttft_ms = *o.slo_ttft;
   if (o.slo_tpot) j.bounds.tpot_ms = *o.slo_tpot;
   if (j.prompts.model.empty()) j.prompts.model = co_await first_model(server);
@@ -143,17 +195,16 @@ awaitable<int> all_of(const options& o, cli::streams io) {
   if (goodput)
     io.out << fmt::format("goodput: {:.3f} requests/s with {:g} % within the bounds\n\n", *goodput, 100 * o.attainment);
   if (!out.all.empty()) print_table(io.out, out.figures, j.bounds);
-  if (!o.json.empty()) {
+  if (figures.wanted()) {
     auto told = to_json(out.figures, j.bounds, out.all);
     if (goodput) told["goodput_per_s"] = *goodput;
-    write("--json", o.json, boost::json::serialize(told) + '\n');
+    figures.write(boost::json::serialize(told) + '\n');
   }
-  if (!o.plot.empty())
-    write("--plot", o.plot,
-          plot(out.all, j.bounds,
-               fmt::format("{}, {:.2f} requests/s answered, {:.0f} output tokens/s", j.prompts.model,
-                           out.figures.answered_per_s, out.figures.output_tokens_per_s)));
-  co_return out.figures.answered > 0 || (goodput && *goodput > 0) ? 0 : 1;
+  if (picture.wanted())
+    picture.write(plot(out.all, j.bounds,
+                       fmt::format("{}, {:.2f} requests/s answered, {:.0f} output tokens/s", j.prompts.model,
+                                   out.figures.answered_per_s, out.figures.output_tokens_per_s)));
+  co_return out.figures.answered > 0 ? 0 : 1;
 }
 
 }  // namespace

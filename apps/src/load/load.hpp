@@ -12,7 +12,7 @@ namespace cokv::workload {
 
 struct options {
   std::string url = "http://127.0.0.1:8000";
-  std::string api_key_file;
+  std::string api_key_file, ca_file;
   prompt_options prompts;  // no model: the server's first
   std::string endpoint = "completions";
   std::string arrivals = "poisson";

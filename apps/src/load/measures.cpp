@@ -7,7 +7,7 @@
 namespace cokv::workload {
 
 std::optional<double> request_record::tpot_ms() const {
-  if (!answered() || output_tokens < 2) return std::nullopt;
+  if (!answered() || output_tokens < 2 || gaps_ms.empty()) return std::nullopt;
   return (total_ms - ttft_ms) / (output_tokens - 1);
 }
 
@@ -37,6 +37,10 @@ summary summarise(const std::vector<request_record>& all, const slo& bounds) {
   double last_asked = 0;
   std::size_t met = 0;
   for (const auto& r : all) {
+    if (r.stopped) {
+      ++s.stopped;
+      continue;
+    }
     const double at = static_cast<double>(r.asked.at.count()) / 1e6;
     last_asked = std::max(last_asked, at);
     met += bounds.met_by(r);
@@ -60,7 +64,8 @@ summary summarise(const std::vector<request_record>& all, const slo& bounds) {
     itl.insert(itl.end(), r.gaps_ms.begin(), r.gaps_ms.end());
     if (const auto t = r.tpot_ms()) tpot.push_back(*t);
   }
-  if (last_asked > 0) s.asked_per_s = static_cast<double>(all.size()) / last_asked;
+  const auto due = static_cast<double>(s.asked - s.stopped);
+  if (last_asked > 0) s.asked_per_s = due / last_asked;
   if (s.seconds > 0) {
     s.answered_per_s = static_cast<double>(s.answered) / s.seconds;
     s.output_tokens_per_s = static_cast<double>(s.output_tokens) / s.seconds;
@@ -70,7 +75,7 @@ summary summarise(const std::vector<request_record>& all, const slo& bounds) {
   s.errors.assign(errors.begin(), errors.end());
   std::ranges::sort(s.errors,
                     [](auto& a, auto& b) { return std::pair(b.second, a.first) < std::pair(a.second, b.first); });
-  if (bounds.asked() && !all.empty()) s.attainment = static_cast<double>(met) / static_cast<double>(all.size());
+  if (bounds.asked() && due > 0) s.attainment = static_cast<double>(met) / due;
   return s;
 }
 

@@ -81,6 +81,7 @@ std::string panel(double x, const std::string& name, std::vector<double> values,
 void print_table(std::ostream& out, const summary& s, const slo& bounds) {
   out << fmt::format("{} requests: {} sent, {} answered, {} failed, {} not sent", s.asked, s.sent, s.answered, s.failed,
                      s.not_sent);
+  if (s.stopped > 0) out << fmt::format(", {} stopped", s.stopped);
   if (s.late.count > 0) out << fmt::format("; sent late by {:.2f} ms (p99)", s.late.p99);
   out << fmt::format("\nasked {:.2f}/s, answered {:.2f}/s, {:.1f} output tokens/s, {:.1f} s\n\n", s.asked_per_s,
                      s.answered_per_s, s.output_tokens_per_s, s.seconds);
@@ -94,7 +95,7 @@ void print_table(std::ostream& out, const summary& s, const slo& bounds) {
   row("TPOT", s.tpot);
   row("ITL", s.itl);
   row("total", s.total);
-  if (s.attainment) out << fmt::format("\n{}: {:.1f} % of all requests\n", bounds_text(bounds), 100 * *s.attainment);
+  if (s.attainment) out << fmt::format("\n{}: {:.1f} % of the requests\n", bounds_text(bounds), 100 * *s.attainment);
   for (const auto& [what, n] : s.errors) out << fmt::format("{} {}: {}\n", n, n == 1 ? "request" : "requests", what);
 }
 
@@ -117,6 +118,7 @@ json::object to_json(const summary& s, const slo& bounds, const std::vector<requ
                      {"output_tokens", r.output_tokens},
                      {"gaps_ms", std::move(gaps)}};
     if (!r.error.empty()) one["error"] = json::string(r.error);
+    if (r.stopped) one["stopped"] = true;
     requests.push_back(std::move(one));
   }
   return {{"summary",
@@ -125,6 +127,7 @@ json::object to_json(const summary& s, const slo& bounds, const std::vector<requ
             {"answered", s.answered},
             {"failed", s.failed},
             {"not_sent", s.not_sent},
+            {"stopped", s.stopped},
             {"seconds", s.seconds},
             {"asked_per_s", s.asked_per_s},
             {"answered_per_s", s.answered_per_s},

@@ -1,5 +1,6 @@
 #include "load/runner.hpp"
 
+#include <algorithm>
 #include <boost/json/parse.hpp>
 
 #include "cokv/runtime/deadline.hpp"
@@ -33,10 +34,22 @@ const json::object* object_in(const json::object& of, std::string_view name) {
   return v ? v->if_object() : nullptr;
 }
 
-bool says_something(const json::object& choice) {
-  const auto* text = choice.if_contains("text");
-  if (const auto* delta = object_in(choice, "delta")) text = delta->if_contains("content");
+bool has_text(const json::object& of, std::string_view name) {
+  const auto* text = of.if_contains(name);
   return text && text->is_string() && !text->as_string().empty();
+}
+
+bool says_something(const json::object& choice) {
+  const auto* delta = object_in(choice, "delta");
+  return delta ? has_text(*delta, "content") || has_text(*delta, "reasoning_content") : has_text(choice, "text");
+}
+
+// The word of an error object; empty: there is none.
+std::string reason_of(const json::object& body) {
+  const auto* error = object_in(body, "error");
+  for (const char* name : {"code", "type"})
+    if (error && has_text(*error, name)) return std::string(error->at(name).as_string());
+  return {};
 }
 
 std::optional<told> read_event(std::string_view text) {
@@ -45,9 +58,9 @@ std::optional<told> read_event(std::string_view text) {
   const auto* event = ec ? nullptr : v.if_object();
   if (!event) return std::nullopt;
   told out;
-  if (const auto* error = object_in(*event, "error")) {
-    const auto* code = error->if_contains("code");
-    out.error = "stream: " + (code && code->is_string() ? std::string(code->as_string()) : std::string("error"));
+  if (object_in(*event, "error")) {
+    const auto reason = reason_of(*event);
+    out.error = "in its stream: " + (reason.empty() ? "error" : reason);
   }
   if (const auto* usage = object_in(*event, "usage")) {
     out.prompt = count_of(*usage, "prompt_tokens");
@@ -81,13 +94,20 @@ awaitable<error_code> ask(http::client& server, std::string target, std::string 
   if (!lines) co_return lines.error();
   if (lines->code() != 200) {
     r.error = "status " + std::to_string(lines->code());
+    boost::system::error_code none;
+    const auto body_of = json::parse(lines->refusal(), none);
+    const auto reason = !none && body_of.is_object() ? reason_of(body_of.as_object()) : std::string();
+    if (!reason.empty()) r.error += " (" + reason + ')';
     co_return error_code();
   }
   bool done = false;
   for (;;) {
     auto line = co_await lines->next();
     total();
-    if (!line) co_return line.error();
+    if (!line) {
+      if (line.error() != asio::error::operation_aborted) r.error = "cut: " + line.error().message();
+      co_return line.error();
+    }
     if (!*line) break;
     std::string_view text = **line;
     if (text.ends_with('\r')) text.remove_suffix(1);
@@ -113,7 +133,7 @@ awaitable<error_code> ask(http::client& server, std::string target, std::string 
   }
   if (r.output_tokens == 0) r.output_tokens = pieces;
   if (pieces > 0) r.total_ms = milliseconds(last - start);  // what follows the last token is no answer
-  if (!done && r.error.empty()) r.error = "cut";
+  if (!done && r.error.empty()) r.error = "cut: without [DONE]";
   co_return error_code();
 }
 
@@ -123,14 +143,14 @@ awaitable<void> one(http::client& server, std::string target, std::string body, 
     std::size_t& n;
     ~on_exit() { --n; }
   } always{in_flight};
-  r.error = "interrupted";  // unless it comes further
   auto& time = clock::of(co_await asio::this_coro::executor);
   const auto start = time.now();
   request_record of{.asked = r.asked, .late_ms = r.late_ms, .sent = true};
   const auto done = co_await with_deadline(ask(server, std::move(target), std::move(body), timeout, of), timeout);
   if (!done && of.error.empty()) of.error = done.error().message();
   if (!done && of.total_ms == 0) of.total_ms = milliseconds(time.now() - start);
-  if (!done && done.error() == asio::error::operation_aborted) of.error = "interrupted";
+  const auto state = co_await asio::this_coro::cancellation_state;
+  of.stopped = state.cancelled() != asio::cancellation_type::none;
   r = std::move(of);
 }
 
@@ -142,22 +162,32 @@ awaitable<void> run_load(http::client& server, const std::vector<load_item>& ite
   const auto start = time.now();
   std::size_t in_flight = 0;
   all.assign(items.size(), {});
-  for (std::size_t i = 0; i < items.size(); ++i) all[i].asked = items[i];
-  (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    all[i].asked = items[i];
+    all[i].stopped = true;  // unless it comes to an end
+  }
+  auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     for (std::size_t i = 0; i < items.size(); ++i) {
       const auto at = start + items[i].at;
-      if (at > time.now()) co_await time.async_wait_until(at, asio::deferred);
+      auto body = prompts.body(items[i], i);
+      // Who is late lets others have their turn all the same: answers are read meanwhile.
+      if (at > time.now())
+        co_await time.async_wait_until(at, asio::deferred);
+      else
+        co_await asio::post(asio::deferred);
       auto& r = all[i];
       if (in_flight >= o.max_in_flight) {
         r.error = "not sent: too many in flight";
+        r.stopped = false;
         continue;
       }
       ++in_flight;
       r.sent = true;
-      r.late_ms = milliseconds(time.now() - at);
-      group.spawn(one(server, prompts.target(), prompts.body(items[i], i), o.timeout, r, in_flight));
+      r.late_ms = std::max(0.0, milliseconds(time.now() - at));
+      group.spawn(one(server, prompts.target(), std::move(body), o.timeout, r, in_flight));
     }
   });
+  if (v.error() && v.error() != asio::error::operation_aborted) throw boost::system::system_error(v.error());
 }
 
 }  // namespace cokv::workload

@@ -4,9 +4,9 @@
 //     std::vector<request_record> all(items.size());
 //     co_await run_load(server, items, prompts, {.timeout = 60s}, all);
 //
-// Answers are streamed. Cancellation, every kind: nothing more is sent, answers under way are given up ("interrupted"), and it
-// completes without an error: what was measured is in `all`, which is filled in as requests end. `server`, `prompts` and `all`
-// outlive it.
+// Answers are streamed. Cancellation, every kind: nothing more is sent, answers under way are given up (request_record::
+// stopped), and it completes without an error: what was measured is in `all`, which is filled in as requests end. `server`,
+// `prompts` and `all` outlive it. What a request meets is in its record; std::bad_alloc and the like end it all.
 #pragma once
 
 #include "http/client.hpp"

@@ -36,8 +36,9 @@ std::optional<length_distribution> even(std::string_view text, bool range) {
 
 std::uint32_t draw(const length_distribution& d, number_source& from) {
   if (d.deviation <= 0) return d.least + static_cast<std::uint32_t>(from.below(std::uint64_t{d.most} - d.least + 1));
-  // The mean of a log-normal is exp(m + s^2 / 2).
-  const double log = std::log(d.mean) - d.deviation * d.deviation / 2 + d.deviation * from.normal();
+  // Of a log-normal the mean is exp(m + s^2 / 2), and (deviation / mean)^2 is exp(s^2) - 1.
+  const double variance = std::log1p(d.deviation * d.deviation / (d.mean * d.mean));
+  const double log = std::log(d.mean) - variance / 2 + std::sqrt(variance) * from.normal();
   return static_cast<std::uint32_t>(std::clamp(std::round(std::exp(log)), double(d.least), double(d.most)));
 }
 
@@ -53,6 +54,8 @@ std::vector<load_item> generate(const lengths& of, const arrivals& when, std::ui
     const auto [prompt, output] = of.draw(from);
     out.push_back({std::chrono::microseconds(std::llround(at * 1e6)), prompt, output});
   }
+  if (!when.requests && out.size() == most_items)
+    throw config_error("more than " + std::to_string(most_items) + " requests in that time");
   return out;
 }
 
@@ -81,12 +84,11 @@ std::pair<std::uint32_t, std::uint32_t> lengths::draw(number_source& from) const
 }
 
 std::optional<lengths> parse_lengths(std::string_view text) {
-  if (text == "sharegpt")
-    return lengths{{.mean = 161, .deviation = 1.2, .least = 4, .most = 2048},
-                   {.mean = 338, .deviation = 0.9, .least = 4, .most = 2048}};
-  if (text == "lmsys")
-    return lengths{{.mean = 69.5, .deviation = 1.3, .least = 4, .most = 2048},
-                   {.mean = 214.5, .deviation = 0.9, .least = 4, .most = 2048}};
+  const auto clipped = [](double mean, double deviation) {
+    return length_distribution{.mean = mean, .deviation = deviation, .least = 4, .most = 8192};
+  };
+  if (text == "sharegpt") return lengths{clipped(246, 547), clipped(322, 244)};
+  if (text == "lmsys") return lengths{clipped(102, 169), clipped(222, 210)};
   const auto kind = text.find(':');
   if (kind == text.npos) return std::nullopt;
   const auto numbers = text.substr(kind + 1);

@@ -4,8 +4,8 @@
 //     std::vector<load_item> all = poisson(shape, {.rate = 8, .requests = 1000}, seed);
 //     std::vector<load_item> told = read_trace(stream);            // JSON lines; config_error with the line's number
 //
-// Every number is made from the bits of a std::mt19937_64 by explicit arithmetic: a seed gives the same load everywhere.
-// Times are rounded to microseconds.
+// Every number is made from the bits of a std::mt19937_64 by explicit arithmetic, and rounded, times to microseconds: a seed gives
+// the same load wherever log, exp, sin and cos agree to far more digits than that.
 #pragma once
 
 #include <chrono>
@@ -39,10 +39,10 @@ class number_source {
   std::optional<double> spare_;
 };
 
-// Tokens of prompts, or of outputs: a log-normal distribution by its mean and the deviation of its logarithm, or a range.
+// Tokens of prompts, or of outputs: log-normal, or each of a range as likely as any other.
 struct length_distribution {
   double mean = 0, deviation = 0;     // where deviation > 0
-  std::uint32_t least = 1, most = 1;  // else even, both included; also what is drawn is clipped to it
+  std::uint32_t least = 1, most = 1;  // both included; also what is drawn is clipped to it
 };
 
 struct lengths {
@@ -52,8 +52,8 @@ struct lengths {
 };
 
 // "fixed:P:O", "uniform:P1-P2:O1-O2", "sharegpt", "lmsys"; nothing for anything else. The latter two are log-normal with the
-// means that are published for these data sets (ShareGPT 161 tokens in and 338 out, as the vLLM paper, arXiv 2309.06180,
-// counts it; LMSYS-Chat-1M 69.5 and 214.5, arXiv 2309.11998) and deviations of our own choice: shapes, not the data.
+// means and deviations of these data sets that the NanoFlow paper gives (arXiv 2408.12757, table 4; ShareGPT in 246 (547),
+// out 322 (244); LMSYS-Chat in 102 (169), out 222 (210)): their shape, not their data. Clipped to 4 to 8192 tokens.
 std::optional<lengths> parse_lengths(std::string_view text);
 
 struct arrivals {

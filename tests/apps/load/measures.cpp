@@ -18,6 +18,7 @@ request_record answer(double ttft, double total, std::uint32_t tokens) {
   return {.asked = {1s, 10, tokens},
           .ttft_ms = ttft,
           .total_ms = total,
+          .gaps_ms = std::vector<float>(tokens - 1, static_cast<float>((total - ttft) / std::max(tokens - 1, 1u))),
           .prompt_tokens = 10,
           .output_tokens = tokens,
           .sent = true};
@@ -45,6 +46,9 @@ TEST_CASE("measures: percentiles are values that were there, by the nearest rank
 TEST_CASE("measures: TPOT is of what follows the first token, and who failed or was not sent meets nothing") {
   CHECK(answer(100, 400, 4).tpot_ms() == doctest::Approx(100));
   CHECK_FALSE(answer(100, 100, 1).tpot_ms().has_value());
+  auto at_once = answer(100, 100, 4);
+  at_once.gaps_ms.clear();
+  CHECK_FALSE(at_once.tpot_ms().has_value());
   const slo bounds{.ttft_ms = 100, .tpot_ms = 50};
   CHECK(bounds.met_by(answer(100, 250, 4)));
   CHECK_FALSE(bounds.met_by(answer(101, 250, 4)));
@@ -69,6 +73,18 @@ TEST_CASE("measures: TPOT is of what follows the first token, and who failed or 
   REQUIRE(s.errors.size() == 1);
   CHECK(s.errors[0] == std::pair<std::string, std::size_t>("status 503", 2));
   CHECK_FALSE(summarise(all, {}).attainment.has_value());
+  // What the user stopped is neither good nor bad, be it late or never due.
+  auto with_stopped = all;
+  with_stopped.push_back({.asked = {60s, 1, 1}, .stopped = true});
+  with_stopped.push_back(answer(1, 2, 2));
+  with_stopped.back().stopped = true;
+  const auto t = summarise(with_stopped, bounds);
+  CHECK(t.stopped == 2);
+  CHECK(t.sent == 4);
+  CHECK(t.answered == 2);
+  CHECK(t.not_sent == 1);
+  CHECK(t.asked_per_s == doctest::Approx(2.5));
+  CHECK(t.attainment == doctest::Approx(0.2));
   CHECK(summarise({}, bounds).asked == 0);
 }
 
@@ -81,7 +97,7 @@ TEST_CASE("measures: what is told of them as a table, as JSON and as a picture")
   std::ostringstream table;
   print_table(table, s, bounds);
   CHECK(table.str().find("3 requests: 3 sent, 2 answered, 1 failed, 0 not sent") != std::string::npos);
-  CHECK(table.str().find("TTFT <= 150 ms: 33.3 % of all requests") != std::string::npos);
+  CHECK(table.str().find("TTFT <= 150 ms: 33.3 % of the requests") != std::string::npos);
   CHECK(table.str().find("1 request: a < b & c") != std::string::npos);
   const auto v = to_json(s, bounds, all);
   CHECK(v.at("summary").at("answered") == 2);

@@ -46,16 +46,25 @@ TEST_CASE("workload: a seed makes the same load, another one another") {
 }
 
 TEST_CASE("workload: lengths are of their distribution, and what is none is none") {
-  for (auto [name, in, out] : {std::tuple("sharegpt", 161.0, 338.0), {"lmsys", 69.5, 214.5}}) {
-    const auto all = poisson(parse_lengths(name).value(), {.rate = 1, .requests = 50'000}, 3);
-    double prompts = 0, outputs = 0;
+  struct published {
+    const char* name;
+    double in, in_deviation, out, out_deviation;
+  };
+  for (auto p : {published{"sharegpt", 246, 547, 322, 244}, published{"lmsys", 102, 169, 222, 210}}) {
+    constexpr double n = 100'000;
+    const auto all = poisson(parse_lengths(p.name).value(), {.rate = 1, .requests = 100'000}, 3);
+    double in = 0, in_squares = 0, out = 0, out_squares = 0;
     for (auto& i : all) {
-      prompts += i.prompt_tokens, outputs += i.output_tokens;
+      in += i.prompt_tokens, in_squares += double(i.prompt_tokens) * i.prompt_tokens;
+      out += i.output_tokens, out_squares += double(i.output_tokens) * i.output_tokens;
       CHECK(i.prompt_tokens >= 4);
-      CHECK(i.output_tokens <= 2048);
+      CHECK(i.prompt_tokens <= 8192);
     }
-    CHECK(prompts / 50'000 == doctest::Approx(in).epsilon(0.05));  // a little less for what is clipped
-    CHECK(outputs / 50'000 == doctest::Approx(out).epsilon(0.05));
+    // What is clipped is missing from the deviation of the longest tail.
+    CHECK(in / n == doctest::Approx(p.in).epsilon(0.03));
+    CHECK(std::sqrt(in_squares / n - in * in / n / n) == doctest::Approx(p.in_deviation).epsilon(0.15));
+    CHECK(out / n == doctest::Approx(p.out).epsilon(0.02));
+    CHECK(std::sqrt(out_squares / n - out * out / n / n) == doctest::Approx(p.out_deviation).epsilon(0.05));
   }
   const auto even = uniform(parse_lengths("uniform:5-7:1-2").value(), {.rate = 1, .requests = 3000}, 3);
   std::size_t seen[3] = {};

@@ -165,7 +165,7 @@ def rows_of(streams, plan, wanted, watch, names, killed_at, victim):
         rows.append((number, known.get("prompt_tokens", "?"), known.get("completion_tokens", len(stream.at)), at, after,
                      f"{1e3 * (stream.at[0] - stream.asked):.0f} ms" if stream.at else "never",
                      f"{1e3 * wait:.0f} ms" if wait is not None else "-", again, "same" if same else "NOT THE SAME",
-                     what if stream.error is None else f"error: {stream.error.get('message')}"))
+                     what if stream.error is None else f"error: {stream.error.get('message') or stream.error['code']}"))
     return rows, right
 
 

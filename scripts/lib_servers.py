@@ -13,13 +13,14 @@ WARM_UP = "Where wast thou when I laid the foundations of the earth? declare, if
 
 
 class Server:
-    """One `cokv` server process, listening on a port of its own choice."""
+    """One `cokv` server process, listening on a port of its own choice. `prefix` is what its command begins with."""
 
-    def __init__(self, binary, *arguments, log=None):
-        self.process = subprocess.Popen([binary, *map(str, arguments), "--listen", "127.0.0.1:0"],
+    def __init__(self, binary, *arguments, log=None, host="127.0.0.1", prefix=()):
+        self.host = host
+        self.process = subprocess.Popen([*prefix, binary, *map(str, arguments), "--listen", f"{host}:0"],
                                         stdout=subprocess.PIPE, stderr=log, text=True)
         for line in self.process.stdout:
-            if found := re.search(r"listening on (https?://127\.0\.0\.1:(\d+))", line):
+            if found := re.search(rf"listening on (https?://{re.escape(host)}:(\d+))", line):
                 self.url, self.port = found[1], int(found[2])
                 return
         raise SystemExit(f"{binary} {' '.join(map(str, arguments))}: exited with {self.process.wait()} before it listened")
@@ -46,9 +47,9 @@ def request_bytes(port, method, path, body=None):
     return head.encode() + text
 
 
-def fetch(port, path):
+def fetch(port, path, host="127.0.0.1"):
     """GET of a small document; returns its body as text."""
-    with socket.create_connection(("127.0.0.1", port)) as peer:
+    with socket.create_connection((host, port)) as peer:
         peer.sendall(request_bytes(port, "GET", path))
         data = b""
         while chunk := peer.recv(1 << 16):
@@ -59,10 +60,10 @@ def fetch(port, path):
     return body.decode(errors="replace")
 
 
-def metric(port, name, **labels):
+def metric(port, name, host="127.0.0.1", **labels):
     """The sum of a metric's samples that carry these labels."""
     total = 0.0
-    for line in fetch(port, "/metrics").splitlines():
+    for line in fetch(port, "/metrics", host).splitlines():
         found = re.match(rf"{re.escape(name)}(?:{{(.*)}})? ([-+.\deE]+|NaN)$", line)
         if found and all(f'{key}="{value}"' in (found[1] or "") for key, value in labels.items()):
             total += float(found[2])
@@ -102,17 +103,25 @@ def complete(port, prompt, max_tokens, **options):
 
 
 class Stream(threading.Thread):
-    """One streamed answer: its text, and when it was asked for and each piece came (perf_counter)."""
+    """One streamed answer: its text, and when it was asked for, each piece came and it ended (perf_counter)."""
 
-    def __init__(self, port, body):
+    def __init__(self, port, body, timeout=120):
         super().__init__(daemon=True)
-        self.port, self.body, self.text, self.at, self.error = port, body, "", [], None
-        self.asked, self.usage, self.whole = None, None, False
+        self.port, self.body, self.timeout = port, body, timeout
+        self.text, self.at, self.error = "", [], None
+        self.asked, self.ended, self.usage, self.whole = None, None, None, False
 
     def run(self):
-        data = b""
         self.asked = time.perf_counter()
-        with socket.create_connection(("127.0.0.1", self.port), timeout=120) as peer:
+        try:
+            self.read()
+        except OSError as e:
+            self.error = {"code": f"connection: {e}"}
+        self.ended = time.perf_counter()
+
+    def read(self):
+        data = b""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=self.timeout) as peer:
             peer.sendall(request_bytes(self.port, "POST", "/v1/completions", self.body))
             while chunk := peer.recv(1 << 16):
                 now = time.perf_counter()
@@ -120,11 +129,13 @@ class Stream(threading.Thread):
                 *lines, data = data.split(b"\n")
                 for line in lines:
                     self.whole = self.whole or line.strip() == b"data: [DONE]"
+                    if line.startswith(b"HTTP/1.1 ") and b" 200 " not in line:
+                        self.error = {"code": line.split(b" ", 1)[1].strip().decode()}
                     if not line.startswith(b"data: {"):
                         continue
                     event = json.loads(line[6:])
                     self.error = self.error or event.get("error")
                     self.usage = event.get("usage") or self.usage
                     for choice in event.get("choices", []):
-                        self.text += choice["text"]
+                        self.text += choice.get("text", "")
                         self.at.append(now)

@@ -13,17 +13,15 @@ import argparse
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 
 from checks import MODEL, ROOT, same, until
-from lib_servers import Server, fetch, request_bytes
+from lib_servers import Server, Stream, fetch, metric, request_bytes
 
 VERSES = open(os.path.join(ROOT, "models/text/genesis.txt")).read().strip().split("\n")
 NEVER = {str(json.load(open(os.path.join(MODEL, "config.json")))["eos_token_id"]): -100}
@@ -81,66 +79,19 @@ class Network:
 
 class Worker(Server):
     def __init__(self, binary, network, role, log):
-        prefix, self.address, self.link = network.place()
+        prefix, host, self.link = network.place()
         self.role = role
-        more = ("--lease", "5", "--link", f"tcp://{self.address}:0") if role == "decode" else ()
-        self.process = subprocess.Popen(
-            [*prefix, binary, "serve", "--model", MODEL, "--dtype", "f32", "--threads", "1", "--role", role,
-             "--listen", f"{self.address}:0", "--advertise", self.address, "--max-batched-tokens", "128",
-             "--kv-blocks", "1024", *more],
-            stdout=subprocess.PIPE, stderr=log, text=True)
-        for line in self.process.stdout:
-            if found := re.search(r"listening on (http://[\d.]+:(\d+))", line):
-                self.url, self.port = found[1], int(found[2])
-                return
-        raise SystemExit(f"a {role} worker exited with {self.process.wait()}")
+        more = ("--lease", 5, "--link", f"tcp://{host}:0") if role == "decode" else ()
+        super().__init__(binary, "serve", "--model", MODEL, "--dtype", "f32", "--threads", 1, "--role", role, "--advertise", host,
+                         "--max-batched-tokens", 128, "--kv-blocks", 1024, *more, log=log, host=host, prefix=prefix)
 
     def metric(self, name, **labels):
-        with socket.create_connection((self.address, self.port), timeout=5) as peer:
-            peer.sendall(request_bytes(self.port, "GET", "/metrics"))
-            data = b""
-            while chunk := peer.recv(1 << 16):
-                data += chunk
-        total = 0.0
-        for line in data.decode().splitlines():
-            found = re.match(rf"{name}(?:{{(.*)}})? (\S+)$", line)
-            if found and all(f'{k}="{v}"' in (found[1] or "") for k, v in labels.items()):
-                total += float(found[2])
-        return total
-
-
-class Answer(threading.Thread):
-    def __init__(self, address, port, body):
-        super().__init__(daemon=True)
-        self.address, self.port, self.body = address, port, body
-        self.text, self.error, self.took, self.whole = "", None, None, False
-
-    def run(self):
-        start = time.monotonic()
-        data = b""
-        try:
-            with socket.create_connection((self.address, self.port), timeout=DEADLINE) as peer:
-                peer.sendall(request_bytes(self.port, "POST", "/v1/completions", {**self.body, "stream": True}))
-                while chunk := peer.recv(1 << 16):
-                    data += chunk
-        except OSError as e:
-            self.error = f"the router: {e}"
-        self.took = time.monotonic() - start
-        status = data.split(b"\r\n")[0]
-        if b" 200 " not in status:
-            self.error = self.error or status.decode()
-        for line in data.split(b"\n"):
-            if line.startswith(b"data: {"):
-                event = json.loads(line[6:])
-                if "error" in event:
-                    self.error = self.error or event["error"]["code"]
-                self.text += "".join(c.get("text", "") for c in event.get("choices", []))
-            self.whole |= line.startswith(b"data: [DONE]")
+        return metric(self.port, name, self.host, **labels)
 
 
 def some_bodies(rng, count):
     for i in range(count):
-        body = {"model": "tiny-kjv", "prompt": f"{i} " + " ".join(rng.sample(VERSES, rng.choice((1, 4, 12)))),
+        body = {"model": "tiny-kjv", "stream": True, "prompt": f"{i} " + " ".join(rng.sample(VERSES, rng.choice((1, 4, 12)))),
                 "max_tokens": rng.randint(60, 300), "temperature": rng.choice((0, 1)), "seed": rng.randint(0, 1 << 60),
                 "logit_bias": NEVER}
         if rng.random() < 0.3:
@@ -228,7 +179,7 @@ def disturb(fleet, worker, rng, kind):
 
 def one_run(fleet, rng, requests, kinds):
     chosen = rng.sample(requests, 6)
-    answers = [Answer("127.0.0.1", fleet.router.port, body) for body, _ in chosen]
+    answers = [Stream(fleet.router.port, body, DEADLINE) for body, _ in chosen]
     for a in answers:
         a.start()
         time.sleep(rng.uniform(0, 0.1))
@@ -240,14 +191,14 @@ def one_run(fleet, rng, requests, kinds):
         names.append(name)
     for a in answers:
         a.join(DEADLINE + 10)
-        if a.is_alive() or a.took > DEADLINE:
+        if a.is_alive() or a.ended - a.asked > DEADLINE:
             raise AssertionError(f"an answer hangs: {names}")
     for end in ends:
         end()
     errors = []
     for a, (body, text) in zip(answers, chosen):
         if a.error:
-            errors.append(a.error)
+            errors.append(a.error["code"])
             same(f"what was told before an error, in {names}", a.text, text[:len(a.text)])
         else:
             same(f"the answer to {body}, in {names}", (a.text, a.whole), (text, True))
@@ -271,7 +222,7 @@ def main():
     with Server(binary, "serve", "--model", MODEL, "--dtype", "f32") as one:
         requests = []
         for body in some_bodies(rng, 16):
-            a = Answer("127.0.0.1", one.port, body)
+            a = Stream(one.port, body, DEADLINE)
             a.run()
             same("an error of one server", a.error, None)
             requests.append((body, a.text))

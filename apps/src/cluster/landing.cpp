@@ -120,9 +120,8 @@ awaitable<error_code> landing::end(error_code why, std::uint32_t kept) {
   if (in_) {
     (void)co_await in_->async_revoke(as_result);
     // It is told by the sender, and believed as far as so many bytes were verified here.
-    const auto& w = ticket_.wire;
-    const auto token = std::uint64_t{2} * w.layers * w.kv_heads * w.head_dim * size_of(w.type);
-    kept = static_cast<std::uint32_t>(std::min<std::uint64_t>(kept, ticket_.first + in_->arrived() / token));
+    const auto there = ticket_.first + in_->arrived() / ticket_.wire.token_bytes();
+    kept = static_cast<std::uint32_t>(std::min<std::uint64_t>(kept, there));
   }
   in_.reset();
   if (!why && !complete_) why = asio::error::operation_aborted;

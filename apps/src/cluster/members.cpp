@@ -154,7 +154,7 @@ awaitable<void> members::tell_ring(std::shared_ptr<member> m) {
   const auto s = state_;
   const auto* w = s->table.find(m->id);
   // Of another router, or of one before this. The others are told when they are asked next: two must not race each other.
-  if (m->told_ring != std::pair(w->facts.self.life, w->facts.epoch)) (void)s->ring.heard(w->facts.epoch);
+  if (m->told_ring != std::pair(w->facts.self.life, w->facts.epoch)) s->ring.heard(w->facts.epoch);
   if (!s->ring.contains(m->id) || w->facts.epoch >= s->ring.epoch()) co_return;
   m->told_ring = {w->facts.self.life, s->ring.epoch()};
   const auto place = s->ring.place_of(m->id, [&](worker_table::id one) { return s->table.find(one)->facts.links; });

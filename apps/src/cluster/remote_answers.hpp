@@ -8,7 +8,8 @@
 //
 // Of a worker that is lost, or fails, the request goes to another one: of a prompt's worker with the blocks that the decode
 // worker knows to be right, of a decode worker with what was told so far as part of the prompt (generation_request::
-// continues). Where somebody keeps a copy of the lost answer's KV it goes on there, and no prompt is computed again. The reader sees one answer, without gap or repeat; in f32 the one that a single process would have given.
+// continues). Where somebody keeps a copy of the lost answer's KV it goes on there, and no prompt is computed again. The
+// reader sees one answer, without gap or repeat; in f32 the one that a single process would have given.
 //
 // An answer's errors: what a worker said that another would say too; errc::queue_full: no decode worker had room;
 // errc::unavailable: no worker is there, or so many attempts have failed; errc::protocol; errc::closed. Destroying an
@@ -71,7 +72,7 @@ class remote_answers {
   awaitable<void> run();
   void close();
 
-  std::size_t requests() const noexcept { return *requests_; }
+  std::size_t requests() const noexcept { return underway_->size(); }
   // Attempts that failed and were followed by another, since the start: of prompts, of answers.
   std::uint64_t prompts_moved() const noexcept { return prompts_moved_; }
   std::uint64_t answers_moved() const noexcept { return answers_moved_; }
@@ -103,7 +104,6 @@ class remote_answers {
   members& workers_;
   remote_options options_;
   std::uint64_t numbers_ = 0, prompts_moved_ = 0, answers_moved_ = 0, answers_resumed_ = 0, computed_again_ = 0;
-  std::shared_ptr<std::size_t> requests_ = std::make_shared<std::size_t>(0);
   using by_number = std::map<std::uint64_t, const state*>;
   std::shared_ptr<by_number> underway_ = std::make_shared<by_number>();
   task_group* group_ = nullptr;  // while run() runs

@@ -64,10 +64,8 @@ bool ring_book::stand(std::map<id, std::string> here) {
   return true;
 }
 
-bool ring_book::heard(std::uint64_t epoch) {
-  if (replicas_ == 0 || epoch == 0 || epoch < epoch_ || epoch >= most_epoch / 2) return false;
-  epoch_ = epoch + 1;
-  return true;
+void ring_book::heard(std::uint64_t epoch) {
+  if (replicas_ > 0 && epoch > 0 && epoch >= epoch_ && epoch < most_epoch / 2) epoch_ = epoch + 1;
 }
 
 ring_place ring_book::place_of(id of, const std::function<std::vector<std::string>(id)>& links_of) const {

@@ -56,7 +56,7 @@ class ring_book {
   bool stand(std::map<id, std::string> here);
   // Somebody was told such an epoch by another router: this one is above it from now on, and to be told. Not of the upper half
   // of what an epoch may be: nobody gets there but by a lie.
-  bool heard(std::uint64_t epoch);
+  void heard(std::uint64_t epoch);
 
   bool contains(id one) const { return here_.contains(one); }
   std::uint64_t epoch() const noexcept { return epoch_; }

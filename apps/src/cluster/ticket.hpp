@@ -33,6 +33,7 @@ struct kv_wire {
   dtype type = dtype::f32;
 
   geometry shape() const { return geometry::attention(layers, kv_heads, head_dim, type, block_tokens); }
+  std::uint64_t token_bytes() const { return std::uint64_t{2} * layers * kv_heads * head_dim * size_of(type); }
   friend bool operator==(const kv_wire&, const kv_wire&) = default;
 };
 boost::json::object to_json(const kv_wire& w);

@@ -1,8 +1,6 @@
 // Copies of a sequence's KV at one other worker or two: what comes back is what was there, of these tokens and no others.
 #include "cluster/answer_copies.hpp"
 
-#include <boost/json/serialize.hpp>
-
 #include "apps/cluster/streaming_workers.hpp"
 #include "cluster/link_door.hpp"
 #include "engine/arrival_by_hand.hpp"
@@ -14,28 +12,28 @@ using cluster::answer_copies;
 namespace {
 
 struct copying_worker {
-  copying_worker(asio::any_io_executor ex, const std::string& name, cluster::copies_options o = {})
-      : windows(ex),
+  copying_worker(asio::any_io_executor ex, std::string as, cluster::copies_options o)
+      : name(std::move(as)),
+        windows(ex),
         engine(ex, {}, {.layer = 50us, .token = 4us}),
-        copies(windows, open_device(ex, "sim:h200").value(), greeting(name), with_name(name, std::move(o))),
-        door(windows, greeting(name)) {
+        copies(windows, open_device(ex, "sim:h200").value(), greeting(), named(std::move(o))),
+        door(windows, greeting()) {
     REQUIRE(!door.listen("tcp://localhost:0"));
     door.on_ring([this](peer_link l) { return copies.keep(std::move(l)); });
   }
-  link_options greeting(const std::string& name) {
+  link_options greeting() const {
     link_options o{.silence = 3s};
     o.name = "kv/" + name + '/' + name;
     return o;
   }
-  cluster::copies_options with_name(const std::string& name, cluster::copies_options o) {
+  cluster::copies_options named(cluster::copies_options o) const {
     o.life = name;
     o.wire = cluster::wire_of(engine.run);
     return o;
   }
-  cluster::ring_member self() { return {copies_name(), door.urls()}; }
-  std::string copies_name() const { return name; }
+  cluster::ring_member self() const { return {name, door.urls()}; }
 
-  std::string name;
+  const std::string name;
   window_table windows;
   toy_engine engine;
   answer_copies copies;
@@ -44,10 +42,7 @@ struct copying_worker {
 
 struct ring_of {
   ring_of(asio::any_io_executor ex, std::size_t n, cluster::copies_options o = {}) {
-    for (std::size_t i = 0; i < n; ++i) {
-      all.push_back(std::make_unique<copying_worker>(ex, "w" + std::to_string(i), o));
-      all.back()->name = "w" + std::to_string(i);
-    }
+    for (std::size_t i = 0; i < n; ++i) all.push_back(std::make_unique<copying_worker>(ex, "w" + std::to_string(i), o));
   }
   // The first one's copies go to the others, so many.
   void stand(std::uint64_t epoch, std::uint32_t replicas) {
@@ -150,35 +145,40 @@ TEST_CASE("answer_copies: an answer goes on from its copy at any token, with one
       });
 }
 
-TEST_CASE("answer_copies: of other tokens, another request or another worker there is no copy") {
-  once([](asio::any_io_executor ex) -> awaitable<void> {
+namespace {
+
+// An answer of 20 tokens to a prompt of 40, kept at the other worker.
+template <class Body>
+void with_a_copy(Body body) {
+  once([&](asio::any_io_executor ex) -> awaitable<void> {
     ring_of ring(ex, 2);
     co_await ring.run([&]() -> awaitable<void> {
       ring.stand(1, 1);
       const auto prompt = toy_prompt(40, 1);
       const auto a = co_await answer(ring, prompt, 20);
-      auto other = joined(prompt, a.tokens, 10);
-      other[39] ^= 1;
-      CHECK((co_await ring[1].copies.take("s", {"w0", 1}, joined(prompt, a.tokens, 10))).tokens == 0);
-      CHECK((co_await ring[1].copies.take("r", {"w1", 1}, joined(prompt, a.tokens, 10))).tokens == 0);
-      CHECK((co_await ring[1].copies.take("r", {"w0", 2}, joined(prompt, a.tokens, 10))).tokens == 0);
-      CHECK(ring[1].copies.counters().copies == 1);
-      CHECK((co_await ring[1].copies.take("r", {"w0", 1}, other)).tokens == 0);
+      co_await body(ring, joined(prompt, a.tokens, 10));
     });
   });
+}
+
+}  // namespace
+
+TEST_CASE("answer_copies: of other tokens, another request or another worker there is no copy") {
+  with_a_copy([](ring_of& ring, std::vector<token_id> tokens) -> awaitable<void> {
+    auto& there = ring[1].copies;
+    CHECK((co_await there.take("s", {"w0", 1}, tokens)).tokens == 0);
+    CHECK((co_await there.take("r", {"w1", 1}, tokens)).tokens == 0);
+    CHECK((co_await there.take("r", {"w0", 2}, tokens)).tokens == 0);
+    CHECK(there.counters().copies == 1);
+    tokens[39] ^= 1;
+    CHECK((co_await there.take("r", {"w0", 1}, tokens)).tokens == 0);
+  });
   // Where the answer was another one from some token on, it goes on from there.
-  once([](asio::any_io_executor ex) -> awaitable<void> {
-    ring_of ring(ex, 2);
-    co_await ring.run([&]() -> awaitable<void> {
-      ring.stand(1, 1);
-      const auto prompt = toy_prompt(40, 1);
-      const auto a = co_await answer(ring, prompt, 20);
-      auto other = joined(prompt, a.tokens, 10);
-      other[45] ^= 1;
-      const auto [there, rest] = co_await go_on(ring, 1, "r", other, 5);
-      CHECK(there == 45);
-      CHECK(rest == toy_answer(other, 5));
-    });
+  with_a_copy([](ring_of& ring, std::vector<token_id> tokens) -> awaitable<void> {
+    tokens[45] ^= 1;
+    const auto [there, rest] = co_await go_on(ring, 1, "r", tokens, 5);
+    CHECK(there == 45);
+    CHECK(rest == toy_answer(tokens, 5));
   });
 }
 

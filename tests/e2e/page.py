@@ -87,14 +87,14 @@ def a_router_shows_a_worker_die(binary, folder):
                        stream.until("there is a ring", lambda s: s["ring"]["epoch"] > 0)["workers"]}
             same("who keeps whose copies", [keepers[s.url] for s in decodes], [[decodes[1].url], [decodes[0].url]])
             until("the ring was told", lambda: all(metric(s.port, "cokv_ring_epoch") > 0 for s in decodes))
-            body = {"model": "tiny-kjv", "prompt": "And it came to pass in those days, that " * 8, "max_tokens": 1500,
+            body = {"model": "tiny-kjv", "prompt": "And it came to pass in those days, that " * 8, "max_tokens": 7000,
                     "temperature": 1, "seed": 5, "stream": True,
                     "logit_bias": {str(json.load(open(os.path.join(MODEL, "config.json")))["eos_token_id"]): -100}}
             with socket.create_connection(("127.0.0.1", router.port), timeout=60) as client:
                 client.sendall(request_bytes(router.port, "POST", "/v1/completions", body))
                 now = stream.until("an answer is under way", lambda s: any(a["told"] > 20 for a in s["sequences"]))
                 answer = now["sequences"][0]
-                same("its tokens", (answer["most"], answer["prefill"]), (1500, prefill.url))
+                same("its tokens", (answer["most"], answer["prefill"]), (7000, prefill.url))
                 same("KV that was sent", [(x["from"], x["to"], x["prompts"]) for x in now["links"]],
                      [(prefill.url, answer["decode"], 1)])
                 at_least("bytes of it", now["links"][0]["bytes"], 10000)

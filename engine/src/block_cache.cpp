@@ -39,6 +39,7 @@ class block_cache_state final : public device_blocks {
     if (!keep || s.cached || !by_key.emplace(key, block).second) return;
     s.cached = true;
     s.key = key;
+    if (changed) changed(key, true);
   }
 
   slot& used(block_index block) {
@@ -77,6 +78,7 @@ class block_cache_state final : public device_blocks {
   void forget(block_index block) {
     by_key.erase(slots[block].key);
     slots[block].cached = false;
+    if (changed) changed(slots[block].key, false);
   }
 
   bool allocate(std::size_t n, std::vector<block_index>& out) {
@@ -119,6 +121,7 @@ class block_cache_state final : public device_blocks {
   std::unordered_map<block_key, block_index, id256_hash> by_key;
   std::map<request_id, key_chain> chains;
   std::function<void()> listener;
+  std::function<void(const block_key&, bool)> changed;
   block_index oldest = none, newest = none;
   std::size_t idle = 0, in_use = 0;
   std::uint64_t hits = 0, evicted = 0;
@@ -131,6 +134,7 @@ block_cache::block_cache(kv_pool& pool, bool keep) : state_(std::make_shared<det
 // Leases go back to the pool with the state: at once, or when the last hold is gone.
 block_cache::~block_cache() {
   state_->listener = nullptr;
+  state_->changed = nullptr;
   state_->pool = nullptr;
 }
 
@@ -176,6 +180,9 @@ block_ref block_cache::ref(block_index block) const { return state_->used(block)
 std::shared_ptr<device_blocks> block_cache::device() const { return state_; }
 
 void block_cache::on_room(std::function<void()> listener) { state_->listener = std::move(listener); }
+void block_cache::on_change(std::function<void(const block_key&, bool)> listener) {
+  state_->changed = std::move(listener);
+}
 
 block_cache_stats block_cache::stats() const {
   return {state_->hits, state_->evicted, state_->by_key.size(), state_->in_use};

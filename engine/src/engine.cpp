@@ -107,6 +107,7 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
                   .ahead = options.async_scheduling},
                  cache) {
   cache.on_room([this] { wake(); });
+  if (options.on_kv_change) cache.on_change([this](const block_key& key, bool cached) { note_change(key, cached); });
   const step_size most{.rows = options.max_batched_tokens,
                        .samples = options.max_running,
                        .context = max_sequence,
@@ -121,7 +122,22 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
 }
 
 // What goes with the members gives blocks back, and nobody is left to be woken.
-engine_state::~engine_state() { cache.on_room(nullptr); }
+engine_state::~engine_state() {
+  cache.on_room(nullptr);
+  cache.on_change(nullptr);
+}
+
+void engine_state::note_change(const block_key& key, bool cached) {
+  const auto what = cached ? store_change::kind::stored : store_change::kind::removed;
+  if (changes_.empty())
+    asio::post(ex, [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (!self) return;
+      for (const auto& c : std::exchange(self->changes_, {})) self->options.on_kv_change(c);
+    });
+  if (changes_.empty() || changes_.back().what != what) changes_.push_back({what, ns, {}});
+  changes_.back().keys.push_back(key);
+}
 
 result<std::shared_ptr<generation_state>> engine_state::accept(generation_request r) {
   auto refuse = [&](error_code ec) {
@@ -279,6 +295,8 @@ engine_counters engine_state::counters() const {
   c.blocks = pool.blocks();
   c.blocks_free = cache.available();
   c.blocks_in_use = cache.stats().in_use;
+  c.step = fit_.cost();
+  c.broken = static_cast<bool>(broken_);
   return c;
 }
 

@@ -101,6 +101,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void postprocess(const model_step& step);
   void fail_step(const schedule& plan, error_code why);
   void replace_stream();
+  void note_change(const block_key& key, bool cached);
   void deliver(const sampled_token& t, const model_step& step);
   void deliver(const sampled_token& t, std::optional<token_logprobs> logprobs);
 
@@ -129,6 +130,8 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   error_code broken_;
   operation_list<waiter> wakers_, drains_;
   engine_counters counters_;
+  step_fit fit_;
+  std::vector<store_change> changes_;  // to be told
 };
 
 }  // namespace cokv::detail

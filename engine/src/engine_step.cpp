@@ -124,11 +124,10 @@ awaitable<void> engine_state::end_oldest() {
   const auto took = time_.now() - std::max(now.begun, last_over_);
   last_over_ = time_.now();
   counters_.stepping += took;
-  if (auto* policy = connector.policy()) {
-    compute_work work;
-    for (auto& item : now.plan->items) work += compute_work::of(item.count, item.start);
-    policy->computed(work, took);
-  }
+  compute_work work;
+  for (auto& item : now.plan->items) work += compute_work::of(item.count, item.start);
+  fit_.add(work, took);
+  if (auto* policy = connector.policy()) policy->computed(work, took);
   tell_followers(now);
   runs->collect(*now.step.what);
   postprocess(now.step);

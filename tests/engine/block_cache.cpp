@@ -4,6 +4,7 @@
 
 #include <numeric>
 #include <random>
+#include <set>
 
 using namespace cokv;
 
@@ -133,11 +134,37 @@ TEST_CASE("holds outlive the cache") {
   CHECK(pool.available() == 2);
 }
 
+TEST_CASE("what becomes cached and what is evicted is told, each change once") {
+  kv_pool pool(small(), 4);
+  block_cache cache(pool);
+  std::vector<std::pair<block_key, bool>> told;
+  cache.on_change([&](const block_key& key, bool cached) { told.emplace_back(key, cached); });
+  const auto prompt = tokens(8, 0), other = tokens(16, 100);
+  cache.open(1, prompt);
+  auto blocks = take(cache, 2);
+  publish_all(cache, 1, blocks);
+  const auto keys = cache.keys(1);
+  CHECK(told == std::vector<std::pair<block_key, bool>>{{keys[0], true}, {keys[1], true}});
+  publish_all(cache, 1, blocks);  // known already
+  CHECK(told.size() == 2);
+  cache.release(blocks);
+  CHECK(told.size() == 2);  // still there for others
+  blocks = take(cache, 3);
+  CHECK(told.size() == 3);
+  CHECK(told.back() == std::pair(keys[1], false));  // the last of a sequence goes first
+  cache.release(blocks);
+}
+
 TEST_CASE("any sequence of uses keeps the books") {
   for (unsigned seed = 0; seed < 50; ++seed) {
     std::mt19937 random(seed);
     kv_pool pool(small(), 16);
     block_cache cache(pool);
+    std::set<block_key> known;
+    cache.on_change([&](const block_key& key, bool cached) {
+      CHECK(cached != known.contains(key));
+      cached ? (void)known.insert(key) : (void)known.erase(key);
+    });
     std::vector<std::vector<block_index>> held;
     std::vector<block_hold> holds;
     request_id id = 0;
@@ -166,6 +193,7 @@ TEST_CASE("any sequence of uses keeps the books") {
         }
         cache.close(id);
       }
+      CHECK(known.size() == cache.stats().cached);
     }
     holds.clear();
     for (auto& blocks : held) cache.release(blocks);

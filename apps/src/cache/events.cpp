@@ -1,5 +1,6 @@
-// GET /v1/events: the log, told as it grows.
-#include "cache/service.hpp"
+#include "cache/events.hpp"
+
+#include "cokv/runtime/clock.hpp"
 #include "cokv/runtime/deadline.hpp"
 
 namespace cokv::cache {
@@ -14,7 +15,7 @@ constexpr std::size_t followers = 64;
 
 }  // namespace
 
-awaitable<void> service::follow(exchange& x) {
+awaitable<void> follow(exchange& x, event_log& log) {
   std::optional<namespace_id> only;
   if (const auto asked = x.request().query_value("namespace")) {
     only = namespace_id::parse(*asked);
@@ -22,9 +23,10 @@ awaitable<void> service::follow(exchange& x) {
       co_return (void) co_await x.refuse(
           {status::bad_request, "namespace is not 64 hexadecimal digits", "namespace", "invalid_argument"});
   }
-  auto& log = *options_.events;
-  if (log.followers() >= followers)
-    co_return co_await refuse(x, {status::service_unavailable, "too many are following", {}, "busy"});
+  if (log.followers() >= followers) {
+    x.set(http::field::retry_after, "1");
+    co_return (void) co_await x.refuse({status::service_unavailable, "too many are following", {}, "busy"});
+  }
   const auto ex = co_await asio::this_coro::executor;
   auto& time = clock::of(ex);
   event_log::follower self(log, ex);

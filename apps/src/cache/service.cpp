@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cache/events.hpp"
 #include "cache/key_list.hpp"
 #include "cache/problems.hpp"
 #include "cache/transfer.hpp"
@@ -103,7 +104,7 @@ void service::add_routes(http::server& server) {
     server.route(verb::get, "/v1/memory", [this](exchange& x) { return show_memory(x); },
                  {.any_of = static_cast<std::uint8_t>(right::read)});
   if (options_.events)
-    server.route(verb::get, "/v1/events", [this](exchange& x) { return follow(x); },
+    server.route(verb::get, "/v1/events", [this](exchange& x) { return follow(x, *options_.events); },
                  {.any_of = right::read | right::admin, .query = {"namespace"}});
   const auto tell = [this](exchange& x) -> awaitable<void> {
     co_await ask();

@@ -88,7 +88,6 @@ class service {
   // Refuses who may not use the namespace of the path.
   awaitable<void> within_namespace(http::exchange& x, awaitable<void> (service::*handler)(http::exchange&));
   awaitable<void> match(http::exchange& x);
-  awaitable<void> follow(http::exchange& x);
   awaitable<void> read(http::exchange& x);
   awaitable<void> write(http::exchange& x);
   awaitable<void> put(http::exchange& x);

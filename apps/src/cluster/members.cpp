@@ -1,10 +1,8 @@
 #include "cluster/members.hpp"
 
 #include <boost/json/serialize.hpp>
-#include "cluster/news.hpp"
-#include "cluster/placement.hpp"
-#include "cluster/ring.hpp"
 
+#include "cluster/news.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
@@ -18,6 +16,7 @@ struct members::state {
       : table(health, model), ring(replicas) {}
   worker_table table;
   ring_book ring;
+  prefix_index index;
   std::map<worker_table::id, std::shared_ptr<member>> all;
 };
 
@@ -62,20 +61,28 @@ parsed<worker_facts> facts_of(const http::reply& r) {
 
 }  // namespace
 
-members::seat::seat(std::shared_ptr<state> of, std::shared_ptr<member> at, std::uint64_t tokens)
+members::seat::seat(std::shared_ptr<state> of, std::shared_ptr<member> at, std::uint64_t tokens,
+                    std::vector<block_key> keys)
     : of_(std::move(of)),
       at_(std::move(at)),
       tokens_(tokens),
+      keys_(std::move(keys)),
       calls_(at_->calls),
       lost_(at_->lost),
       self_(of_->table.find(at_->id)->facts.self) {
   of_->table.give(at_->id, tokens_);
+  of_->index.expect(at_->id, keys_);
 }
 
-members::seat::~seat() { done(); }
+members::seat::~seat() { leave(false); }
+void members::seat::done() { leave(true); }
 
-void members::seat::done() {
-  if (std::exchange(counts_, false)) of_->table.ended(at_->id, tokens_);
+// What is there already nobody tells of again: that it is, is known by the prompt being there.
+void members::seat::leave(bool done) {
+  if (!std::exchange(counts_, false)) return;
+  of_->table.ended(at_->id, tokens_);
+  if (done && lost_->is_open()) of_->index.stored(at_->id, "device", keys_);
+  of_->index.unexpect(at_->id, keys_);
 }
 
 worker_table::id members::seat::id() const noexcept { return at_->id; }
@@ -83,10 +90,11 @@ const std::string& members::seat::url() const noexcept { return at_->name; }
 void members::seat::suspect() { at_->suspected.tell(); }
 
 members::members(asio::any_io_executor ex, health_options health, http::client_options how,
-                 std::optional<kv_wire> model, std::uint32_t replicas)
+                 std::optional<kv_wire> model, std::uint32_t replicas, placement_options placement)
     : ex_(ex),
       state_(std::make_shared<state>(health, model, replicas)),
       how_(std::move(how)),
+      placement_(placement),
       closing_(std::move(ex), 1) {}
 
 members::~members() {
@@ -94,6 +102,7 @@ members::~members() {
 }
 
 const worker_table& members::table() const noexcept { return state_->table; }
+const prefix_index& members::index() const noexcept { return state_->index; }
 std::uint64_t members::ring_epoch() const noexcept { return state_->ring.epoch(); }
 
 const ring_book& members::ring() const noexcept { return state_->ring; }
@@ -136,9 +145,28 @@ awaitable<void> members::run() {
 
 void members::settle(member& m, worker_change c) {
   if (c == worker_change::none) return;
-  if (c != worker_change::came) m.renew(ex_, how_);
+  if (c != worker_change::came) {
+    m.renew(ex_, how_);
+    state_->index.clear(m.id);
+  }
+  const bool begins = c == worker_change::came || c == worker_change::replaced;
+  if (begins && placement_.by != policy::least_loaded && group_) group_->spawn(follow(state_->all.at(m.id)));
   if (on_change) on_change(*state_->table.find(m.id), c);
   stand();
+}
+
+// What KV this life of it has. Of a worker that does not tell, what was computed there is known, and never forgotten.
+awaitable<void> members::follow(std::shared_ptr<member> m) {
+  const auto s = state_;
+  const auto calls = m->calls;
+  const auto lost = m->lost;
+  for (std::string last; lost->is_open();) {
+    const auto ended = co_await follow_kv(*calls, last, [&](const kv_event& e) {
+      if (lost->is_open()) apply(e, m->id, s->index);
+    });
+    if (ended == errc::unsupported || ended == asio::error::operation_aborted) co_return;
+    (void)co_await clock::of(ex_).async_wait_for(s->table.health().period, as_result);
+  }
 }
 
 // Those that decode, as they are now: each is told where it stands as soon as it is heard again.
@@ -194,6 +222,7 @@ awaitable<void> members::watch(std::shared_ptr<member> m) {
   m->end();
   s->all.erase(m->id);
   s->ring.forget(m->id);
+  s->index.clear(m->id);
   s->table.remove(m->id);
   stand();
 }
@@ -208,11 +237,20 @@ std::unique_ptr<members::seat> members::holder_for(worker_table::id lost, std::u
   return nullptr;
 }
 
-std::unique_ptr<members::seat> members::seat_for(worker_role what, std::uint64_t tokens, std::uint32_t length,
+std::vector<block_key> members::keys_of(std::span<const token_id> prompt, std::string_view salt) const {
+  const auto block_tokens = state_->table.block_tokens();
+  if (placement_.by == policy::least_loaded || block_tokens == 0) return {};
+  return chain_keys(prompt, block_tokens, salt);
+}
+
+std::unique_ptr<members::seat> members::seat_for(const placement_wish& wish,
                                                  const std::set<worker_table::id>& without) {
-  const auto id = group_ ? place(state_->table, what, length, without) : std::nullopt;
+  const auto& s = *state_;
+  const auto id = group_ ? place(s.table, s.index, wish, placement_, without) : std::nullopt;
   if (!id) return nullptr;
-  return std::make_unique<seat>(state_, state_->all.at(*id), tokens);
+  const auto load = wish.what == worker_role::prefill ? wish.prompt : wish.length;
+  return std::make_unique<seat>(state_, s.all.at(*id), load - tokens_there(*s.table.find(*id), *id, s.index, wish),
+                                std::vector(wish.keys.begin(), wish.keys.end()));
 }
 
 }  // namespace cokv::cluster

@@ -4,7 +4,7 @@
 //     members all(ex, {.period = 500ms, .dead_after = 1500ms}, {.api_key = key});
 //     all.add("http://10.0.0.2:8001");                        // also later, also again
 //     group.spawn(all.run());
-//     if (auto s = all.seat_for(worker_role::decode, tokens, {})) {
+//     if (auto s = all.seat_for({.what = worker_role::decode, .prompt = 900, .length = 1000}, {})) {
 //       co_await s->calls().post("/v1/sequences", body);
 //       co_await s->lost().async_receive(as_result);          // errc::closed: it died, or another run of it came
 //     }
@@ -18,6 +18,8 @@
 #include <set>
 #include <string>
 
+#include "cluster/kv_events.hpp"
+#include "cluster/placement.hpp"
 #include "cluster/ring.hpp"
 #include "cluster/worker_table.hpp"
 #include "cokv/runtime/channel.hpp"
@@ -31,9 +33,10 @@ class members {
   struct member;
 
  public:
-  // `replicas`: copies that decode workers are told to keep of each other's answers (ring.hpp).
+  // `replicas`: copies that decode workers are told to keep of each other's answers (ring.hpp). But for policy::least_loaded
+  // it follows what KV each worker has.
   members(asio::any_io_executor ex, health_options health, http::client_options how, std::optional<kv_wire> model = {},
-          std::uint32_t replicas = 0);
+          std::uint32_t replicas = 0, placement_options placement = {});
   members(const members&) = delete;
   ~members();
 
@@ -45,10 +48,10 @@ class members {
   awaitable<void> run();
   void close();
 
-  // One request's use of a worker, which counts as load until it is destroyed.
+  // One request's use of a worker, which counts as load, and its prompt's KV as being there soon, until it is destroyed.
   class seat {
    public:
-    seat(std::shared_ptr<state> of, std::shared_ptr<member> at, std::uint64_t tokens);
+    seat(std::shared_ptr<state> of, std::shared_ptr<member> at, std::uint64_t tokens, std::vector<block_key> keys = {});
     seat(const seat&) = delete;
     ~seat();
 
@@ -58,20 +61,24 @@ class members {
     http::client& calls() noexcept { return *calls_; }
     channel<char>& lost() noexcept { return *lost_; }  // closed: nothing that it has will come
     void suspect();
-    void done();  // it is load no more; all else stays
+    void done();  // it is load no more, and the KV is there; all else stays
 
    private:
+    void leave(bool done);
+
     std::shared_ptr<state> of_;
     std::shared_ptr<member> at_;
     std::uint64_t tokens_;
+    std::vector<block_key> keys_;
     bool counts_ = true;
     std::shared_ptr<http::client> calls_;
     std::shared_ptr<channel<char>> lost_;
     offer self_;
   };
   // Null: there is none but those in `without`. As place().
-  std::unique_ptr<seat> seat_for(worker_role what, std::uint64_t tokens, std::uint32_t length,
-                                 const std::set<worker_table::id>& without);
+  std::unique_ptr<seat> seat_for(const placement_wish& wish, const std::set<worker_table::id>& without);
+  // Of that prompt, to wish by: none where no policy asks for them, or nobody has said how long a block is.
+  std::vector<block_key> keys_of(std::span<const token_id> prompt, std::string_view salt) const;
 
   // The nearest that was told to keep copies of that worker's answers, also when that worker is gone. Null: there is none
   // but those in `without`.
@@ -79,6 +86,7 @@ class members {
                                    const std::set<worker_table::id>& without);
 
   const worker_table& table() const noexcept;
+  const prefix_index& index() const noexcept;
   std::uint64_t ring_epoch() const noexcept;
   const ring_book& ring() const noexcept;
   // Of each change, behind it.
@@ -92,10 +100,12 @@ class members {
   void settle(member& m, worker_change c);
   void stand();
   awaitable<void> tell_ring(std::shared_ptr<member> m);
+  awaitable<void> follow(std::shared_ptr<member> m);
 
   asio::any_io_executor ex_;
   std::shared_ptr<state> state_;
   http::client_options how_;
+  placement_options placement_;
   task_group* group_ = nullptr;  // while run() runs
   channel<char> closing_;
 };

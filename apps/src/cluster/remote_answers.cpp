@@ -94,16 +94,15 @@ awaitable<void> remote_answers::serve(std::shared_ptr<state> s, generation_reque
     (void)co_await s->abandoned.async_receive(as_result);
     if (s->pieces.is_open()) group.cancel();
   });
+  if (s->decode && s->report.reason != finish_reason::none) s->decode->done();
   if (s->held) (void)co_await s->decode->calls().del(s->target());
   s->decode.reset();
 }
 
 // What a request asks of a worker, and who has disappointed it.
 struct remote_answers::demand {
-  worker_role what;
-  std::uint64_t tokens = 0;  // of load
-  std::uint32_t length = 0;  // of a sequence, that it has to hold
-  bool waits = true;         // for room, where all are full
+  placement_wish wish;
+  bool waits = true;  // for room, where all are full
   std::set<worker_table::id> bad, full;
   std::optional<time_point> since;  // all were full
 };
@@ -114,7 +113,7 @@ awaitable<remote_answers::seat> remote_answers::find(demand& d) {
   for (const auto until = time.now() + options_.patience;;) {
     auto without = d.bad;
     without.insert(d.full.begin(), d.full.end());
-    if (auto s = workers_.seat_for(d.what, d.tokens, d.length, without)) co_return s;
+    if (auto s = workers_.seat_for(d.wish, without)) co_return s;
     if (!d.full.empty()) {
       if (!d.since) d.since = time.now();
       if (!d.waits || time.now() - *d.since >= options_.patience) co_return nullptr;
@@ -140,7 +139,8 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
   using fault = outcome::fault;
   const auto prompt = r.prompt.size();
   const auto most = r.max_tokens, continued = r.continues;
-  demand room{.what = worker_role::decode}, computing{.what = worker_role::prefill};
+  demand room{.wish = {.what = worker_role::decode}}, computing{.wish = {.what = worker_role::prefill}};
+  std::vector<block_key> keys;
   std::uint32_t faults = 0;
   for (;;) {
     // What was told is a part of the prompt now.
@@ -151,15 +151,19 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
     seat prefill;
     auto o = co_await resume(s, r);
     if (!o) {
+      keys = workers_.keys_of(r.prompt, r.salt);
+      computing.wish.prompt = static_cast<std::uint32_t>(r.prompt.size());
       if (!s->decode) {
-        room.tokens = r.prompt.size() + r.max_tokens;
-        room.length = static_cast<std::uint32_t>(std::min<std::uint64_t>(room.tokens, most_tokens));
+        room.wish.prompt = computing.wish.prompt;
+        room.wish.length = static_cast<std::uint32_t>(
+            std::min<std::uint64_t>(r.prompt.size() + std::uint64_t{r.max_tokens}, most_tokens));
+        room.wish.keys = keys;
         room.waits = !s->told.empty();  // who has read a part of it would rather wait
         s->decode = co_await find(room);
         if (!s->decode) co_return room.full.empty() ? errc::unavailable : errc::queue_full;
       }
-      computing.tokens = r.prompt.size();
-      computing.length = static_cast<std::uint32_t>(r.prompt.size()) + 1;
+      computing.wish.length = computing.wish.prompt + 1;
+      computing.wish.keys = keys;
       prefill = co_await find(computing);
       if (!prefill) co_return errc::unavailable;
       ++s->attempt;

@@ -48,7 +48,8 @@ json::object to_json(const worker_facts& w) {
                    {"running", w.running},
                    {"waiting", w.waiting},
                    {"prompt_tokens_left", w.prompt_tokens_left},
-                   {"step", {{"a", w.step.a}, {"b", w.step.b}, {"c", w.step.c}}}};
+                   {"step", {{"a", w.step.a}, {"b", w.step.b}, {"c", w.step.c}}},
+                   {"broken", w.broken}};
   if (w.doing) out["doing"] = to_json(*w.doing);
   return out;
 }
@@ -69,6 +70,7 @@ parsed<worker_facts> read_worker(const json::value& v) {
   w.waiting = f.number("waiting", most_counted);
   w.prompt_tokens_left = f.number("prompt_tokens_left", most_counted);
   w.step = f.take<step_cost>("step", read_step);
+  w.broken = f.flag("broken");
   if (f.has("doing")) w.doing = f.take<worker_activity>("doing", read_activity);
   if (auto wrong = f.end()) return *wrong;
   return w;

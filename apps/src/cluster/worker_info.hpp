@@ -12,17 +12,13 @@
 
 #include "cluster/ticket.hpp"
 #include "cluster/worker_activity.hpp"
+#include "cokv/kvstream/step_cost.hpp"
 
 namespace cokv::cluster {
 
 enum class worker_role : std::uint8_t { prefill = 1, decode = 2, both = 3 };
 std::string_view to_string(worker_role r) noexcept;
 std::optional<worker_role> parse_role(std::string_view text) noexcept;
-
-// Seconds that a step takes: a, b for each token computed, c for each pair of a token and one that it looks at.
-struct step_cost {
-  double a = 0, b = 0, c = 0;
-};
 
 struct worker_facts {
   worker_role role = worker_role::both;
@@ -33,7 +29,8 @@ struct worker_facts {
   std::uint64_t blocks = 0, blocks_free = 0;
   std::uint64_t running = 0, waiting = 0;
   std::uint64_t prompt_tokens_left = 0;  // of prompts, still to be computed
-  step_cost step;                        // zeros: not known yet
+  step_cost step;                        // of its model's steps
+  bool broken = false;                   // it takes nothing any more
   std::optional<worker_activity> doing;  // for who watches; nothing is decided by it
 };
 boost::json::object to_json(const worker_facts& w);

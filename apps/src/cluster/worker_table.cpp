@@ -122,4 +122,9 @@ id256 worker_table::fingerprint() const {
   return here == workers_.end() ? id256() : here->second.facts.self.fingerprint;
 }
 
+std::uint32_t worker_table::block_tokens() const {
+  const auto here = std::ranges::find_if(workers_, [](const auto& w) { return w.second.state == presence::here; });
+  return here == workers_.end() ? 0 : here->second.facts.self.wire.block_tokens;
+}
+
 }  // namespace cokv::cluster

@@ -56,7 +56,7 @@ class worker_table {
     std::uint64_t given = 0;  // requests, ever
 
     bool usable(worker_role what) const noexcept {
-      return state == presence::here && !leaving &&
+      return state == presence::here && !leaving && !facts.broken &&
              (static_cast<std::uint8_t>(facts.role) & static_cast<std::uint8_t>(what)) != 0;
     }
   };
@@ -87,6 +87,7 @@ class worker_table {
   // Of those that are here: the smallest longest sequence, and the model; zeros where there is none.
   std::uint32_t max_sequence() const;
   id256 fingerprint() const;
+  std::uint32_t block_tokens() const;
   const health_options& health() const noexcept { return options_; }
 
  private:

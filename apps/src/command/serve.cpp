@@ -44,6 +44,14 @@ void add_serve(CLI::App& app, action& chosen) {
   auto* lease =
       add_count(*c, "--lease", o->lease, 1, 3600,
                 "Seconds without a sign of a prompt's sender after which its room is given up (--role decode)");
+  auto* policy =
+      add_choice(*c, "--policy", o->policy, {"prefix", "least-loaded", "slo"},
+                 "Who gets the next request (--role router): who has least to do with it, KV of its beginning "
+                 "that is there counted; who has least to do; or who is expected to be in time");
+  auto* slo_ttft = add_count(*c, "--slo-ttft", o->slo_ttft, 1, 3600000,
+                             "Milliseconds in which a first token is wanted (--policy slo)");
+  auto* slo_tpot = add_count(*c, "--slo-tpot", o->slo_tpot, 1, 60000,
+                             "Milliseconds in which each further token is wanted (--policy slo)");
   auto* replicas = add_count(*c, "--replicas", o->replicas, 0, 2,
                              "Other decode workers that keep a copy of each answer's KV as it grows, and go on with it "
                              "when its worker dies (--role router)");
@@ -98,16 +106,30 @@ void add_serve(CLI::App& app, action& chosen) {
   add_count(*c, "--grace", o->grace, 0, 86400,
             "Seconds that requests in flight have to finish after SIGINT or SIGTERM");
   c->footer("A SIZE is bytes or has a unit: 512MiB, 4GiB, 1.5GB.");
-  const std::vector<std::pair<CLI::Option*, std::string>> of_roles{
-      {prefill, "router"},    {decode, "router"},          {worker_key, "router"},     {heartbeat, "router"},
-      {dead_after, "router"}, {join, "prefill or decode"}, {link, "decode"},           {advertise, "prefill or decode"},
-      {lease, "decode"},      {replicas, "router"},        {replica_memory, "decode"}, {replica_patience, "decode"}};
-  c->callback([o, of_roles, &chosen] {
+  const std::vector<std::pair<CLI::Option*, std::string>> of_roles{{prefill, "router"},
+                                                                   {decode, "router"},
+                                                                   {worker_key, "router"},
+                                                                   {heartbeat, "router"},
+                                                                   {dead_after, "router"},
+                                                                   {join, "prefill or decode"},
+                                                                   {link, "decode"},
+                                                                   {advertise, "prefill or decode"},
+                                                                   {lease, "decode"},
+                                                                   {policy, "router"},
+                                                                   {slo_ttft, "router"},
+                                                                   {slo_tpot, "router"},
+                                                                   {replicas, "router"},
+                                                                   {replica_memory, "decode"},
+                                                                   {replica_patience, "decode"}};
+  c->callback([o, of_roles, slo_ttft, slo_tpot, &chosen] {
     check_memory("--kv-host", o->kv_host);
     if (o->role == "decode") check_memory("--replica-memory", o->replica_memory);
     for (auto& [option, role] : of_roles)
       if (option->count() > 0 && role.find(o->role) == role.npos)
         throw CLI::ValidationError(option->get_name(), "is for --role " + role);
+    for (auto* option : {slo_ttft, slo_tpot})
+      if (option->count() > 0 && o->policy != "slo")
+        throw CLI::ValidationError(option->get_name(), "is for --policy slo");
     if (o->dead_after <= o->heartbeat) throw CLI::ValidationError("--dead-after", "has to be more than --heartbeat");
     chosen = [o](streams io) {
       serve::run(*o, io.out);

@@ -27,6 +27,8 @@ struct options {
   std::uint32_t lease = 30;  // seconds without a sign of a prompt's sender
   // Copies of answers: how many a router wants of each; bytes that a worker keeps for others, and milliseconds that it waits
   // for those who keep its own.
+  std::string policy = "prefix";                  // or least-loaded, slo
+  std::uint32_t slo_ttft = 2000, slo_tpot = 100;  // milliseconds
   std::uint32_t replicas = 0;
   std::uint64_t replica_memory = std::uint64_t{1} << 30;
   std::uint32_t replica_patience = 100;

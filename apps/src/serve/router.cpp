@@ -148,7 +148,10 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
         "--prefill, --decode: workers come by themselves only where keys are asked for (--api-key-file)");
   cluster::members workers(
       ex, {.period = std::chrono::milliseconds(o.heartbeat), .dead_after = std::chrono::milliseconds(o.dead_after)},
-      client_of(o), cluster::kv_wire{config.layers, config.kv_heads, config.head_dim}, o.replicas);
+      client_of(o), cluster::kv_wire{config.layers, config.kv_heads, config.head_dim}, o.replicas,
+      {.by = *cluster::parse_policy(o.policy),
+       .ttft = std::chrono::milliseconds(o.slo_ttft),
+       .tpot = std::chrono::milliseconds(o.slo_tpot)});
   for (auto* list : {&named.prefill, &named.decode})
     for (auto& url : *list) (void)workers.add(url);
   view::router_watch watch(ex);

@@ -2,6 +2,9 @@
 
 #include <spdlog/spdlog.h>
 
+#include <random>
+
+#include "cache/events.hpp"
 #include "checkpoint.hpp"
 #include "cokv/runtime/channel.hpp"
 #include "cokv/runtime/deadline.hpp"
@@ -45,7 +48,7 @@ device open(const options& o, const asio::any_io_executor& ex) {
   return *d;
 }
 
-engine_options engine_options_of(const options& o, const tiers& opened) {
+engine_options engine_options_of(const options& o, const tiers& opened, change_handler on_kv_change = {}) {
   engine_options out;
   out.kv_blocks = o.kv_blocks;
   out.block_tokens = o.block_tokens;
@@ -55,6 +58,7 @@ engine_options engine_options_of(const options& o, const tiers& opened) {
   out.max_sequence = o.max_sequence;
   out.async_scheduling = o.async_scheduling;
   out.tiers = opened.list;
+  out.on_kv_change = std::move(on_kv_change);
   // A cache, or a prefill worker, on this machine copies blocks from the pool, or into it, itself.
   if (o.device == "cpu" && (o.role == "decode" || (opened.remote && opened.remote->on_this_machine())))
     out.kv_memory = memory_kind::shared;
@@ -95,12 +99,19 @@ void check_fits(const options& o, const model_config& config) {
 }
 
 std::unique_ptr<engine> make_engine(const asio::any_io_executor& ex, const options& o, device where,
-                                    std::shared_ptr<model> what, const tokenizer& text, const tiers& opened) {
+                                    std::shared_ptr<model> what, const tokenizer& text, const tiers& opened,
+                                    cache::event_log& kv) {
   try {
-    return std::make_unique<engine>(ex, std::move(where), std::move(what), text, engine_options_of(o, opened));
+    return std::make_unique<engine>(ex, std::move(where), std::move(what), text,
+                                    engine_options_of(o, opened, kv.of("device")));
   } catch (const config_error& e) {
     throw by_flag(e);
   }
+}
+
+std::uint64_t some_epoch() {
+  std::random_device seed;
+  return (std::uint64_t{seed()} << 32) | seed();
 }
 
 awaitable<void> serve(const options& o, std::ostream& out) {
@@ -123,9 +134,10 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   check_fits(o, config);
   const auto where = open(o, ex);
   auto what = load_weights(o, where);
-  const auto opened = co_await open_tiers(o);
+  cache::event_log kv_events(some_epoch());
+  const auto opened = co_await open_tiers(o, kv_events);
   const auto& tiers = opened.list;
-  const auto made = make_engine(ex, o, where, what, text, opened);
+  const auto made = make_engine(ex, o, where, what, text, opened, kv_events);
   auto& runs = *made;
   openai::engine_backend backend(runs, text);
   openai::service api(
@@ -136,6 +148,8 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   api.route(server);
   page.route(server);
   http::route_health(server);
+  server.route(http::verb::get, "/v1/events", [&kv_events](http::exchange& x) { return cache::follow(x, kv_events); },
+               {.any_of = static_cast<std::uint8_t>(http::right::admin), .query = {"namespace"}});
   spdlog::info("{} on {} in {}: {} KV blocks of {} tokens, sequences up to {}", name_of(o), o.device, o.dtype,
                runs.counters().blocks, o.block_tokens, runs.max_sequence());
 

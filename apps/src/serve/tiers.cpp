@@ -11,19 +11,21 @@
 
 namespace cokv::serve {
 
-awaitable<tiers> open_tiers(const options& o) {
+awaitable<tiers> open_tiers(const options& o, cache::event_log& changes) {
   const auto ex = co_await asio::this_coro::executor;
   tiers all;
   auto& out = all.list;
   if (o.kv_host != 0)
     out.push_back({.name = "host",
-                   .blocks = std::make_shared<memory_store>(ex, memory_store_options{o.kv_host}),
+                   .blocks = std::make_shared<memory_store>(
+                       ex, memory_store_options{.limit_bytes = o.kv_host, .on_change = changes.of("host")}),
                    .max_pending_blocks = std::numeric_limits<std::size_t>::max()});
   if (!o.kv_dir.empty()) {
     file_store_options in;
     in.directory = o.kv_dir;
     in.limit_bytes = o.kv_disk;
     in.direct = o.kv_direct;
+    in.on_change = changes.of("disk");
     auto made = co_await file_store::async_open(ex, std::move(in), as_result);
     if (!made) throw config_error("--kv-dir " + o.kv_dir + ": " + made.error().message());
     if (o.kv_direct && !(*made)->info().direct)

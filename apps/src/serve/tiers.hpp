@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "cache/event_log.hpp"
 #include "cokv/engine/connector.hpp"
 #include "serve/options.hpp"
 #include "serve/remote.hpp"
@@ -15,6 +16,7 @@ struct tiers {
   std::shared_ptr<serve::remote> remote = nullptr;  // where --kv-remote was told
 };
 
-awaitable<tiers> open_tiers(const options& o);
+// Those of this process tell `changes`, which outlives them, what they have.
+awaitable<tiers> open_tiers(const options& o, cache::event_log& changes);
 
 }  // namespace cokv::serve

@@ -96,7 +96,8 @@ cluster::worker_facts worker::facts() const {
           .running = c.running,
           .waiting = c.waiting,
           .prompt_tokens_left = c.prompt_tokens_left,
-          .step = {},
+          .step = c.step,
+          .broken = c.broken,
           .doing = activity()};
 }
 

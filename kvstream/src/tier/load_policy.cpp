@@ -6,7 +6,7 @@
 namespace cokv {
 namespace {
 
-constexpr double load_fades = 0.8, steps_fade = 0.95;
+constexpr double load_fades = 0.8;
 constexpr double far_off = 4;            // a load so many times slower than expected is an exception,
 constexpr int exceptions = 3;            // until so many came in a row
 constexpr double prompt_tokens = 16;     // a step of fewer tells little of prompts
@@ -21,54 +21,12 @@ duration of_seconds(double s) {
   return std::chrono::duration_cast<duration>(std::chrono::duration<double>(std::min(s, 1e9)));
 }
 
-// The best x >= 0 of a 3 by 3 system of normal equations; what would be negative is left out.
-std::array<double, 3> solve(const std::array<std::array<double, 3>, 3>& m, const std::array<double, 3>& v) {
-  std::array<bool, 3> out{};
-  for (;;) {
-    auto a = m;
-    auto b = v;
-    std::array<double, 3> x{};
-    for (int i = 0; i < 3; ++i) {
-      a[i][i] = a[i][i] * (1 + 1e-6) + 1e-30;  // steps that are all alike say how much, not of what
-      if (!out[i]) continue;
-      for (int k = 0; k < 3; ++k) a[i][k] = a[k][i] = 0;
-      a[i][i] = 1;
-      b[i] = 0;
-    }
-    for (int i = 0; i < 3; ++i)
-      for (int r = i + 1; r < 3; ++r) {
-        const double f = a[r][i] / a[i][i];
-        for (int k = i; k < 3; ++k) a[r][k] -= f * a[i][k];
-        b[r] -= f * b[i];
-      }
-    for (int i = 2; i >= 0; --i) {
-      x[i] = b[i];
-      for (int k = i + 1; k < 3; ++k) x[i] -= a[i][k] * x[k];
-      x[i] /= a[i][i];
-    }
-    // In this order: the work of a token is what there surely is.
-    int negative = -1;
-    for (int i : {2, 0, 1})
-      if (x[i] < 0 && negative < 0) negative = i;
-    if (negative < 0) return x;
-    out[negative] = true;
-  }
-}
-
 }  // namespace
 
 load_policy::load_policy(std::size_t tiers, load_policy_options options) : options_(options), tiers_(tiers) {}
 
 void load_policy::computed(compute_work work, duration took) {
-  if (work.tokens < prompt_tokens || took <= duration::zero()) return;
-  const double t = seconds(took);
-  const std::array<double, 3> f{1, work.tokens, work.pairs};
-  for (int i = 0; i < 3; ++i) {
-    right_[i] = right_[i] * steps_fade + f[i] / t;
-    for (int k = 0; k < 3; ++k) normal_[i][k] = normal_[i][k] * steps_fade + f[i] * f[k] / (t * t);
-  }
-  cost_ = solve(normal_, right_);
-  ++steps_;
+  if (work.tokens >= prompt_tokens) steps_.add(work, took);
 }
 
 void load_policy::looked_up(std::size_t tier, duration took) {
@@ -127,7 +85,7 @@ void load_policy::end(const ticket& load, std::uint64_t bytes, time_point now) {
 
 void load_policy::abandon(const ticket& load) { --tiers_.at(load.tier).loads; }
 
-bool load_policy::ready(std::size_t tier) const noexcept { return steps_ > 0 && tiers_.at(tier).seen > 0; }
+bool load_policy::ready(std::size_t tier) const noexcept { return steps_.steps() > 0 && tiers_.at(tier).seen > 0; }
 
 double load_policy::seconds_to_load(const tier_line& t, double bytes, double others) const noexcept {
   return t.latency + t.per_byte * bytes * (1 + others);
@@ -135,7 +93,7 @@ double load_policy::seconds_to_load(const tier_line& t, double bytes, double oth
 
 double load_policy::seconds_to_compute(double tokens, double context) const noexcept {
   const auto work = compute_work::of(tokens, context);
-  return cost_[0] * std::ceil(tokens / options_.step_tokens) + cost_[1] * work.tokens + cost_[2] * work.pairs;
+  return steps_.cost().seconds(work, std::ceil(tokens / options_.step_tokens));
 }
 
 duration load_policy::load_time(std::size_t tier, std::uint64_t bytes, double others) const noexcept {
@@ -148,7 +106,7 @@ duration load_policy::compute_time(std::uint32_t tokens, std::uint32_t context) 
 
 // Tiers load beside each other; as many blocks as pay, counted over all runs.
 load_policy::estimate load_policy::best_cut(const question& q, std::span<const run> found, bool idle) const {
-  const double before = cost_[1] * q.ahead;
+  const double before = steps_.cost().b * q.ahead;
   auto total = [&](double loading, double have) {
     const double computing = before + seconds_to_compute(q.tokens - have, have);
     return std::max(loading, computing) + std::min(loading, computing) / options_.layers + for_others * computing;

@@ -77,28 +77,28 @@ TEST_CASE("members: a worker that stops answering is lost within dead_after, and
   co_test([](asio::any_io_executor) -> awaitable<void> {
     co_await with_one([](members& all, script& w, told& t, const std::string& url) -> awaitable<void> {
       CHECK(t.changes == changes{worker_change::came});
-      auto s = all.seat_for(worker_role::decode, 7, 50, {});
+      auto s = all.seat_for({.what = worker_role::decode, .prompt = 7, .length = 50}, {});
       REQUIRE(s);
       CHECK(s->url() == url);
       CHECK(s->self().life == "1");
-      CHECK(all.table().find(s->id())->tokens == 7);
-      CHECK_FALSE(all.seat_for(worker_role::decode, 7, 50, {s->id()}));
+      CHECK(all.table().find(s->id())->tokens == 50);
+      CHECK_FALSE(all.seat_for({.what = worker_role::decode, .prompt = 7, .length = 50}, {s->id()}));
       auto& time = clock::of(co_await asio::this_coro::executor);
       const auto start = time.now();
       w.hangs = true;
       CHECK((co_await s->lost().async_receive(as_result)).error() == errc::closed);
       CHECK(time.now() - start <= 200ms);
       CHECK(time.now() - start >= 90ms);
-      CHECK_FALSE(all.seat_for(worker_role::decode, 7, 50, {}));
+      CHECK_FALSE(all.seat_for({.what = worker_role::decode, .prompt = 7, .length = 50}, {}));
       CHECK(!(co_await s->calls().get("/v1/worker")));  // whoever still calls there
       w.hangs = false;
       co_await pause(250ms);
       CHECK(t.changes == changes{worker_change::came, worker_change::died, worker_change::came});
-      auto again = all.seat_for(worker_role::decode, 1, 50, {});
+      auto again = all.seat_for({.what = worker_role::decode, .prompt = 1, .length = 50}, {});
       REQUIRE(again);
       CHECK(again->lost().is_open());
       s.reset();
-      CHECK(all.table().find(again->id())->tokens == 1);
+      CHECK(all.table().find(again->id())->tokens == 50);
     });
   });
 }
@@ -106,13 +106,13 @@ TEST_CASE("members: a worker that stops answering is lost within dead_after, and
 TEST_CASE("members: another run of a worker is the end of what the one before had") {
   co_test([](asio::any_io_executor) -> awaitable<void> {
     co_await with_one([](members& all, script& w, told& t, const std::string&) -> awaitable<void> {
-      auto s = all.seat_for(worker_role::prefill, 1, 50, {});
+      auto s = all.seat_for({.what = worker_role::prefill, .prompt = 1, .length = 50}, {});
       w.life = "2";
       s->suspect();  // not when its turn comes
       co_await pause(10ms);
       CHECK_FALSE(s->lost().is_open());
       CHECK(t.changes == changes{worker_change::came, worker_change::replaced});
-      CHECK(all.seat_for(worker_role::prefill, 1, 50, {})->self().life == "2");
+      CHECK(all.seat_for({.what = worker_role::prefill, .prompt = 1, .length = 50}, {})->self().life == "2");
     });
   });
 }
@@ -120,11 +120,11 @@ TEST_CASE("members: another run of a worker is the end of what the one before ha
 TEST_CASE("members: who leaves keeps what it has, is asked no more, and is forgotten when that is over") {
   co_test([](asio::any_io_executor) -> awaitable<void> {
     co_await with_one([](members& all, script& w, told&, const std::string& url) -> awaitable<void> {
-      auto s = all.seat_for(worker_role::decode, 1, 50, {});
+      auto s = all.seat_for({.what = worker_role::decode, .prompt = 1, .length = 50}, {});
       CHECK(all.leave(url));
       CHECK_FALSE(all.leave("http://127.0.0.1:1"));
       CHECK_FALSE(all.leave("nonsense"));
-      CHECK_FALSE(all.seat_for(worker_role::decode, 1, 50, {}));
+      CHECK_FALSE(all.seat_for({.what = worker_role::decode, .prompt = 1, .length = 50}, {}));
       co_await pause(100ms);
       const auto asked = w.asked;
       co_await pause(300ms);
@@ -135,7 +135,7 @@ TEST_CASE("members: who leaves keeps what it has, is asked no more, and is forgo
       CHECK(all.table().all().empty());
       CHECK(!all.add(url));
       co_await pause(20ms);
-      CHECK(all.seat_for(worker_role::decode, 1, 50, {}));
+      CHECK(all.seat_for({.what = worker_role::decode, .prompt = 1, .length = 50}, {}));
     });
   });
 }
@@ -162,7 +162,7 @@ TEST_CASE("members: cancelled or destroyed at any step they leave no question be
   auto body = [](asio::any_io_executor) -> awaitable<void> {
     co_await with_one(
         [](members& all, script& w, told&, const std::string&) -> awaitable<void> {
-          auto s = all.seat_for(worker_role::decode, 1, 50, {});
+          auto s = all.seat_for({.what = worker_role::decode, .prompt = 1, .length = 50}, {});
           w.life = "2";
           co_await pause(120ms);
           w.hangs = true;

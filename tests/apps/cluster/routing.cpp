@@ -22,9 +22,15 @@ void route_facts(http::server& s, cluster_worker& w, cluster::worker_role role, 
   s.route(http::verb::get, "/v1/worker", [&w, role, more](http::exchange& x) -> awaitable<void> {
     cluster::worker_facts f{.role = role, .self = cluster::offer_of(w.run, "worker", w.life)};
     f.max_sequence = w.run.max_sequence();
+    const auto c = w.run.counters();
+    f.blocks = c.blocks, f.blocks_free = c.blocks_free;
+    f.running = c.running, f.waiting = c.waiting;
+    f.prompt_tokens_left = c.prompt_tokens_left;
+    f.step = c.step;
     if (more) more(f);
     co_await x.respond(http::status::ok, "application/json", boost::json::serialize(to_json(f)));
   });
+  s.route(http::verb::get, "/v1/events", [&w](http::exchange& x) { return cache::follow(x, w.events); });
 }
 
 struct prefill_host : cluster_worker {
@@ -166,6 +172,8 @@ struct hosts {
 struct shape {
   std::size_t prefills = 1, decodes = 1;
   std::uint32_t replicas = 0;
+  cluster::policy by = cluster::policy::least_loaded;
+  std::uint64_t* prompts_computed = nullptr;  // tokens, by all prefill workers together
 };
 
 struct no_lookers {
@@ -198,7 +206,7 @@ void run(std::uint64_t seed, shape of, Setup setup, Faults faults, outcome& all,
     sim::node router(context, "router");
     auto body = [&]() -> awaitable<void> {
       const auto ex = co_await asio::this_coro::executor;
-      cluster::members workers(ex, {}, {}, {}, of.replicas);
+      cluster::members workers(ex, {}, {}, {}, of.replicas, {.by = of.by, .ttft = 2ms, .tpot = 200us});
       for (auto& n : prefills.nodes) CHECK(!workers.add("http://" + n->name() + ":8001"));
       for (auto& n : decodes.nodes) CHECK(!workers.add("http://" + n->name() + ":8002"));
       cluster::remote_answers answers(ex, workers, {.prefix = "r"});
@@ -233,6 +241,11 @@ void run(std::uint64_t seed, shape of, Setup setup, Faults faults, outcome& all,
     for (int minutes = 0; minutes < 60 && !ended; ++minutes) (void)context.run_for(1min);
     CHECK(ended);  // nothing hangs
     for (auto& h : decodes.newest) CHECK(h->api.sequences() == 0);
+    if (of.prompts_computed)
+      for (auto& h : prefills.newest) {
+        const auto c = h->run.counters();
+        *of.prompts_computed += c.prompt_tokens - c.cached_tokens;
+      }
     prefills.check_end();
     decodes.check_end();
     CHECK(context.run() == sim_context::outcome::done);
@@ -282,6 +295,61 @@ TEST_CASE("routing: readers that go before the end leave nothing on either worke
   tell(all);
   CHECK(all.abandoned >= enough(100));
   CHECK(all.answered >= enough(500));
+}
+
+namespace {
+
+// What chats do: their prompts begin like those before them. With room for some of it on each worker.
+void chats(sim_context& context, streaming& s) {
+  s.requests = 30;
+  s.shortest = 60, s.longest = 200;
+  s.prefill.kv_blocks = s.decode.kv_blocks = static_cast<std::uint32_t>(150 + context.below(100));
+}
+
+}  // namespace
+
+TEST_CASE("routing: by prefix fewer tokens are computed than by load alone, and every answer is the model's") {
+  outcome all;
+  std::uint64_t computed[2] = {};
+  const auto tried = seeds(60);
+  for (auto seed : tried)
+    for (const bool by_prefix : {false, true})
+      run(
+          seed,
+          {.prefills = 3,
+           .decodes = 2,
+           .by = by_prefix ? cluster::policy::prefix : cluster::policy::least_loaded,
+           .prompts_computed = &computed[by_prefix]},
+          chats, [](sim_context&, sim::net&) {}, all);
+  tell(all);
+  MESSAGE("prompts' tokens computed: ", computed[0], " by load, ", computed[1], " by prefix");
+  CHECK(all.failed == 0);
+  CHECK(all.answered == 2 * 30 * tried.size());
+  CHECK(computed[1] * 10 < computed[0] * 8);
+}
+
+TEST_CASE("routing: by SLO and by prefix answers are right also where connections break and a worker is lost") {
+  outcome all;
+  for (auto seed : seeds(100))
+    run(
+        seed,
+        {.prefills = 2,
+         .decodes = 2,
+         .replicas = static_cast<std::uint32_t>(seed % 2),
+         .by = seed % 3 ? cluster::policy::slo : cluster::policy::prefix},
+        chats,
+        [](sim_context& context, sim::net& net) {
+          if (context.chance(0.5)) net.faults.reset = 0.003;
+          const auto when = duration(context.below(10'000'000));
+          const std::string who = context.chance(0.5) ? "prefill-0" : "decode-0";
+          auto& timer = clock::of(context.get_executor());
+          timer.async_wait_for(when, [&context, who](error_code) { sim::node::find(context, who)->kill(); });
+          timer.async_wait_for(when + 5s, [&context, who](error_code) { sim::node::find(context, who)->restart(); });
+        },
+        all);
+  tell(all);
+  CHECK(all.answered >= enough(2500));
+  CHECK(all.longest < 60s);
 }
 
 TEST_CASE("routing: connections that break are right answers or errors, in time, and no block is left") {

@@ -6,6 +6,7 @@
 
 #include <set>
 
+#include "cache/events.hpp"
 #include "cluster/departure.hpp"
 #include "cluster/landing.hpp"
 #include "cluster/wire_of.hpp"
@@ -53,13 +54,19 @@ struct cluster_worker {
       : ex(std::move(executor)),
         s(to),
         windows(ex),
+        events(std::hash<std::string>()(as)),
         run(ex, open_device(ex, "sim:h200").value(),
             std::make_shared<toy_model>(toy_price{.layer = 50us, .token = 4us}, s.eos), std::nullopt,
-            pinned_kv(std::move(o))),
+            tells(pinned_kv(std::move(o)), events)),
         life(as + "-life"),
         links(s.link) {
     links.name = "kv/" + as + "/" + life;
     links.ns = cluster::links_of(run);
+  }
+
+  static engine_options tells(engine_options o, cache::event_log& to) {
+    o.on_kv_change = to.of("device");
+    return o;
   }
 
   void check_end() {
@@ -71,6 +78,7 @@ struct cluster_worker {
   asio::any_io_executor ex;
   streaming& s;
   window_table windows;
+  cache::event_log events;
   engine run;
   std::string life;
   link_options links;

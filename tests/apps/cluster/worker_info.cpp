@@ -23,6 +23,7 @@ worker_facts one() {
   w.running = 3, w.waiting = 1;
   w.prompt_tokens_left = 9000;
   w.step = {0.5, 0.25, 0};
+  w.broken = true;
   return w;
 }
 
@@ -57,6 +58,7 @@ TEST_CASE("worker_info: what is read is what was written") {
   CHECK(r->prompt_tokens_left == w.prompt_tokens_left);
   CHECK(r->step.a == w.step.a);
   CHECK(r->step.b == w.step.b);
+  CHECK(r->broken);
   for (auto role : {worker_role::prefill, worker_role::decode, worker_role::both})
     CHECK(parse_role(to_string(role)) == role);
 }

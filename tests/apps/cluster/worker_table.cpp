@@ -97,43 +97,6 @@ TEST_CASE("worker_table: one that leaves gets nothing new, and may come again") 
   CHECK(t.heard(a, facts(worker_role::both, "1"), start) == worker_change::none);
 }
 
-TEST_CASE("place: the least loaded, by its word or by what it was given since, and equal ones in turn") {
-  worker_table t(health);
-  const auto a = t.add("http://a:1"), b = t.add("http://b:1");
-  CHECK_FALSE(place(t, worker_role::prefill, 50, {}));
-  t.heard(a, facts(worker_role::prefill, "1", 50), start);
-  t.heard(b, facts(worker_role::prefill, "2"), start);
-  CHECK(place(t, worker_role::prefill, 50, {}) == b);
-  CHECK(place(t, worker_role::prefill, 50, {b}) == a);
-  CHECK_FALSE(place(t, worker_role::prefill, 50, {a, b}));
-  CHECK_FALSE(place(t, worker_role::decode, 50, {}));
-  t.give(b, 60);
-  CHECK(place(t, worker_role::prefill, 50, {}) == a);
-  t.ended(b, 60);
-  t.heard(a, facts(worker_role::prefill, "1"), start);
-  CHECK(place(t, worker_role::prefill, 50, {}) == a);  // it was given less so far
-  t.give(a, 0), t.ended(a, 0);
-  t.give(a, 0), t.ended(a, 0);
-  CHECK(place(t, worker_role::prefill, 50, {}) == b);
-
-  auto small = facts(worker_role::prefill, "1");
-  small.max_sequence = 40;
-  t.heard(b, facts(worker_role::prefill, "2", 99), start);
-  t.heard(a, small, start);
-  CHECK(place(t, worker_role::prefill, 40, {}) == a);
-  CHECK(place(t, worker_role::prefill, 41, {}) == b);
-  CHECK(place(t, worker_role::prefill, 1000, {}) == b);  // what nobody holds goes where most is held
-
-  auto full = facts(worker_role::decode, "1");
-  full.blocks_free = 1;
-  t.heard(a, full, start);
-  t.heard(b, facts(worker_role::decode, "2"), start);
-  CHECK(place(t, worker_role::decode, 50, {}) == b);
-  t.give(b, 150);  // of 160 tokens
-  CHECK(place(t, worker_role::decode, 50, {}) == a);
-  CHECK(t.find(b)->requests == 1);
-}
-
 TEST_CASE("worker_table: at random, only workers that were heard in time and fit are used, and counts come back") {
   for (unsigned seed = 0; seed < 200; ++seed) {
     INFO("seed ", seed);
@@ -165,7 +128,7 @@ TEST_CASE("worker_table: at random, only workers that were heard in time and fit
             CHECK(t.find(*id)->state == presence::gone);
           break;
         case 5:
-          if (const auto to = place(t, static_cast<worker_role>(1 + below(2)), 50, {})) {
+          if (const auto to = place(t, prefix_index(), {.what = static_cast<worker_role>(1 + below(2)), .length = 50}, {}, {})) {
             CHECK(t.find(*to)->state == presence::here);
             CHECK_FALSE(t.find(*to)->leaving);
             given.emplace_back(*to, below(100));

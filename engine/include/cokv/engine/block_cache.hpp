@@ -64,6 +64,8 @@ class block_cache final : public block_source {
 
   // Called when blocks became available.
   void on_room(std::function<void()> listener);
+  // Called with each key behind the change: cached from now on, or not any more. Does not call the cache.
+  void on_change(std::function<void(const block_key&, bool cached)> listener);
   block_cache_stats stats() const;
   kv_pool& pool() const noexcept;
 

@@ -37,6 +37,8 @@
 #include "cokv/engine/sequence_sink.hpp"
 #include "cokv/engine/stop_matcher.hpp"
 #include "cokv/engine/tokenizer.hpp"
+#include "cokv/kvstream/step_cost.hpp"
+#include "cokv/kvstream/store.hpp"
 #include "cokv/runtime/clock.hpp"
 #include "cokv/runtime/detail/initiate_erased.hpp"
 #include "cokv/runtime/device.hpp"
@@ -62,6 +64,9 @@ struct engine_options {
   std::vector<kv_tier> tiers = {};              // behind the device, from the fastest to the slowest
   kv_policy policy = kv_policy::always;
   tiered_cache_options connector = {};  // its policy is `policy`'s part
+  // Of KV that others may share from now on, and of what was given up, on the device alone: a tier tells its own. In
+  // order, behind the changes, those of a moment together.
+  change_handler on_kv_change = {};
   // Once, when a step threw: all its requests have failed, and more are refused with this code.
   std::function<void(error_code, std::string_view what)> on_broken = {};
 };
@@ -118,6 +123,8 @@ struct engine_counters {
   std::size_t waiting = 0, running = 0;  // now
   std::uint64_t prompt_tokens_left = 0;  // of all prompts, to be computed or loaded
   std::size_t blocks = 0, blocks_free = 0, blocks_in_use = 0;
+  step_cost step = {};  // of the last steps
+  bool broken = false;  // it takes nothing any more
 };
 
 namespace detail {

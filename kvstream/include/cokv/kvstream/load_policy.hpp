@@ -13,9 +13,8 @@
 // all the same, once in a while and for a fiftieth of the time that computing takes, so that a tier that got better is
 // noticed.
 //
-// A load of b bytes takes latency + n * b / rate, n the loads that shared the tier on average; a step takes
-// a + b * tokens + c * pairs, pairs being the sum over its tokens of the context before each (DistServe's prefill model,
-// arXiv 2401.09670, appendix A). Both by least squares of relative errors, what is old fading. A load far slower than
+// A load of b bytes takes latency + n * b / rate, n the loads that shared the tier on average, by least squares of relative
+// errors, what is old fading; of what a step takes see step_cost.hpp. A load far slower than
 // expected counts as four times as long until a third one in a row says the same; a faster one is believed at once:
 // noise makes nothing faster than it can be. Loading l beside computing c takes max(l, c) + min(l, c) / layers; a tenth
 // of c is added for the requests that wait for the engine meanwhile. Patience is what computing would take instead (who
@@ -29,6 +28,7 @@
 #include <span>
 #include <vector>
 
+#include "cokv/kvstream/step_cost.hpp"
 #include "cokv/runtime/clock.hpp"
 
 namespace cokv {
@@ -37,19 +37,6 @@ struct load_policy_options {
   std::uint32_t layers = 1;
   std::uint32_t step_tokens = 1024;  // the most of one step
   std::uint32_t explore_every = 32;  // of so many choices against a tier at most one loads a little from it
-};
-
-// What an engine computes: so many tokens, and for each of them the tokens before it, all summed.
-struct compute_work {
-  double tokens = 0;
-  double pairs = 0;
-
-  static compute_work of(double tokens, double context) { return {tokens, tokens * (context + tokens / 2)}; }
-  compute_work& operator+=(const compute_work& o) {
-    tokens += o.tokens;
-    pairs += o.pairs;
-    return *this;
-  }
 };
 
 class load_policy {
@@ -126,10 +113,7 @@ class load_policy {
 
   load_policy_options options_;
   std::vector<tier_line> tiers_;
-  std::array<std::array<double, 3>, 3> normal_{};
-  std::array<double, 3> right_{};
-  std::array<double, 3> cost_{};  // seconds: a step, a token, a pair
-  int steps_ = 0;
+  step_fit steps_;  // of prompts
 };
 
 }  // namespace cokv

@@ -84,8 +84,8 @@ void engine_state::enqueue(const schedule& plan) {
   flying_.push_back({&plan, {spare_batch(), compute_}, {}, {}, time_.now(), trace::of(ex).scope("engine", "step")});
   auto& now = flying_.back();
   now.span.arg("tokens", std::int64_t{plan.tokens});
-  // Beside a step that runs, blocks are handed out and filled.
-  begin(now.step, plan.items, options.async_scheduling && !options.tiers.empty());
+  // Beside a step that runs, blocks are handed out and filled: by loads, and by whoever sends a prompt's KV.
+  begin(now.step, plan.items, options.async_scheduling);
   find_sinks(now.step, plan.items);
   auto& ec = now.refused;
   if (flying_.size() > 1) ec = feed(now.step, plan.items);

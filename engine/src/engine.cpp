@@ -98,6 +98,7 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
       ns(namespace_id::of(runs->fingerprint().hex(), pool.shape())),
       cache(pool, options.prefix_cache),
       connector(ex, ns, cache, reachable(options.tiers, device_, pool), options.connector),
+      swap_(options.swap == 0 ? nullptr : std::make_unique<swap_space>(device_, pool.shape(), options.swap)),
       scheduler_({.block_tokens = options.block_tokens,
                   .max_batched_tokens = options.max_batched_tokens,
                   .max_running = options.max_running,
@@ -105,7 +106,7 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
                   .max_sequence = max_sequence,
                   .ask_again = !options.tiers.empty(),
                   .ahead = options.async_scheduling},
-                 cache) {
+                 cache, swap_ ? &swap_->blocks() : nullptr) {
   cache.on_room([this] { wake(); });
   if (options.on_kv_change) cache.on_change([this](const block_key& key, bool cached) { note_change(key, cached); });
   const step_size most{.rows = options.max_batched_tokens,
@@ -290,7 +291,12 @@ void engine_state::wake() {
 engine_counters engine_state::counters() const {
   auto c = counters_;
   c.running = scheduler_.running();
-  c.waiting = live_.size() - c.running;
+  c.parked = scheduler_.parked();
+  c.waiting = live_.size() - c.running - c.parked;
+  if (swap_) {
+    c.swap_blocks = swap_->blocks().capacity();
+    c.swap_blocks_free = swap_->blocks().available();
+  }
   c.prompt_tokens_left = scheduler_.prompt_tokens_left();
   c.blocks = pool.blocks();
   c.blocks_free = cache.available();

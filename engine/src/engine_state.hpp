@@ -9,6 +9,7 @@
 #include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/trace.hpp"
 #include "generation_state.hpp"
+#include "swap_space.hpp"
 
 namespace cokv::detail {
 
@@ -81,6 +82,9 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   std::shared_ptr<batch> spare_batch();
   bool begins_at_once(const generation_state& g) const;
   void release_unused();
+  void begin_swap(const schedule_swap& s);
+  void swapped(const schedule_swap& s, error_code ec);
+  void share_again(const schedule_swap& s);
   void begin_load(const schedule_load& l);
   void begin_arrival(const schedule_load& l);
   void loaded(const schedule_load& l, std::uint32_t good_blocks);
@@ -117,6 +121,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   kv_connector connector;
 
  private:
+  std::unique_ptr<swap_space> swap_;  // none: nobody leaves the device but by preemption
   scheduler scheduler_;
   static constexpr std::size_t most_opening = 4;
   std::map<request_id, std::shared_ptr<generation_state>> live_;

@@ -20,6 +20,7 @@ awaitable<void> engine_state::loop(std::shared_ptr<engine_state> self) {
       s.woken_ = false;  // what it gave back itself, having found no room for a request, makes none
       for (auto id : plan.preempted) s.preempted(id);
       for (auto& l : plan.loads) s.begin_load(l);
+      for (auto& m : plan.swaps) s.begin_swap(m);
       s.release_unused();
       planned = !plan.items.empty();
       if (planned) s.enqueue(plan);

@@ -8,33 +8,9 @@
 #include <utility>
 
 #include "cokv/runtime/error.hpp"
+#include "scheduler_entry.hpp"
 
 namespace cokv {
-
-struct scheduler::entry {
-  request_id id = 0;
-  std::uint64_t arrival = 0;
-  std::int64_t turn = 0;
-  std::int32_t priority = 0;
-  state where = state::waiting;
-  bool admitted_before = false;
-  bool asking = false;        // found() will tell
-  std::uint32_t outside = 0;  // leading tokens of which arrived() will tell: nothing is computed before
-  std::vector<token_id> tokens;
-  std::vector<block_index> blocks;
-  std::uint32_t prompt = 0;
-  std::uint32_t limit = 0;      // the sequence is complete at this length
-  std::uint32_t loadable = 0;   // leading tokens that a slower tier holds
-  std::uint32_t computed = 0;   // leading tokens whose KV is in blocks
-  std::uint32_t loading = 0;    // tokens of the load in flight
-  std::uint32_t along = 0;      // tokens that are computed along with it
-  std::uint32_t scheduled = 0;  // tokens of the step in flight
-  std::uint32_t cached = 0;
-  std::uint32_t unknown = 0;  // placeholders at the end of tokens
-  std::size_t lacking = 0;    // blocks that it was not admitted for
-
-  std::uint32_t remaining() const noexcept { return static_cast<std::uint32_t>(tokens.size()) - computed; }
-};
 
 namespace {
 
@@ -42,13 +18,10 @@ void at_least_one(const char* name, std::uint32_t value) {
   if (value == 0) throw config_error(std::string(name) + ": 0 is not at least 1");
 }
 
-constexpr auto by_turn = [](const auto* a, const auto* b) {
-  return std::pair(a->turn, a->arrival) < std::pair(b->turn, b->arrival);
-};
-
 }  // namespace
 
-scheduler::scheduler(scheduler_options options, block_source& blocks) : options_(options), source_(&blocks) {
+scheduler::scheduler(scheduler_options options, block_source& blocks, block_source* host)
+    : options_(options), source_(&blocks), host_(host), turns_(options.turns) {
   at_least_one("block_tokens", options_.block_tokens);
   at_least_one("max_batched_tokens", options_.max_batched_tokens);
   at_least_one("max_running", options_.max_running);
@@ -60,7 +33,10 @@ scheduler::scheduler(scheduler_options options, block_source& blocks) : options_
 }
 
 scheduler::~scheduler() {
-  for (auto& [id, e] : requests_) release(*e);
+  for (auto& [id, e] : requests_) {
+    release(*e);
+    release_host(*e);
+  }
 }
 
 std::size_t scheduler::blocks_for(std::size_t tokens) const noexcept {
@@ -103,12 +79,15 @@ const schedule& scheduler::next() {
   auto& step = now_->plan;
   step.items.clear();
   step.loads.clear();
+  step.swaps.clear();
   step.preempted.clear();
   step.tokens = 0;
   now_->arrivals.clear();
   now_->places.clear();
   now_->assumed = false;
+  recompute_torn();
   make_way();
+  take_turns();
   const auto made_way = step.preempted.size();
   auto ready = [](const entry& e) { return e.where == state::running && e.tokens.size() < e.limit; };
   // By index: make_room may take requests off the end, never at or before i.
@@ -124,11 +103,14 @@ const schedule& scheduler::next() {
   // Room that preemption just made is for the requests that lacked it.
   if (step.preempted.size() == made_way) admit();
   in_flight_ += !step.items.empty();
+  steps_ += !step.items.empty();
   return step;
 }
 
 void scheduler::plan(entry& e, std::uint32_t count) {
   e.scheduled = count;
+  ++e.flying;
+  e.stayed = e.remaining() == 1 ? e.stayed + 1 : 0;
   now_->plan.items.push_back({e.id, e.computed, count, count == e.remaining(), count == 1 && e.unknown > 0});
   now_->plan.tokens += count;
   now_->arrivals.push_back(e.arrival);
@@ -158,9 +140,11 @@ void scheduler::assume(flight& f) {
 bool scheduler::make_room(entry& e) {
   if (e.blocks.size() * options_.block_tokens > e.computed) return true;
   while (!source_->allocate(1, e.blocks)) {
+    if (moving().leaving > 0) return false;  // they make room
     auto victim =
         std::find_if(running_.rbegin(), running_.rend(), [](const entry* r) { return r->where == state::running; });
     if (victim == running_.rend() || !by_turn(&e, *victim)) return false;
+    if (leave(**victim)) return false;
     preempt(**victim);
   }
   return true;
@@ -170,16 +154,21 @@ bool scheduler::make_room(entry& e) {
 void scheduler::make_way() {
   if (waiting_.empty() || waiting_.front()->unknown > 0 || waiting_.front()->asking) return;
   auto& e = *waiting_.front();
-  auto there = source_->available() + source_->coming();
+  auto leaving = moving();
+  auto there = source_->available() + source_->coming() + leaving.leaving_blocks;
   for (;;) {
+    const auto others = running_.size() - leaving.leaving;
     const bool room =
-        running_.size() < options_.max_running && (e.lacking == 0 || there >= e.lacking + running_.size());
+        others < options_.max_running && (e.lacking == 0 || there >= e.lacking + (host_ ? spare() : others));
     auto victim = std::find_if(running_.rbegin(), running_.rend(), [&](const entry* r) {
       return r->where == state::running && r->priority < e.priority && by_turn(&e, r);
     });
     if (room || victim == running_.rend()) return;
     there += (*victim)->blocks.size();
-    preempt(**victim);
+    if (leave(**victim))
+      ++leaving.leaving;
+    else
+      preempt(**victim);
   }
 }
 
@@ -191,7 +180,8 @@ void scheduler::preempt(entry& e) {
 
 void scheduler::wait_again(entry& e) {
   release(e);
-  e.computed = 0;
+  release_host(e);
+  e.computed = e.stayed = 0;
   e.where = state::waiting;
   std::erase(running_, &e);
   waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &e, by_turn), &e);
@@ -200,6 +190,7 @@ void scheduler::wait_again(entry& e) {
 void scheduler::admit() {
   auto& step = now_->plan;
   while (!waiting_.empty() && running_.size() < options_.max_running && step.tokens < options_.max_batched_tokens) {
+    if (!parked_.empty() && !waiting_next_) return;
     auto& e = *waiting_.front();
     if (e.unknown > 0 || e.asking) return;  // preempted while its token is sampled, or not found yet: nobody passes it
     if (e.outside > 0 && !let_in(e)) {
@@ -213,8 +204,7 @@ void scheduler::admit() {
     e.blocks = source_->match(e.id, std::span(e.tokens).first(most_hits * options_.block_tokens));
     if (e.blocks.size() > most_hits) throw std::logic_error("block_source::match: more blocks than were asked for");
     auto need = blocks_for(known) - e.blocks.size();
-    // A block to spare for each running request: admitting into the last one only to preempt would waste a prefill.
-    if (source_->available() < need + running_.size() || !source_->allocate(need, e.blocks)) {
+    if (source_->available() < need + spare() || !source_->allocate(need, e.blocks)) {
       auto hits = blocks_for(known) - need;
       e.blocks.resize(hits);
       release(e);
@@ -222,6 +212,7 @@ void scheduler::admit() {
       return;
     }
     e.lacking = 0;
+    waiting_next_ = false;
     waiting_.pop_front();
     running_.insert(std::upper_bound(running_.begin(), running_.end(), &e, by_turn), &e);
     e.computed = static_cast<std::uint32_t>(blocks_for(known) - need) * options_.block_tokens;
@@ -272,6 +263,7 @@ std::vector<sampled_token> scheduler::done(std::span<const token_id> tokens) {
     auto sampled = item.sample ? *token++ : 0;
     auto* e = meant(f, i);
     if (!e) continue;
+    --e->flying;
     if (!f.assumed) e->computed += std::exchange(e->scheduled, 0);
     if (!item.sample) continue;
     if (!f.assumed) {
@@ -369,8 +361,10 @@ bool scheduler::cancel(request_id id) {
   auto* e = found->second.get();
   along_ -= e->along;
   release(*e);
+  release_host(*e);
   std::erase(running_, e);
   std::erase(waiting_, e);
+  std::erase(parked_, e);
   requests_.erase(found);
   return true;
 }
@@ -384,6 +378,7 @@ std::uint64_t scheduler::prompt_tokens_left() const noexcept {
 
 std::span<const token_id> scheduler::tokens(request_id id) const { return requests_.at(id)->tokens; }
 std::span<const block_index> scheduler::blocks(request_id id) const { return requests_.at(id)->blocks; }
+std::span<const block_index> scheduler::host_blocks(request_id id) const { return requests_.at(id)->host; }
 std::span<const token_id> scheduler::known_tokens(request_id id) const {
   auto& e = *requests_.at(id);
   return std::span(e.tokens).first(e.tokens.size() - e.unknown);

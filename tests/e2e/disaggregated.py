@@ -136,6 +136,38 @@ def what_the_decode_worker_has_is_not_sent(binary, folder):
                  (again["usage"]["prompt_tokens"] - 1) // 16 * 16)
 
 
+def cached_of_chats(binary, policy):
+    """Tokens that prefill workers did not compute, of four conversations whose turns come at random."""
+    rng = random.Random(5)
+    with Cluster(binary, prefills=3, router=("--policy", policy)) as cluster:
+        talks = {n: f"{n} " + " ".join(VERSES[8 * n:8 * n + 8]) for n in range(4)}
+        turns = [n for n in talks for _ in range(5)]
+        rng.shuffle(turns)
+        for n in turns:
+            talks[n] += complete(cluster.port, talks[n], 4)["text"] + " " + rng.choice(VERSES)
+        whole = sum(metric(p.port, "cokv_prompt_tokens_total") for p in cluster.prefills)
+        return sum(metric(p.port, "cokv_cached_tokens_total") for p in cluster.prefills) / whole
+
+
+def a_prompt_goes_where_its_beginning_is(binary, folder):
+    by_prefix, by_load = cached_of_chats(binary, "prefix"), cached_of_chats(binary, "least-loaded")
+    at_least("part of the prompts that was there", by_prefix, 0.65)
+    at_least("the same against placement by load", by_prefix, by_load + 0.1)
+    at_least("the same by SLO", cached_of_chats(binary, "slo"), by_load + 0.1)
+
+
+def workers_tell_of_their_kv(binary, folder):
+    with Cluster(binary) as cluster:
+        with socket.create_connection(("127.0.0.1", cluster.prefill.port), timeout=30) as peer:
+            peer.sendall(b"GET /v1/events HTTP/1.1\r\nHost: x\r\n\r\n")
+            data = b""
+            while b": follows" not in data:
+                data += peer.recv(1 << 16)
+            complete(cluster.port, " ".join(VERSES[:4]), 2)
+            while b"event: stored" not in data or b'"tier":"device"' not in data:
+                data += peer.recv(1 << 16)
+
+
 def asked(port, request):
     peer = socket.create_connection(("127.0.0.1", port), timeout=60)
     peer.sendall(request_bytes(port, "POST", "/v1/completions", {"model": "tiny-kjv", **request}))
@@ -158,6 +190,18 @@ def many_at_once(binary, folder):
     with Cluster(binary) as cluster:
         peers = [asked(cluster.port, r) for r in requests]
         all_answered(peers, requests, wanted)
+        cluster.at_rest()
+
+
+def answers_that_take_turns_on_the_decode_worker(binary, folder):
+    """With copies of them at a second one, and blocks for a part of them at each."""
+    requests = [{**r, "max_tokens": 60} for r in some_requests(24, 9)]
+    with Server(binary, "serve", "--model", MODEL, "--dtype", "f32") as one:
+        wanted = [told(ask(one.port, **r)[1]) for r in requests]
+    with Cluster(binary, decodes=2, decode=("--kv-blocks", 64, "--swap", "64MiB"), router=("--replicas", 1)) as cluster:
+        peers = [asked(cluster.port, r) for r in requests]
+        all_answered(peers, requests, wanted)
+        at_least("bytes swapped", sum(metric(d.port, "cokv_swapped_bytes_total") for d in cluster.decodes), 1)
         cluster.at_rest()
 
 
@@ -444,7 +488,8 @@ def what_does_not_fit_together_is_told(binary, folder):
 
 
 run(over_shared_memory, over_tcp_in_chunks, other_block_sizes_and_few_blocks, the_expected_continuations,
-    what_the_decode_worker_has_is_not_sent, many_at_once, a_client_that_goes_leaves_nothing,
+    what_the_decode_worker_has_is_not_sent, a_prompt_goes_where_its_beginning_is, workers_tell_of_their_kv,
+    answers_that_take_turns_on_the_decode_worker, many_at_once, a_client_that_goes_leaves_nothing,
     a_worker_that_dies_is_an_error_and_not_a_hang, a_decode_worker_that_stands_still_is_an_error,
     a_decode_worker_that_dies_in_mid_answer_is_not_noticed, a_decode_worker_that_stands_still_is_left,
     an_answer_goes_on_from_its_copy, of_two_copies_one_is_enough, who_only_stood_still_changes_no_copy,

@@ -78,6 +78,36 @@ def many_at_once_answer_as_one_by_one(binary, folder):
             same("text", text, wanted)
 
 
+def sequences_that_take_turns_answer_as_if_all_had_room(binary, folder):
+    """A pool for a quarter of them, each next one's KV brought back from the host."""
+    def answers(*flags):
+        got = {}
+        with serve(binary, "--dtype", "f32", *flags) as server:
+            def one(n):
+                case = CASES[n % len(CASES)]
+                how = {"temperature": 0.8, "seed": n} if n % 2 else {"temperature": 0}
+                body = {"model": "tiny-kjv", "prompt": f"{n} {case['prompt']}", "max_tokens": 200, "ignore_eos": True, **how}
+                got[n] = ask(server.port, "/v1/completions", body)[1]["choices"][0]["text"]
+            threads = [threading.Thread(target=one, args=(n,)) for n in range(16)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            until("no block is in use", lambda: metric(server.port, "cokv_kv_blocks", tier="device", state="in_use") == 0)
+            return got, {name: metric(server.port, f"cokv_{name}") for name in
+                         ("swapped_bytes_total", "preemptions_total", "requests_parked", "swap_failures_total")}
+    needed = 16 * 15
+    wanted, none = answers("--kv-blocks", needed, "--swap", "64MiB")
+    same("bytes swapped where all fits", none["swapped_bytes_total"], 0)
+    got, counted = answers("--kv-blocks", needed // 4, "--swap", "64MiB")
+    same("answers", got, wanted)
+    at_least("bytes swapped", counted["swapped_bytes_total"], 1)
+    same("still parked", counted["requests_parked"], 0)
+    same("failures", counted["swap_failures_total"], 0)
+    same("answers with each next step prepared", answers("--kv-blocks", needed // 4, "--swap", "64MiB", "--async-scheduling")[0],
+         wanted)
+
+
 def a_chat_and_the_models(binary, folder):
     with serve(binary, "--name", "kjv") as server:
         same("models", [m["id"] for m in json.loads(fetch(server.port, "/v1/models"))["data"]], ["kjv"])
@@ -237,6 +267,11 @@ def bad_flags_are_one_line_and_exit_code_2(binary, folder):
             (["--model", MODEL, "--trace", "/nonexistent/trace"], "--trace"),
             (["--model", MODEL, "--trace", folder], f"--trace {folder}"),
             (["--model", MODEL, "--kv-host", "1"], "--kv-host"),
+            (["--model", MODEL, "--swap", "1"], "--swap"),
+            (["--model", MODEL, "--role", "prefill", "--swap", "1GiB"], "--swap"),
+            (["--model", MODEL, "--role", "router", "--policy", "random"], "--policy"),
+            (["--model", MODEL, "--role", "router", "--slo-ttft", "100"], "--slo-ttft"),
+            (["--model", MODEL, "--policy", "slo"], "--policy"),
             (["--model", MODEL, "--kv-dir", os.path.join(folder, "kv"), "--kv-disk", "10"], "--kv-disk"),
             (["--model", MODEL, "--max-sequence", "100000"], "--max-sequence"),
             (["--model", MODEL, "--kv-blocks", "1", "--block-tokens", "1"], "--kv-blocks"),
@@ -296,7 +331,8 @@ def refusals_are_counted_alike(binary, folder):
 
 
 if __name__ == "__main__":
-    run(the_committed_continuations_streamed_and_whole, many_at_once_answer_as_one_by_one, a_chat_and_the_models,
+    run(the_committed_continuations_streamed_and_whole, many_at_once_answer_as_one_by_one,
+        sequences_that_take_turns_answer_as_if_all_had_room, a_chat_and_the_models,
         bad_requests_are_told_apart, only_who_has_a_key_may, a_client_that_goes_away_frees_its_blocks,
         the_metrics_say_what_happened, a_signal_lets_an_answer_finish, a_trace_is_written_at_the_end,
         bad_flags_are_one_line_and_exit_code_2, an_answer_that_outlasts_the_grace_ends_with_an_error,

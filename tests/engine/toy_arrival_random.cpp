@@ -71,6 +71,7 @@ void random_arrivals(bool ahead, tally& out) {
                          .prefix_cache = ctx.chance(0.6),
                          .async_scheduling = ahead};
         if (ctx.chance(0.5)) o.tiers = {toy_tier("host", host)};
+        if (ctx.chance(0.5)) o.swap = (1 + ctx.below(60)) * o.block_tokens * 16 * toy_model::layers;
         toy_engine e(ex, o, {.layer = 20us, .token = 2us}, eos);
         auto group = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
           for (int i = 0; i < 20; ++i) {
@@ -95,6 +96,8 @@ void random_arrivals(bool ahead, tally& out) {
         const auto c = e.run.counters();
         CHECK(c.blocks_in_use == 0);
         CHECK(c.running == 0);
+        CHECK(c.parked == 0);
+        CHECK(c.swap_blocks_free == c.swap_blocks);
         out.preemptions += c.preemptions;
         out.restored += c.restored_tokens;
       },

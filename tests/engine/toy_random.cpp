@@ -9,7 +9,7 @@ namespace {
 
 struct tally {
   std::uint64_t preemptions = 0, cached = 0, resumed = 0, late = 0, load_failures = 0, cancelled = 0, tokens = 0,
-                restored = 0;
+                restored = 0, swapped_in = 0, swapped_out = 0;
 };
 
 // Prompts that begin alike, some cancelled, on a small pool. `eos`: some answers end early.
@@ -54,7 +54,7 @@ awaitable<void> serve_some(engine& e, sim_context& ctx, const std::vector<token_
   CHECK(static_cast<bool>(group));
 }
 
-void random_engines(bool ahead, std::size_t seeds_wanted, tally& out) {
+void random_engines(bool ahead, std::size_t seeds_wanted, tally& out, bool swap = false) {
   co_test(
       [&](asio::any_io_executor ex) -> awaitable<void> {
         auto& ctx = static_cast<sim_context&>(asio::query(ex, asio::execution::context));
@@ -80,6 +80,7 @@ void random_engines(bool ahead, std::size_t seeds_wanted, tally& out) {
           o.kv_blocks = std::max(o.kv_blocks, 140 / o.block_tokens);
           if (ctx.chance(0.8)) o.tiers = {toy_tier("host", host), toy_tier("disk", disk)};
           o.connector.first_backoff = 1ms;
+          if (swap) o.swap = (1 + ctx.below(100)) * o.block_tokens * 16 * toy_model::layers;
           toy_engine e(ex, o, {.layer = 20us, .token = 2us}, eos);
           co_await serve_some(e.run, ctx, eos, out);
           co_await e.drain();
@@ -87,6 +88,11 @@ void random_engines(bool ahead, std::size_t seeds_wanted, tally& out) {
           CHECK(c.blocks_in_use == 0);
           CHECK(c.failed == 0);
           out.preemptions += c.preemptions;
+          out.swapped_in += c.swapped_in_bytes;
+          out.swapped_out += c.swapped_out_bytes;
+          CHECK(c.parked == 0);
+          CHECK(c.swap_blocks_free == c.swap_blocks);
+          CHECK(c.swap_failures == 0);
           out.resumed += c.resumed_tokens;
           out.restored += c.restored_tokens;
           for (auto& t : e.run.kv_counters().tiers) {
@@ -124,4 +130,15 @@ TEST_CASE("toy engine: the same with each next step prepared while one runs") {
   tally t;
   random_engines(true, 250, t);
   all_came_up(t);
+}
+
+TEST_CASE("toy engine: more sequences than the pool has room for take turns on it: the right tokens") {
+  for (const bool ahead : {false, true}) {
+    tally t;
+    random_engines(ahead, 250, t, true);
+    MESSAGE(t.swapped_out, " bytes swapped out, ", t.swapped_in, " in");
+    CHECK(t.swapped_in > 0);
+    CHECK(t.swapped_out > 0);
+    CHECK(t.cancelled >= enough(200));
+  }
 }

@@ -78,6 +78,10 @@ void add_serve(CLI::App& app, action& chosen) {
   add_count(*c, "--max-sequence", o->max_sequence, 1, most,
             "Tokens of prompt and answer; what the model was made for unless told");
 
+  auto* swap =
+      add_size(*c, "--swap", o->swap,
+               "Host memory for KV of more sequences than the device has room for (--role both, decode): those "
+               "that decode take turns on it, and nothing moves while all fit; 0: none");
   add_size(*c, "--kv-host", o->kv_host, "Host memory for KV that left the device; 0: none");
   auto* dir = c->add_option("--kv-dir", o->kv_dir, "Folder for KV that outlives the process")->type_name("DIR");
   add_size(*c, "--kv-disk", o->kv_disk, "How much --kv-dir may hold")->needs(dir);
@@ -106,22 +110,17 @@ void add_serve(CLI::App& app, action& chosen) {
   add_count(*c, "--grace", o->grace, 0, 86400,
             "Seconds that requests in flight have to finish after SIGINT or SIGTERM");
   c->footer("A SIZE is bytes or has a unit: 512MiB, 4GiB, 1.5GB.");
-  const std::vector<std::pair<CLI::Option*, std::string>> of_roles{{prefill, "router"},
-                                                                   {decode, "router"},
-                                                                   {worker_key, "router"},
-                                                                   {heartbeat, "router"},
-                                                                   {dead_after, "router"},
-                                                                   {join, "prefill or decode"},
-                                                                   {link, "decode"},
-                                                                   {advertise, "prefill or decode"},
-                                                                   {lease, "decode"},
-                                                                   {policy, "router"},
-                                                                   {slo_ttft, "router"},
-                                                                   {slo_tpot, "router"},
-                                                                   {replicas, "router"},
-                                                                   {replica_memory, "decode"},
-                                                                   {replica_patience, "decode"}};
+  const std::vector<std::pair<CLI::Option*, std::string>> of_roles{
+      {prefill, "router"},        {decode, "router"},
+      {worker_key, "router"},     {heartbeat, "router"},
+      {dead_after, "router"},     {join, "prefill or decode"},
+      {link, "decode"},           {advertise, "prefill or decode"},
+      {lease, "decode"},          {policy, "router"},
+      {slo_ttft, "router"},       {slo_tpot, "router"},
+      {swap, "both or decode"},   {replicas, "router"},
+      {replica_memory, "decode"}, {replica_patience, "decode"}};
   c->callback([o, of_roles, slo_ttft, slo_tpot, &chosen] {
+    check_memory("--swap", o->swap);
     check_memory("--kv-host", o->kv_host);
     if (o->role == "decode") check_memory("--replica-memory", o->replica_memory);
     for (auto& [option, role] : of_roles)

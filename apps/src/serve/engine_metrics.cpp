@@ -44,6 +44,21 @@ void device_blocks(http::scrape& s, const engine_counters& c, const block_cache_
             {{"tier", "device"}});
 }
 
+void swapping(http::scrape& s, const engine_counters& c) {
+  if (c.swap_blocks == 0) return;
+  s.gauge("cokv_requests_parked", "Requests whose KV is on the host until their turn comes",
+          static_cast<double>(c.parked));
+  const std::pair<const char*, std::size_t> states[] = {{"all", c.swap_blocks}, {"free", c.swap_blocks_free}};
+  for (const auto& [state, n] : states)
+    s.gauge("cokv_swap_blocks", "KV blocks of --swap by state", static_cast<double>(n), {{"state", state}});
+  const std::pair<const char*, std::uint64_t> ways[] = {{"out", c.swapped_out_bytes}, {"in", c.swapped_in_bytes}};
+  for (const auto& [way, n] : ways)
+    s.counter("cokv_swapped_bytes_total", "KV that went to the host and came back, for turns on the device",
+              static_cast<double>(n), {{"way", way}});
+  s.counter("cokv_swap_failures_total", "Copies of those that failed; their requests stay, or are computed again",
+            static_cast<double>(c.swap_failures));
+}
+
 void tier(http::scrape& s, const kv_tier_counters& c, const store_info& stored) {
   const http::labels at{{"tier", c.name}};
   auto counter = [&](const char* name, const char* help, std::uint64_t n) {
@@ -104,6 +119,7 @@ void add_engine_metrics(http::metrics& page, const engine& e, const std::vector<
     const auto kv = e.kv_counters();
     requests(s, c, refused_before());
     device_blocks(s, c, kv.device);
+    swapping(s, c);
     for (std::size_t i = 0; i < kv.tiers.size(); ++i) tier(s, kv.tiers[i], stores.at(i)->info());
     s.gauge("cokv_kv_hidden_fraction", "Of the recent time in which KV moved, the part in which the model computed",
             hidden_fraction(e.get_executor()));

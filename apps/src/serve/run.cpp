@@ -57,6 +57,7 @@ engine_options engine_options_of(const options& o, const tiers& opened, change_h
   out.max_requests = o.max_requests;
   out.max_sequence = o.max_sequence;
   out.async_scheduling = o.async_scheduling;
+  out.swap = o.swap;
   out.tiers = opened.list;
   out.on_kv_change = std::move(on_kv_change);
   // A cache, or a prefill worker, on this machine copies blocks from the pool, or into it, itself.
@@ -81,6 +82,7 @@ engine_options engine_options_of(const options& o, const tiers& opened, change_h
 void check_tiers(const options& o, const model_config& config) {
   const auto block = kv_block_bytes(config, *parse_dtype(o.dtype), o.block_tokens);
   const std::uint64_t file_head = 4096, of_a_layer = 16 + (o.kv_direct ? file_head : 0);
+  if (o.swap != 0) check_holds_a_block("--swap", o.swap, block);
   if (o.kv_host != 0) check_holds_a_block("--kv-host", o.kv_host, block);
   if (!o.kv_dir.empty()) check_holds_a_block("--kv-disk", o.kv_disk, block, 2 * file_head + of_a_layer * config.layers);
 }
@@ -92,6 +94,7 @@ void check_fits(const options& o, const model_config& config) {
   try {
     detail::check_memory_for({{"weights", weight_bytes(config, type)},
                               {"KV blocks", kv_pool_bytes(engine_options_of(o, {}), config, type)},
+                              {"--swap", o.swap},
                               {"--kv-host", o.kv_host}});
   } catch (const config_error& e) {
     throw by_flag(e);

@@ -337,7 +337,10 @@ TEST_CASE("routing: by SLO and by prefix answers are right also where connection
          .decodes = 2,
          .replicas = static_cast<std::uint32_t>(seed % 2),
          .by = seed % 3 ? cluster::policy::slo : cluster::policy::prefix},
-        chats,
+        [](sim_context& context, streaming& s) {
+          chats(context, s);
+          if (context.chance(0.5)) s.decode.swap = 100'000;
+        },
         [](sim_context& context, sim::net& net) {
           if (context.chance(0.5)) net.faults.reset = 0.003;
           const auto when = duration(context.below(10'000'000));

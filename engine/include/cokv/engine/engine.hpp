@@ -60,6 +60,9 @@ struct engine_options {
   // Plan and enqueue the next step while one runs: the device never waits for the host, and a request that ends by a
   // stop string, an end token or cancel() has one token computed for nothing.
   bool async_scheduling = false;
+  // Bytes of host memory for KV of more requests than the device has blocks for: those that decode take turns on the
+  // device, and nothing is copied while all fit (scheduler.hpp). 0: none; who finds no blocks waits, or is computed again.
+  std::uint64_t swap = 0;
   memory_kind kv_memory = memory_kind::device;  // tiers need a kind that the host can reach
   std::vector<kv_tier> tiers = {};              // behind the device, from the fastest to the slowest
   kv_policy policy = kv_policy::always;
@@ -123,8 +126,12 @@ struct engine_counters {
   std::size_t waiting = 0, running = 0;  // now
   std::uint64_t prompt_tokens_left = 0;  // of all prompts, to be computed or loaded
   std::size_t blocks = 0, blocks_free = 0, blocks_in_use = 0;
-  step_cost step = {};  // of the last steps
-  bool broken = false;  // it takes nothing any more
+  step_cost step = {};                                        // of the last steps
+  bool broken = false;                                        // it takes nothing any more
+  std::uint64_t swapped_out_bytes = 0, swapped_in_bytes = 0;  // between the device and the host's memory for swapping
+  std::uint64_t swap_failures = 0;                            // copies; their requests stay, or are computed again
+  std::size_t parked = 0;                                     // now on the host, to go on when their turn comes
+  std::size_t swap_blocks = 0, swap_blocks_free = 0;          // the host's
 };
 
 namespace detail {

@@ -1,7 +1,7 @@
 // Decides what each model step computes: which requests, which of their tokens, in which KV blocks. Continuous batching
 // with chunked prefill under a token budget, admission by priority and free blocks; preempted requests are loaded again
-// where a tier has them, or computed. A pure state machine: it does no I/O, reads no clock, and asks a block_source for
-// blocks.
+// where a tier has them, or computed. With blocks in host memory, more requests decode than the device has room for: they
+// take turns on it. A pure state machine: it does no I/O, reads no clock, and asks a block_source for blocks.
 //
 //     cokv::scheduler scheduler({.block_tokens = 16, .max_batched_tokens = 1024}, blocks);
 //     scheduler.add({.id = 1, .prompt = tokens, .max_tokens = 64});
@@ -20,6 +20,7 @@
 #include <span>
 #include <vector>
 
+#include "cokv/engine/swap_turns.hpp"
 #include "cokv/engine/token.hpp"
 #include "cokv/runtime/asio.hpp"
 
@@ -54,6 +55,7 @@ struct scheduler_options {
   bool ask_again = false;                   // what a tier holds of preempted requests: see found()
   std::size_t most_outside = 0;  // blocks of prompts that come from outside; 0: half of all. One is always let in
   std::uint32_t ahead = 0;       // 1: a step may be planned while the one before runs, on what that will have done
+  swap_turn_options turns = {};  // with blocks on the host: how long one stays on the device while others wait for it
 };
 
 struct schedule_request {
@@ -91,12 +93,23 @@ struct schedule_load {
   bool outside = false;
 };
 
+// Copy blocks [first, first + count) of the request's sequence to the host, or from there to the device: blocks() and
+// host_blocks() say where they lie. Then call swapped(). Other blocks of it are on both sides already. It is no longer
+// computed, or not yet; if it is cancelled meanwhile, both sources keep the blocks in quarantine.
+struct schedule_swap {
+  request_id id = 0;
+  bool out = false;
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+};
+
 struct schedule {
   std::vector<schedule_item> items;  // requests that decode come first
   std::vector<schedule_load> loads;
+  std::vector<schedule_swap> swaps;
   std::vector<request_id> preempted;  // gave their blocks back and wait to be computed again
   std::uint32_t tokens = 0;           // sum of counts
-  bool empty() const noexcept { return items.empty() && loads.empty(); }
+  bool empty() const noexcept { return items.empty() && loads.empty() && swaps.empty(); }
 };
 
 struct sampled_token {
@@ -115,9 +128,24 @@ struct sampled_token {
 // Guarantees: no request is passed in admission by one whose turn is later; the first in turn never waits for another's
 // blocks, and one of a higher priority takes them from those of lower ones whose turn is later; a request that decodes
 // gets its token in every step while there are blocks; a step has at most max_batched_tokens.
+//
+// With blocks on the host (`host`), those that decode are held in more blocks than the device has:
+//
+// | state   | blocks                                     | computed | becomes                                               |
+// |---------|--------------------------------------------|----------|-------------------------------------------------------|
+// | running | device; the host's hold what was there     | yes      | leaving: its turn is over and others wait for blocks  |
+// | leaving | both; what the host lacks is copied out    | no       | parked; running, where that failed                    |
+// | parked  | the host's                                 | no       | coming, first in first out, when there is room        |
+// | coming  | both; what the device lacks is copied in   | no       | running; waiting to be computed, where that failed    |
+//
+// Room goes by turns to the one that is parked longest and to the first that waits, so neither waits forever. At most an
+// eighth of the blocks leave at a time, or one request. While everything fits nothing leaves. Who can't leave since the
+// host is full gives its blocks back, as without a host. The host's blocks are taken from requests on the device where it
+// has no others: what they held is copied once more then.
 class scheduler {
  public:
-  scheduler(scheduler_options options, block_source& blocks);
+  // The sources outlive it. match() of `host` is not called.
+  scheduler(scheduler_options options, block_source& blocks, block_source* host = nullptr);
   scheduler(const scheduler&) = delete;
   scheduler& operator=(const scheduler&) = delete;
   ~scheduler();  // releases all blocks
@@ -154,6 +182,9 @@ class scheduler {
   // as any other: preempted, it is computed. Returns what was appended; nothing where the request is gone.
   std::optional<sampled_token> arrived(request_id id, std::optional<token_id> first);
 
+  // What next() told to be copied is there, or is not; nothing where the request is gone. Its id is not in use again before.
+  void swapped(request_id id, bool there);
+
   // Ends a request in any state, also while its step or load is in flight, and releases its blocks. False: no such one.
   bool cancel(request_id id);
 
@@ -161,6 +192,8 @@ class scheduler {
   bool stepping() const noexcept { return in_flight_ > 0; }  // next() planned a step, done() has not been called
   std::size_t waiting() const noexcept { return waiting_.size(); }
   std::size_t running() const noexcept { return running_.size(); }
+  std::size_t parked() const noexcept { return parked_.size(); }
+  std::uint32_t turn_steps() const noexcept { return turns_.steps(); }
   std::uint64_t prompt_tokens_left() const noexcept;  // of all prompts, to be computed or loaded here
   bool contains(request_id id) const { return requests_.contains(id); }
 
@@ -168,7 +201,8 @@ class scheduler {
   std::span<const token_id> tokens(request_id id) const;        // prompt and what was generated, placeholders included
   std::span<const token_id> known_tokens(request_id id) const;  // without
   std::span<const block_index> blocks(request_id id) const;     // block i holds tokens [i, i + 1) * block_tokens
-  std::uint32_t cached_tokens(request_id id) const;             // prompt tokens not computed at first admission
+  std::span<const block_index> host_blocks(request_id id) const;  // likewise
+  std::uint32_t cached_tokens(request_id id) const;               // prompt tokens not computed at first admission
   std::uint32_t computed_tokens(request_id id) const;
   std::uint32_t limit(request_id id) const;  // the sequence is complete at this length
 
@@ -187,7 +221,11 @@ class scheduler {
   void assume(flight& f);
   void plan(entry& e, std::uint32_t count);
   void wait_again(entry& e);
-  enum class state : std::uint8_t { waiting, loading, running };
+  enum class state : std::uint8_t { waiting, loading, running, leaving, parked, coming };
+  // On its way to the host, or from there.
+  struct under_way {
+    std::size_t leaving = 0, leaving_blocks = 0, blocks = 0;
+  };
 
   std::size_t blocks_for(std::size_t tokens) const noexcept;
   void release(entry& e);
@@ -198,14 +236,33 @@ class scheduler {
   bool let_in(const entry& e) const;
   entry* loading(request_id id, bool outside);
   void end_load(entry& e, std::uint32_t good_tokens);
+  void take_turns();
+  void recompute_torn();
+  bool waits() const;
+  under_way moving() const;
+  std::size_t growing(std::size_t steps) const;
+  std::size_t spare() const;
+  void make_turns(const entry* next);
+  entry* whose_turn_is_over(const under_way& moved, bool for_growth);
+  bool leave(entry& e);
+  bool take_host(entry& e);
+  void release_host(entry& e);
+  void begin_out(entry& e);
+  void park(entry& e);
+  bool bring_in(entry& e);
   sampled_token append(entry& e, token_id token);
   sampled_token told(entry& e, std::size_t place);
 
   scheduler_options options_;
   block_source* source_;
+  block_source* host_;
   std::map<request_id, std::unique_ptr<entry>> requests_;
   std::deque<entry*> waiting_;   // by turn
-  std::vector<entry*> running_;  // by turn; loading ones included
+  std::vector<entry*> running_;  // by turn; loading, leaving and coming ones included
+  std::deque<entry*> parked_;    // who left first is first
+  swap_turns turns_;
+  bool waiting_next_ = false;    // whose turn it is to get room: who waits, or who is parked
+  std::uint64_t steps_ = 0;      // planned so far
   std::vector<flight> flights_;  // a ring: the steps in flight, and the one being planned
   std::size_t oldest_ = 0, in_flight_ = 0;
   flight* now_ = nullptr;    // being planned

@@ -11,8 +11,9 @@
 // The last token of an answer is not told: its KV is never computed.
 //
 // Called on the engine's thread, from within its loop, before the token that the step sampled is delivered: a sink must
-// neither block nor throw, nor call the engine. Blocks stay what they are until the sequence ends or is preempted, and as
-// long as `held` does; who reads them later finds out by the view (errc::stale_reference).
+// neither block nor throw, nor call the engine. Blocks stay what they are until the sequence ends, is preempted or makes
+// room for others (engine_options::swap), and as long as `held` does; who reads them later finds out by the view
+// (errc::stale_reference). A sequence that comes back is told on from where it was, in other blocks.
 #pragma once
 
 #include <cstdint>

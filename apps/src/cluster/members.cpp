@@ -3,6 +3,7 @@
 #include <boost/json/serialize.hpp>
 
 #include "cluster/news.hpp"
+#include "cluster/worker_refusal.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
@@ -51,9 +52,8 @@ namespace {
 
 // What a worker said, or why it said nothing of use.
 parsed<worker_facts> facts_of(const http::reply& r) {
-  if (r.code == 401) return http::problem{.message = "does not know the key (--worker-key-file)"};
-  if (r.code == 403) return http::problem{.message = "gives the key no right admin (--worker-key-file)"};
-  if (r.code == 404) return http::problem{.message = "is no worker (--role prefill or decode)"};
+  if (auto no = why_no_worker(r.code)) return http::problem{.message = std::move(*no)};
+  if (r.code == 409) return http::problem{.message = "has promised another router not to take calls of this one"};
   if (r.code != 200) return http::problem{.message = "answers with status " + std::to_string(r.code)};
   const auto v = http::parse_json(r.body);
   return v ? read_worker(*v) : parsed<worker_facts>(v.error());
@@ -104,6 +104,12 @@ members::~members() {
 const worker_table& members::table() const noexcept { return state_->table; }
 const prefix_index& members::index() const noexcept { return state_->index; }
 std::uint64_t members::ring_epoch() const noexcept { return state_->ring.epoch(); }
+
+void members::reign(std::uint64_t router_epoch) {
+  rings_ = true;
+  state_->ring.reign(router_epoch);
+  for (auto& [id, m] : state_->all) m->suspected.tell();
+}
 
 const ring_book& members::ring() const noexcept { return state_->ring; }
 
@@ -210,11 +216,12 @@ awaitable<void> members::watch(std::shared_ptr<member> m) {
     if (facts) {
       m->problem.clear();
       settle(*m, s->table.heard(m->id, std::move(*facts), now));
-      if (s->ring.replicas() > 0) co_await tell_ring(m);
+      if (rings_ && s->ring.replicas() > 0) co_await tell_ring(m);
     } else {
+      if (told && told->code == 409 && on_refusal) on_refusal(m->name);
       const bool refused = told ? told->code == 404 : told.error() == asio::error::connection_refused;
       if (std::exchange(m->problem, facts.error().message) != m->problem && on_problem)
-        on_problem(m->name, m->problem, told && told->code < 500);
+        on_problem(m->name, m->problem, told && told->code < 500 && told->code != 409);
       settle(*m, s->table.silent(m->id, refused, now));
     }
     (void)co_await with_deadline(m->suspected.async_wait(), s->table.health().period);

@@ -94,6 +94,12 @@ class members {
   // Of who is asked and says none of what a worker says, once as long as it says the same. `lasting`: nothing comes of
   // waiting, for the key is not known there, or it is no worker.
   std::function<void(const std::string& url, const std::string& what, bool lasting)> on_problem;
+  // Of a worker that takes another router's calls (epoch_gate.hpp), each time that it says so.
+  std::function<void(const std::string& url)> on_refusal;
+  // Nobody is told of a ring until reign(): another router does that.
+  void stand_by() { rings_ = false; }
+  // This router's epoch from now on: its rings are above those of all before it.
+  void reign(std::uint64_t router_epoch);
 
  private:
   awaitable<void> watch(std::shared_ptr<member> m);
@@ -106,6 +112,7 @@ class members {
   std::shared_ptr<state> state_;
   http::client_options how_;
   placement_options placement_;
+  bool rings_ = true;
   task_group* group_ = nullptr;  // while run() runs
   channel<char> closing_;
 };

@@ -65,7 +65,13 @@ bool ring_book::stand(std::map<id, std::string> here) {
 }
 
 void ring_book::heard(std::uint64_t epoch) {
+  if (router_ > 0 && epoch >> ring_bits > router_) return;
   if (replicas_ > 0 && epoch > 0 && epoch >= epoch_ && epoch < most_epoch / 2) epoch_ = epoch + 1;
+}
+
+void ring_book::reign(std::uint64_t router_epoch) {
+  router_ = router_epoch;
+  if (replicas_ > 0) epoch_ = std::max(epoch_, router_epoch << ring_bits) + 1;
 }
 
 ring_place ring_book::place_of(id of, const std::function<std::vector<std::string>(id)>& links_of) const {

@@ -6,7 +6,9 @@
 //     ring.place_of(3, links_of)                               // what 3 is told: copies go to 5
 //     ring.holders(3)                                          // who has copies of its answers, also when it is gone
 //
-// A ring's epoch is above those of all before it: workers refuse what is of an older one. Belongs to one context.
+// A ring's epoch is above those of all before it: workers refuse what is of an older one. It begins with the epoch of the
+// router that makes it (router_claim.hpp), in the upper bits: rings of a router that was replaced are below those of the one
+// that came for it, and two that know of each other do not outbid each other. Belongs to one context.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -21,6 +23,7 @@ namespace cokv::cluster {
 
 constexpr std::uint32_t most_replicas = 2;
 constexpr std::uint64_t most_epoch = std::uint64_t{1} << 53;  // exact in any JSON
+constexpr int ring_bits = 24;                                 // of it, below the router's
 
 struct ring_member {
   std::string life;
@@ -54,9 +57,11 @@ class ring_book {
 
   // Those that decode, and their lives. True: another ring than before, of a new epoch.
   bool stand(std::map<id, std::string> here);
-  // Somebody was told such an epoch by another router: this one is above it from now on, and to be told. Not of the upper half
-  // of what an epoch may be: nobody gets there but by a lie.
+  // Somebody was told such an epoch by another router: this one is above it from now on, and to be told. Not of a later
+  // router's, which replaces this one; nor of the upper half of what an epoch may be: nobody gets there but by a lie.
   void heard(std::uint64_t epoch);
+  // Of the router that makes it, from now on: above all rings of routers before it, and to be told.
+  void reign(std::uint64_t router_epoch);
 
   bool contains(id one) const { return here_.contains(one); }
   std::uint64_t epoch() const noexcept { return epoch_; }
@@ -72,6 +77,7 @@ class ring_book {
 
   std::uint32_t replicas_;
   std::uint64_t epoch_ = 0;
+  std::uint64_t router_ = 0;  // its router's; 0: not known
   std::map<id, std::string> here_;
   std::map<id, std::vector<id>> holders_;
 };

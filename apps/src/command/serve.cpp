@@ -44,6 +44,15 @@ void add_serve(CLI::App& app, action& chosen) {
   auto* lease =
       add_count(*c, "--lease", o->lease, 1, 3600,
                 "Seconds without a sign of a prompt's sender after which its room is given up (--role decode)");
+  auto* standby =
+      c->add_option("--standby-of", o->standby_of,
+                    "The router for which this one stands by: when it is gone, and a majority of its workers "
+                    "agrees, this one answers (--role router)")
+          ->type_name("URL");
+  c->add_option("--standby-key-file", o->standby_key_file,
+                "File whose first line is the key for --standby-of (right admin)")
+      ->type_name("FILE")
+      ->needs(standby);
   auto* policy =
       add_choice(*c, "--policy", o->policy, {"prefix", "least-loaded", "slo"},
                  "Who gets the next request (--role router): who has least to do with it, KV of its beginning "
@@ -110,15 +119,23 @@ void add_serve(CLI::App& app, action& chosen) {
   add_count(*c, "--grace", o->grace, 0, 86400,
             "Seconds that requests in flight have to finish after SIGINT or SIGTERM");
   c->footer("A SIZE is bytes or has a unit: 512MiB, 4GiB, 1.5GB.");
-  const std::vector<std::pair<CLI::Option*, std::string>> of_roles{
-      {prefill, "router"},        {decode, "router"},
-      {worker_key, "router"},     {heartbeat, "router"},
-      {dead_after, "router"},     {join, "prefill or decode"},
-      {link, "decode"},           {advertise, "prefill or decode"},
-      {lease, "decode"},          {policy, "router"},
-      {slo_ttft, "router"},       {slo_tpot, "router"},
-      {swap, "both or decode"},   {replicas, "router"},
-      {replica_memory, "decode"}, {replica_patience, "decode"}};
+  const std::vector<std::pair<CLI::Option*, std::string>> of_roles{{prefill, "router"},
+                                                                   {decode, "router"},
+                                                                   {worker_key, "router"},
+                                                                   {heartbeat, "router"},
+                                                                   {dead_after, "router"},
+                                                                   {join, "prefill or decode"},
+                                                                   {link, "decode"},
+                                                                   {advertise, "prefill or decode"},
+                                                                   {lease, "decode"},
+                                                                   {policy, "router"},
+                                                                   {slo_ttft, "router"},
+                                                                   {slo_tpot, "router"},
+                                                                   {swap, "both or decode"},
+                                                                   {standby, "router"},
+                                                                   {replicas, "router"},
+                                                                   {replica_memory, "decode"},
+                                                                   {replica_patience, "decode"}};
   c->callback([o, of_roles, slo_ttft, slo_tpot, &chosen] {
     check_memory("--swap", o->swap);
     check_memory("--kv-host", o->kv_host);

@@ -29,6 +29,7 @@
 #pragma once
 
 #include <boost/beast/http/fields.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -56,6 +57,7 @@ result<server_url> parse_server_url(std::string_view text);
 
 struct client_options {
   std::string api_key = {};
+  std::function<std::string()> more_fields = {};        // asked for each request: "Name: value\r\n", any number of them
   tls_context tls = {};                                 // for https; empty: whom the system trusts
   std::size_t max_connections = 1024;                   // lent at once; more requests: errc::queue_full
   std::size_t max_idle = 16;                            // kept for later

@@ -97,6 +97,7 @@ awaitable<error_code> client_exchange::begin(const client_request& r) {
   std::string head(beast::http::to_string(r.method));
   head += ' ' + r.target + " HTTP/1.1\r\nHost: " + pool_->at.authority() + "\r\n";
   if (!o.api_key.empty()) head += "Authorization: Bearer " + o.api_key + "\r\n";
+  if (o.more_fields) head += o.more_fields();
   if (!r.body.empty()) head += "Content-Type: " + r.type + "\r\n";
   if (!r.body.empty() || (r.method != verb::get && r.method != verb::delete_))
     head += "Content-Length: " + std::to_string(r.body.size()) + "\r\n";

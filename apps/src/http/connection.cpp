@@ -212,6 +212,10 @@ awaitable<connection::next> connection::serve_one() {
                         "invalid_api_key"};
     }
   }
+  if (!refused && server_->admit) {
+    refused = server_->admit(x, time.now());
+    if (refused && refused->code == status::service_unavailable) x.set(field::retry_after, "1");
+  }
   if (!refused && found.allowed.empty())
     refused = problem{status::not_found, "no such route: " + head.path, {}, "unknown_route"};
   if (!refused && !found.target) {

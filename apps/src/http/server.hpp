@@ -28,6 +28,9 @@ namespace cokv::http {
 
 using handler = std::function<awaitable<void>(exchange&)>;
 
+// Asked of each request whose sender is known, before its route is looked at: what it is refused with.
+using admission = std::function<std::optional<problem>(const exchange&, time_point now)>;
+
 struct route_options {
   std::optional<std::uint64_t> body_bytes = {};  // instead of limits::body_bytes
   bool open = false;                             // needs no API key
@@ -72,6 +75,7 @@ struct server_state {
   asio::any_io_executor ex;
   server_options options;
   router<std::shared_ptr<const target>> routes;
+  admission admit;
   listener accepting;
   std::list<connection*> connections;
   std::size_t running = 0;
@@ -90,6 +94,8 @@ class server {
   explicit server(asio::any_io_executor ex, server_options options = {});
 
   void route(verb method, std::string_view pattern, handler h, route_options options = {});
+
+  void admit(admission by) { state_->admit = std::move(by); }
 
   // Who may do what, from the next request on, also on connections that are open.
   void set_keys(api_keys keys) { state_->options.keys = std::move(keys); }

@@ -27,6 +27,7 @@ struct options {
   std::uint32_t lease = 30;  // seconds without a sign of a prompt's sender
   // Copies of answers: how many a router wants of each; bytes that a worker keeps for others, and milliseconds that it waits
   // for those who keep its own.
+  std::string standby_of, standby_key_file;       // of a router: for which other one it stands by
   std::string policy = "prefix";                  // or least-loaded, slo
   std::uint32_t slo_ttft = 2000, slo_tpot = 100;  // milliseconds
   std::uint32_t replicas = 0;

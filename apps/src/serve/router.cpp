@@ -12,6 +12,7 @@
 #include "http/serve.hpp"
 #include "serve/front.hpp"
 #include "serve/key_file.hpp"
+#include "serve/reign.hpp"
 #include "serve/router_metrics.hpp"
 #include "view/router_status.hpp"
 #include "view/routes.hpp"
@@ -146,14 +147,26 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
   if (named.prefill.empty() && named.decode.empty() && !may_join)
     throw config_error(
         "--prefill, --decode: workers come by themselves only where keys are asked for (--api-key-file)");
+  const auto life = some_prefix();
+  reign mine(ex, life, o, client_of(o));
   cluster::members workers(
       ex, {.period = std::chrono::milliseconds(o.heartbeat), .dead_after = std::chrono::milliseconds(o.dead_after)},
-      client_of(o), cluster::kv_wire{config.layers, config.kv_heads, config.head_dim}, o.replicas,
+      mine.calls(client_of(o)), cluster::kv_wire{config.layers, config.kv_heads, config.head_dim}, o.replicas,
       {.by = *cluster::parse_policy(o.policy),
        .ttft = std::chrono::milliseconds(o.slo_ttft),
        .tpot = std::chrono::milliseconds(o.slo_tpot)});
   for (auto* list : {&named.prefill, &named.decode})
     for (auto& url : *list) (void)workers.add(url);
+  workers.stand_by();
+  // Its API is not there yet, which is not the same as not being there.
+  const bool stands_by = !o.standby_of.empty();
+  server.admit([&mine, stands_by](const http::exchange& x, time_point) -> std::optional<http::problem> {
+    const auto& path = x.request().path;
+    const bool of_the_api = path.starts_with("/v1/completions") || path.starts_with("/v1/chat/") ||
+                            path.starts_with("/v1/models") || path == "/healthz";
+    if (mine.active() || !stands_by || !of_the_api) return {};
+    return http::problem{http::status::service_unavailable, "this router stands by for another one", {}, "standby"};
+  });
   view::router_watch watch(ex);
   workers.on_change = [&watch](const cluster::worker_table::worker& w, cluster::worker_change c) {
     tell(w, c);
@@ -163,7 +176,7 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
     spdlog::info("{}: {}", url, what);
     if (const auto flag = named.flag(url); lasting && !flag.empty()) named.hopeless = flag + url + ": " + what;
   };
-  cluster::remote_answers answers(ex, workers, {.prefix = some_prefix(), .max_requests = o.max_requests});
+  cluster::remote_answers answers(ex, workers, {.prefix = life, .max_requests = o.max_requests});
   answers.on_change = [&watch](const cluster::answer_event& e) { watch.note(e); };
   router_backend backend(answers, workers.table(), text, config.vocab);
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
@@ -182,6 +195,9 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
     view::route_view(server, describe, watch.events(), name_of(o));
     std::optional<openai::service> api;
     const auto begin = [&]() -> awaitable<void> {
+      if (!stands_by) co_await meet(workers.table(), named);
+      co_await mine.win(workers);
+      group.spawn(mine.keep(workers));
       co_await meet(workers.table(), named);
       api.emplace(backend,
                   api_of(o, workers.table().fingerprint(), config.sampling, std::move(chat), clock::of(ex).wall_now()),
@@ -195,7 +211,7 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
                    workers.table().usable(cluster::worker_role::decode), backend.context());
     };
     // Those that come by themselves have to find it first: until then nothing but /v1/workers is here.
-    const bool waits = !named.prefill.empty() || !named.decode.empty();
+    const bool waits = !stands_by && (!named.prefill.empty() || !named.decode.empty());
     if (waits) co_await begin();
     auto served = co_await with(task_group{}, [&](task_group& serving) -> awaitable<void> {
       serving.spawn(answers.run());

@@ -7,7 +7,6 @@
 namespace cokv::serve {
 
 // Both outlive the page's last use.
-void add_router_metrics(http::metrics& page, const cluster::members& workers,
-                        const cluster::remote_answers& answers);
+void add_router_metrics(http::metrics& page, const cluster::members& workers, const cluster::remote_answers& answers);
 
 }  // namespace cokv::serve

@@ -5,6 +5,7 @@
 #include <random>
 #include <sstream>
 
+#include "cluster/epoch_route.hpp"
 #include "cluster/ring_route.hpp"
 #include "cluster/wire_of.hpp"
 #include "cokv/runtime/result.hpp"
@@ -116,6 +117,7 @@ void worker::route(http::server& s) {
             co_await x.respond(http::status::ok, "application/json", boost::json::serialize(to_json(facts())));
           },
           {.any_of = static_cast<std::uint8_t>(http::right::admin)});
+  cluster::route_epoch(s, gate_);
   if (role_ == cluster::worker_role::prefill) return prefill_.route(s);
   decode_.route(s);
   cluster::route_ring(s, copies_);

@@ -8,6 +8,7 @@
 
 #include <memory>
 
+#include "cluster/epoch_gate.hpp"
 #include "cluster/landing_entrance.hpp"
 #include "cluster/prefill_service.hpp"
 #include "cluster/worker_info.hpp"
@@ -40,6 +41,7 @@ class worker {
   std::string name_, life_, advertise_;
   window_table windows_;
   link_options links_;
+  cluster::epoch_gate gate_;
   cluster::link_door door_;
   cluster::link_pool pool_;
   cluster::answer_copies copies_;

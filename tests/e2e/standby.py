@@ -82,6 +82,7 @@ def one_that_is_killed_is_followed(binary, folder):
         print(f"      it answers {time.monotonic() - killed:.2f} s after the kill")
         same("the same tokens", complete(second.port, prompt, 60, ignore_eos=True)["text"], wanted)
         reader.join()
+        same("exit code of one that is told to end", second.stop(), 0)
         for before, now in zip(epochs, w.epochs()):
             at_least("the epoch that a worker promised", now, before + 1)
         until("what nobody reads is given up",
@@ -103,6 +104,28 @@ def one_that_stood_still_ends_when_it_comes_back(binary, folder):
         same("exit code of the first", first.process.wait(timeout=30), 1)
         at_least("words about another router", open(log).read().count("another router has the workers"), 1)
         same("the other one goes on", complete(second.port, prompt, 40, ignore_eos=True)["text"], wanted)
+
+
+def workers_that_join_both_are_followed_to_the_second(binary, folder):
+    first = Server(binary, *SERVE, "--role", "router", *QUICK)
+    second = Server(binary, *SERVE, "--role", "router", "--standby-of", first.url, *QUICK)
+    joins = ("--join", f"{first.url},{second.url}")
+    servers = [first, second]
+    try:
+        servers += [Server(binary, *SERVE, "--role", role, *joins) for role in ("prefill", "decode")]
+        until("the first answers", lambda: answers(first.port))
+        wanted = complete(first.port, VERSES[2], 20, ignore_eos=True)["text"]
+        first.process.kill()
+        first.process.wait()
+        until("the second answers", lambda: answers(second.port))
+        servers.append(Server(binary, *SERVE, "--role", "decode", *joins))
+        until("who comes now is there", lambda: metric(second.port, "cokv_workers", role="decode", state="here") == 2)
+        same("the answer", complete(second.port, VERSES[2], 20, ignore_eos=True)["text"], wanted)
+        same("exit code of one that leaves", servers[-1].stop(), 0)
+        until("it has left", lambda: metric(second.port, "cokv_workers", role="decode", state="here") == 1)
+    finally:
+        for server in servers:
+            server.__exit__()
 
 
 def of_two_that_stand_by_one_follows(binary, folder):
@@ -129,6 +152,7 @@ def a_router_that_starts_anew_answers_soon(binary, folder):
     with Workers(binary) as w:
         first = w.router()
         complete(first.port, VERSES[0], 4)
+        same("exit code of a standby that is told to end", w.router("--standby-of", first.url).stop(), 0)
         first.process.kill()
         first.process.wait()
         again = w.router()
@@ -158,5 +182,6 @@ def calls_of_a_router_that_was_replaced_are_refused(binary, folder):
 
 
 if __name__ == "__main__":
-    run(one_that_is_killed_is_followed, one_that_stood_still_ends_when_it_comes_back, of_two_that_stand_by_one_follows,
+    run(one_that_is_killed_is_followed, one_that_stood_still_ends_when_it_comes_back,
+        workers_that_join_both_are_followed_to_the_second, of_two_that_stand_by_one_follows,
         a_router_that_starts_anew_answers_soon, calls_of_a_router_that_was_replaced_are_refused)

@@ -29,8 +29,10 @@ void add_serve(CLI::App& app, action& chosen) {
                               "Milliseconds between two questions how a worker is (--role router)");
   auto* dead_after = add_count(*c, "--dead-after", o->dead_after, 20, 600000,
                                "Milliseconds without an answer after which a worker is dead (--role router)");
-  auto* join = c->add_option("--join", o->join, "The router that it goes to by itself (--role prefill, decode)")
-                   ->type_name("URL");
+  auto* join = c->add_option("--join", o->join,
+                             "The routers that it goes to by itself, those that stand by too (--role prefill, decode)")
+                   ->type_name("URL[,URL...]")
+                   ->delimiter(',');
   c->add_option("--join-key-file", o->join_key_file, "File whose first line is the key for --join (right admin)")
       ->type_name("FILE")
       ->needs(join);

@@ -1,10 +1,11 @@
-// A worker that goes to its router by itself (--join), and says goodbye before it ends.
+// A worker that goes to its routers by itself (--join), and says goodbye before it ends.
 //
 //     joining j(ex, options, "http://10.0.0.2:8001");
 //     group.spawn(j.run());                       // says that it is there, again and again: a router may be another one
 //     ... SIGTERM: co_await j.leave();            // then it gets nothing new
 #pragma once
 
+#include <deque>
 #include <string>
 
 #include "http/client.hpp"
@@ -19,13 +20,16 @@ class joining {
 
   // Until it is cancelled, or leave() was called.
   awaitable<void> run();
-  // Ends in a second or so, whether the router hears it or not.
+  // Ends in a second or so, whether the routers hear it or not.
   awaitable<void> leave();
 
  private:
-  http::client router_;
+  awaitable<void> tell(http::client& router);
+
+  std::deque<http::client> routers_;
   std::string own_;
-  bool leaving_ = false, saying_ = false;
+  int saying_ = 0;
+  bool leaving_ = false;
 };
 
 // What others call this process: the host that it listens on unless --advertise says another. Throws config_error where

@@ -20,7 +20,8 @@ struct options {
   std::string worker_key_file;
   std::uint32_t heartbeat = 500, dead_after = 1500;
   // A worker's router that it goes to by itself, and the key for it.
-  std::string join, join_key_file;
+  std::vector<std::string> join;  // routers
+  std::string join_key_file;
   // A decode worker's doors for KV; empty: a socket of this machine and a port. `advertise`: what others call the host.
   std::vector<std::string> links;
   std::string advertise;

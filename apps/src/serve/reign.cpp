@@ -7,7 +7,6 @@
 #include <random>
 #include <stdexcept>
 
-#include "cluster/news.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/result.hpp"
 #include "http/json.hpp"
@@ -51,7 +50,8 @@ reign::reign(const asio::any_io_executor& ex, std::string life, const options& o
       lease_(o.dead_after),
       claim_(std::make_shared<cluster::router_claim>()),
       active_(router_before(ex, o)),
-      candidate_(ex, life_, {.period = period_}, std::move(how)) {
+      candidate_(ex, life_, {.period = period_}, std::move(how)),
+      refused_(ex) {
   candidate_.on_problem = [](const std::string& url, const std::string& what) { spdlog::info("{}: {}", url, what); };
 }
 
@@ -111,18 +111,23 @@ awaitable<void> reign::win(cluster::members& workers) {
 }
 
 awaitable<void> reign::keep(cluster::members& workers) {
-  cluster::news refused(ex_);
   std::string by;
-  // `refused` goes with this coroutine.
+  // `by` goes with this coroutine.
   const std::shared_ptr<void> at_end(nullptr, [&](void*) { workers.on_refusal = nullptr; });
   workers.on_refusal = [&](const std::string& url) {
     by = url;
-    refused.tell();
+    refused_.tell();
   };
-  for (;;) {
-    co_await refused.async_wait();
-    if (!co_await ask(workers)) throw std::runtime_error("another router has the workers (" + by + " says so)");
+  while (!closed_) {
+    co_await refused_.async_wait();
+    if (!closed_ && !co_await ask(workers))
+      throw std::runtime_error("another router has the workers (" + by + " says so)");
   }
+}
+
+void reign::close() {
+  closed_ = true;
+  refused_.tell();
 }
 
 }  // namespace cokv::serve

@@ -4,7 +4,7 @@
 //     reign mine(ex, life, options, {.api_key = key});
 //     members workers(ex, health, mine.calls(client_options), ...);   // every call says by which router it is
 //     co_await mine.win(workers);                                     // a standby: not before the active one is gone
-//     group.spawn(mine.keep(workers));                                // ends when it is lost: lost() says to whom
+//     group.spawn(mine.keep(workers));                                // ends with close(); throws when it is lost
 //
 // A router that stood still is told by the first worker that it calls, before anything that it says there counts; it asks
 // once more, for it may have been the workers' silence and nobody else came, and is at its end if that fails: what it knows
@@ -17,6 +17,7 @@
 
 #include "cluster/candidate.hpp"
 #include "cluster/members.hpp"
+#include "cluster/news.hpp"
 #include "serve/options.hpp"
 
 namespace cokv::serve {
@@ -32,8 +33,9 @@ class reign {
 
   // Until a majority of the workers has promised. Workers that the active router knows are told to `workers`.
   awaitable<void> win(cluster::members& workers);
-  // Until a later router has the workers; throws std::runtime_error saying so.
+  // Until close(), or until a later router has the workers; throws std::runtime_error saying so then.
   awaitable<void> keep(cluster::members& workers);
+  void close();
 
   bool active() const noexcept { return claim_->epoch > 0; }
   std::uint64_t epoch() const noexcept { return claim_->epoch; }
@@ -51,6 +53,8 @@ class reign {
   cluster::candidate candidate_;
   duration wait_{};
   bool told_ = false;
+  cluster::news refused_;
+  bool closed_ = false;
 };
 
 }  // namespace cokv::serve

@@ -226,6 +226,7 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
       answers.close();
     });
     workers.close();
+    mine.close();
     if (served.error()) throw boost::system::system_error(served.error());
   });
   if (v.error()) throw boost::system::system_error(v.error());

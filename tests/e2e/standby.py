@@ -13,7 +13,7 @@ from lib_servers import Server, complete, fetch, metric, request_bytes
 
 VERSES = open(os.path.join(ROOT, "models/text/genesis.txt")).read().strip().split("\n")
 SERVE = ("serve", "--model", MODEL, "--dtype", "f32")
-QUICK = ("--heartbeat", 100, "--dead-after", 400)
+QUICK = ("--heartbeat", 200, "--dead-after", 1500)  # busy machines let nobody run for a while
 
 
 def status(port, path="/healthz", method="GET", body=None):

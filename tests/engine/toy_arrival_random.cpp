@@ -171,6 +171,47 @@ TEST_CASE("arrival: the same with each next step prepared while one runs") {
   all_came_up(t);
 }
 
+TEST_CASE("arrival: who makes room while a step computes it, gives up no block that the step still uses") {
+  std::uint64_t preemptions = 0;
+  for (const bool tier : {false, true})
+    co_test(
+        [&](asio::any_io_executor ex) -> awaitable<void> {
+          auto& ctx = context_of(ex);
+          engine_options o{.kv_blocks = 40, .block_tokens = 4, .prefix_cache = false, .async_scheduling = true};
+          if (tier) o.tiers = {toy_tier("host", std::make_shared<fault_store>(ex, ctx.seed()))};
+          toy_engine e(ex, o, {.layer = 50us, .token = 10us});
+          tally none;
+          const std::vector<token_id> no_eos;
+          auto group = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+            for (std::uint64_t i = 0; i < 4; ++i) {
+              auto prompt = toy_prompt(20, i);
+              auto request = toy_request(prompt, 14);
+              request.priority = -2;
+              group.spawn(read(e.run.submit(std::move(request)).value(), prompt, 14, {}, no_eos, none));
+            }
+            co_await wait_for(ctx.between(1ns, 2ms));
+            for (std::uint64_t i = 4; i < 6; ++i) {
+              auto prompt = toy_prompt(60, i);
+              auto request = toy_request(prompt, 5);
+              request.priority = 2;
+              auto both = e.run.receive(std::move(request)).value();
+              group.spawn(read(std::move(both.first), prompt, 5, {}, no_eos, none));
+              group.spawn([](engine& to, arrival a, std::vector<token_id> prompt) -> awaitable<void> {
+                const auto room = co_await a.async_room(asio::deferred);
+                fill_toy_kv(to.pool(), room.blocks, prompt, room.first, room.tokens);  // at once
+                CHECK(!a.first(toy_next(prompt)));
+                a.complete();
+              }(e.run, std::move(both.second), prompt));
+            }
+          });
+          CHECK(static_cast<bool>(group));
+          co_await e.drain();
+          preemptions += e.run.counters().preemptions;
+        },
+        {.real = false, .seeds = 60});
+  CHECK(preemptions >= enough(60));
+}
+
 TEST_CASE("arrival: cancelled at every step, no block is left") {
   cancel_at_every_step(swept, {.real = false, .seeds = 50});
 }

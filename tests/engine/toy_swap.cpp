@@ -1,6 +1,5 @@
 // Sequences that take turns on the device: nothing moves while all fit, everybody's turn comes, and a copy that fails costs
 // computing, never a token.
-#include "cokv/engine/swap_turns.hpp"
 #include "cokv/runtime/sim_device.hpp"
 #include "engine/arrival_by_hand.hpp"
 #include "support/enough.hpp"
@@ -24,9 +23,8 @@ awaitable<std::vector<toy_outcome>> at_once(engine& e, std::size_t count, std::s
     for (std::size_t i = 0; i < count; ++i) {
       auto request = toy_request(toy_prompt(prompt, i), n);
       request.sampling = how;
-      group.spawn([](generation g, toy_outcome& to) -> awaitable<void> {
-        to = co_await read_all(std::move(g));
-      }(e.submit(std::move(request)).value(), out[i]));
+      group.spawn([](generation g, toy_outcome& to) -> awaitable<void> { to = co_await read_all(std::move(g)); }(
+                                                        e.submit(std::move(request)).value(), out[i]));
     }
   });
   CHECK(static_cast<bool>(v));
@@ -34,17 +32,6 @@ awaitable<std::vector<toy_outcome>> at_once(engine& e, std::size_t count, std::s
 }
 
 }  // namespace
-
-TEST_CASE("swap_turns: a turn is so many times as long as the ways out and in, within its bounds") {
-  swap_turns t({.least = 10, .most = 100, .share = 4});
-  CHECK(t.steps() == 10);
-  for (int i = 0; i < 100; ++i) t.out(3), t.in(2);
-  CHECK(t.steps() == doctest::Approx(20).epsilon(0.25));
-  for (int i = 0; i < 100; ++i) t.out(1'000'000), t.in(1'000'000);
-  CHECK(t.steps() == 100);
-  for (int i = 0; i < 100; ++i) t.out(0), t.in(0);
-  CHECK(t.steps() <= 30);  // it got fast again
-}
 
 TEST_CASE("swap: nothing is copied while everything fits") {
   co_test(
@@ -60,7 +47,8 @@ TEST_CASE("swap: nothing is copied while everything fits") {
       {.real = false, .seeds = 20});
 }
 
-TEST_CASE("swap: with blocks for a quarter everybody's turn comes, nothing is computed again, and only new KV goes out") {
+TEST_CASE(
+    "swap: with blocks for a quarter everybody's turn comes, nothing is computed again, and only new KV goes out") {
   co_test(
       [](asio::any_io_executor ex) -> awaitable<void> {
         toy_engine e(ex, small(8 * 60 / 4, 8 * 60), {.layer = 20us, .token = 2us});

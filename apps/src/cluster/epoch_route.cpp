@@ -19,8 +19,6 @@ std::optional<http::problem> refusal(answer a, const told_promise& p) {
   return http::problem{status::conflict, "another router is heard of, with " + at, "epoch", "held_epoch"};
 }
 
-awaitable<time_point> now() { co_return clock::of(co_await asio::this_coro::executor).now(); }
-
 awaitable<void> promise(exchange& x, epoch_gate& gate) {
   auto body = co_await x.read_all();
   if (!body) co_return;
@@ -28,7 +26,7 @@ awaitable<void> promise(exchange& x, epoch_gate& gate) {
   if (!v) co_return (void) co_await x.refuse(v.error());
   const auto claim = read_claim(*v);
   if (!claim) co_return (void) co_await x.refuse(claim.error());
-  const auto t = co_await now();
+  const auto t = clock::of(co_await asio::this_coro::executor).now();
   const auto a = gate.ask(*claim, t);
   const auto told = gate.promised(t);
   if (auto no = refusal(a, told)) {
@@ -44,7 +42,7 @@ void route_epoch(http::server& s, epoch_gate& gate) {
   constexpr auto admin = static_cast<std::uint8_t>(http::right::admin);
   s.route(http::verb::get, "/v1/epoch",
           [&gate](exchange& x) -> awaitable<void> {
-            const auto told = gate.promised(co_await now());
+            const auto told = gate.promised(clock::of(co_await asio::this_coro::executor).now());
             co_await x.respond(status::ok, "application/json", boost::json::serialize(to_json(told)));
           },
           {.any_of = admin});

@@ -102,7 +102,6 @@ members::~members() {
 }
 
 const worker_table& members::table() const noexcept { return state_->table; }
-const prefix_index& members::index() const noexcept { return state_->index; }
 std::uint64_t members::ring_epoch() const noexcept { return state_->ring.epoch(); }
 
 void members::reign(std::uint64_t router_epoch) {

@@ -86,7 +86,6 @@ class members {
                                    const std::set<worker_table::id>& without);
 
   const worker_table& table() const noexcept;
-  const prefix_index& index() const noexcept;
   std::uint64_t ring_epoch() const noexcept;
   const ring_book& ring() const noexcept;
   // Of each change, behind it.

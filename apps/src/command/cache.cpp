@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
 #include <filesystem>
-#include <random>
 
 #include "cache/front.hpp"
 #include "cli/cli.hpp"
@@ -13,6 +12,7 @@
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/size.hpp"
 #include "http/serve.hpp"
+#include "random_id.hpp"
 
 namespace cokv::cli {
 namespace {
@@ -42,8 +42,7 @@ awaitable<void> run_cache(const cache_options& o, streams io) {
   http::server_options web;
   web.keys = load_keys(o);
   web.tls = http::load_tls(o.tls_certificate, o.tls_key);
-  std::random_device seed;
-  const auto events = std::make_shared<cache::event_log>((std::uint64_t{seed()} << 32) | seed());
+  const auto events = std::make_shared<cache::event_log>(random_number());
   // A layer may be computed for longer than any network is slow.
   web.limit.stall = std::chrono::seconds(60);
 
@@ -67,7 +66,7 @@ awaitable<void> run_cache(const cache_options& o, streams io) {
   }
   std::shared_ptr<cache::lending> lending;
   if (!o.socket.empty()) {
-    const auto id = ((std::uint64_t{seed()} << 32) | seed()) | 1;
+    const auto id = random_number() | 1;
     lending = std::make_shared<cache::lending>(memory.lent(), id, o.memory / 2, o.socket);
   }
   cache::front server(ex, *blocks, std::move(tiers),

@@ -1,20 +1,11 @@
 #include "serve/front.hpp"
 
 #include <filesystem>
-#include <random>
 
 #include "http/serve.hpp"
+#include "random_id.hpp"
 
 namespace cokv::serve {
-namespace {
-
-std::uint64_t random_number() {
-  std::random_device source;
-  return (std::uint64_t{source()} << 32) | source();
-}
-
-}  // namespace
-
 std::string name_of(const options& o) {
   if (!o.name.empty()) return o.name;
   const auto path = std::filesystem::absolute(o.model.dir).lexically_normal();

@@ -3,13 +3,13 @@
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
-#include <random>
 
 #include "cluster/members_routes.hpp"
 #include "cluster/remote_answers.hpp"
 #include "cokv/runtime/with.hpp"
 #include "http/json.hpp"
 #include "http/serve.hpp"
+#include "random_id.hpp"
 #include "serve/front.hpp"
 #include "serve/key_file.hpp"
 #include "serve/reign.hpp"
@@ -125,11 +125,6 @@ bool is_local(const endpoint& listens) {
   return listens.host.starts_with("unix:") || (!ec && address.is_loopback());
 }
 
-std::string some_prefix() {
-  std::random_device source;
-  return std::to_string(source()) + std::to_string(source());
-}
-
 }  // namespace
 
 awaitable<void> serve_router(const options& o, std::ostream& out) {
@@ -147,7 +142,7 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
   if (named.prefill.empty() && named.decode.empty() && !may_join)
     throw config_error(
         "--prefill, --decode: workers come by themselves only where keys are asked for (--api-key-file)");
-  const auto life = some_prefix();
+  const auto life = random_id();
   reign mine(ex, life, o, client_of(o));
   cluster::members workers(
       ex, {.period = std::chrono::milliseconds(o.heartbeat), .dead_after = std::chrono::milliseconds(o.dead_after)},
@@ -158,14 +153,18 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
   for (auto* list : {&named.prefill, &named.decode})
     for (auto& url : *list) (void)workers.add(url);
   workers.stand_by();
-  // Its API is not there yet, which is not the same as not being there.
   const bool stands_by = !o.standby_of.empty();
-  server.admit([&mine, stands_by](const http::exchange& x, time_point) -> std::optional<http::problem> {
+  // Its API is not there yet, which is not the same as not being there.
+  bool answering = false;
+  server.admit([&answering, stands_by](const http::exchange& x, time_point) -> std::optional<http::problem> {
     const auto& path = x.request().path;
     const bool of_the_api = path.starts_with("/v1/completions") || path.starts_with("/v1/chat/") ||
                             path.starts_with("/v1/models") || path == "/healthz";
-    if (mine.active() || !stands_by || !of_the_api) return {};
-    return http::problem{http::status::service_unavailable, "this router stands by for another one", {}, "standby"};
+    if (answering || !of_the_api) return {};
+    return http::problem{http::status::service_unavailable,
+                         stands_by ? "this router stands by for another one" : "this router waits for workers",
+                         {},
+                         "not_active"};
   });
   view::router_watch watch(ex);
   workers.on_change = [&watch](const cluster::worker_table::worker& w, cluster::worker_change c) {
@@ -206,6 +205,7 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
       api->route(server);
       page.route(server);
       http::route_health(server);
+      answering = true;
       spdlog::info("{}: {} workers compute prompts, {} decode, sequences up to {}", name_of(o),
                    workers.table().usable(cluster::worker_role::prefill),
                    workers.table().usable(cluster::worker_role::decode), backend.context());

@@ -2,8 +2,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include <random>
-
 #include "cache/events.hpp"
 #include "checkpoint.hpp"
 #include "cokv/runtime/channel.hpp"
@@ -14,6 +12,7 @@
 #include "http/serve.hpp"
 #include "openai/engine_backend.hpp"
 #include "openai/service.hpp"
+#include "random_id.hpp"
 #include "serve/activity.hpp"
 #include "serve/engine_metrics.hpp"
 #include "serve/front.hpp"
@@ -112,11 +111,6 @@ std::unique_ptr<engine> make_engine(const asio::any_io_executor& ex, const optio
   }
 }
 
-std::uint64_t some_epoch() {
-  std::random_device seed;
-  return (std::uint64_t{seed()} << 32) | seed();
-}
-
 awaitable<void> serve(const options& o, std::ostream& out) {
   const auto ex = co_await asio::this_coro::executor;
   constexpr std::size_t spans_for_metrics = 1 << 14, spans_for_file = 1 << 20;
@@ -137,7 +131,7 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   check_fits(o, config);
   const auto where = open(o, ex);
   auto what = load_weights(o, where);
-  cache::event_log kv_events(some_epoch());
+  cache::event_log kv_events(random_number());
   const auto opened = co_await open_tiers(o, kv_events);
   const auto& tiers = opened.list;
   const auto made = make_engine(ex, o, where, what, text, opened, kv_events);

@@ -2,26 +2,17 @@
 
 #include <boost/json/serialize.hpp>
 #include <filesystem>
-#include <random>
-#include <sstream>
 
 #include "cluster/epoch_route.hpp"
 #include "cluster/ring_route.hpp"
 #include "cluster/wire_of.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
+#include "random_id.hpp"
 #include "serve/activity.hpp"
 
 namespace cokv::serve {
 namespace {
-
-std::string some_life() {
-  std::random_device source;
-  std::ostringstream out;
-  out << std::hex;
-  for (int i = 0; i < 4; ++i) out << source();
-  return out.str();
-}
 
 link_options greeting(const engine& e, const std::string& name, const std::string& life) {
   link_options out;
@@ -43,7 +34,7 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
       tiers_(std::move(tiers)),
       role_(o.role == "prefill" ? cluster::worker_role::prefill : cluster::worker_role::decode),
       name_(o.role),
-      life_(some_life()),
+      life_(random_id()),
       advertise_(o.advertise),
       windows_(ex),
       links_(greeting(e, name_, life_)),

@@ -231,7 +231,8 @@ def a_worker_that_dies_is_an_error_and_not_a_hang(binary, folder):
     with Cluster(binary) as cluster:
         with socket.create_connection(("127.0.0.1", cluster.port), timeout=60) as peer:
             peer.sendall(request_bytes(cluster.port, "POST", "/v1/completions",
-                                       {"model": "tiny-kjv", "prompt": VERSES[0], "max_tokens": 4000, "stream": True}))
+                                       {"model": "tiny-kjv", "prompt": VERSES[0], "max_tokens": 4000, "stream": True,
+                                        "ignore_eos": True}))
             data = peer.recv(1 << 12)
             cluster.decode.process.send_signal(signal.SIGKILL)
             cluster.decode.process.wait()
@@ -245,7 +246,8 @@ def a_decode_worker_that_stands_still_is_an_error(binary, folder):
     with Cluster(binary) as cluster:
         with socket.create_connection(("127.0.0.1", cluster.port), timeout=60) as peer:
             peer.sendall(request_bytes(cluster.port, "POST", "/v1/completions",
-                                       {"model": "tiny-kjv", "prompt": VERSES[0], "max_tokens": 4000, "stream": True}))
+                                       {"model": "tiny-kjv", "prompt": VERSES[0], "max_tokens": 4000, "stream": True,
+                                        "ignore_eos": True}))
             data = peer.recv(1 << 12)
             cluster.decode.process.send_signal(signal.SIGSTOP)
             while chunk := peer.recv(1 << 16):

@@ -49,7 +49,7 @@ def chats_and_traces(binary, folder):
 
 def prefixes_are_shared(binary, folder):
     with server(binary) as s:
-        load(binary, "--url", s.url, "--rate", 100, "--requests", 20, "--lengths", "fixed:100:2", "--vocabulary", 250,
+        load(binary, "--url", s.url, "--rate", 5, "--requests", 20, "--lengths", "fixed:100:2", "--vocabulary", 250,
              "--shared-prefix", 64, "--groups", 2)
         at_least("tokens that were cached", metric(s.port, "cokv_cached_tokens_total"), 16 * 64)
 

@@ -177,6 +177,27 @@ kv_layout kv_layout::paged(geometry g, std::uint32_t blocks) {
   return kv_layout(std::move(g), pages, std::move(groups));
 }
 
+kv_layout kv_layout::in_blocks_of(std::uint32_t tokens) const {
+  const auto before = geometry_.block_tokens();
+  if (tokens == 0 || before % tokens != 0)
+    fail("blocks of " + std::to_string(before) + " tokens are not made of blocks of " + std::to_string(tokens));
+  if (pages_.page_tokens % before != 0) fail("a page's last block has fewer tokens than the others");
+  std::vector<std::vector<plane_strides>> groups;
+  for (const auto& g : groups_) {
+    auto& planes = groups.emplace_back();
+    for (const auto& p : g.planes) planes.push_back(p.at);
+  }
+  return kv_layout(geometry_.in_blocks_of(tokens), pages_, std::move(groups));
+}
+
+std::vector<std::uint32_t> in_smaller_blocks(std::span<const std::uint32_t> table, std::uint32_t n) {
+  std::vector<std::uint32_t> out;
+  out.reserve(table.size() * n);
+  for (const auto block : table)
+    for (std::uint32_t i = 0; i < n; ++i) out.push_back(block * n + i);
+  return out;
+}
+
 kv_layout kv_layout::contiguous(geometry g, std::uint32_t requests, std::uint32_t tokens) {
   std::vector<std::vector<plane_strides>> groups;
   std::uint64_t at = 0;

@@ -45,6 +45,17 @@ struct outbound_state {
     auto before = part.what;
     return part.offset + before.tokens({first, s.positions.first - first}).bytes();
   }
+  // At the receivers.
+  std::uint64_t there(std::uint64_t bytes) const {
+    return options.convert ? options.convert->converted_bytes(bytes) : bytes;
+  }
+  bool converts() const {
+    const auto& how = *options.convert;
+    return how.through && convertible(how.from) && convertible(how.to) &&
+           std::ranges::all_of(side.shape.groups(), [&](const layer_group& g) {
+             return std::ranges::all_of(g.planes, [&](const plane& p) { return p.type == how.from; });
+           });
+  }
   void settle(std::uint32_t sequence);
   void arrived(const outbound_stretch& s);
 
@@ -85,6 +96,7 @@ namespace {
 
 error_code fit(outbound_state& s, std::vector<leg_target>& targets) {
   const auto& way = s.side.way;
+  if (s.options.convert && !s.converts()) return errc::invalid_argument;
   for (auto index : way.sent_by(s.side.self)) {
     const auto& leg = way.legs()[index];
     outbound_state::sending one;
@@ -94,9 +106,9 @@ error_code fit(outbound_state& s, std::vector<leg_target>& targets) {
     for (const auto& part : one.parts.parts) one.progress.emplace_back(s.side.sequences[part.sequence].first);
     const auto t = std::ranges::find(targets, index, [](const leg_target& l) { return l.ticket.leg; });
     if (t == targets.end() || t->ticket.route != way.digest() || t->ticket.tokens != one.parts.tokens ||
-        t->ticket.landing.size != one.parts.bytes)
+        t->ticket.landing.size != s.there(one.parts.bytes))
       return errc::protocol;
-    one.to = t->to;
+    one.to = s.options.convert ? converted(t->to, *s.options.convert) : t->to;
     targets.erase(t);
     s.legs.push_back(std::move(one));
   }
@@ -109,7 +121,7 @@ awaitable<error_code> run(std::shared_ptr<outbound_state> s, awaitable<result<tr
                           outbound_stretch what, permit) {
   auto moved = co_await std::move(moving);
   if (!moved) co_return moved.error();
-  s->bytes += moved->bytes;
+  s->bytes += s->there(moved->bytes);
   s->arrived(what);
   co_return error_code();
 }

@@ -56,6 +56,12 @@ kv_view::kv_view(kv_layout layout, std::vector<buffer> memory) {
 kv_view::kv_view(geometry g, buffer memory, std::uint32_t blocks)
     : kv_view(kv_layout::paged(std::move(g), blocks), {std::move(memory)}) {}
 
+kv_view kv_view::in_blocks_of(std::uint32_t tokens) const {
+  kv_view out;
+  out.state_ = std::make_shared<state>(state{layout().in_blocks_of(tokens), state_->pool, state_->refs, state_->memory});
+  return out;
+}
+
 // Of the blocks that the slice covers, in its order; none in memory that is no pool's.
 result<std::vector<block_ref>> kv_view::refs(const slice& what) const {
   const auto& [layout, pool, known, memory] = *state_;
@@ -65,8 +71,9 @@ result<std::vector<block_ref>> kv_view::refs(const slice& what) const {
   if (!pool) return refs;
   const auto places = what.covered();
   refs.reserve(places.count);
+  const auto each = pool->shape().block_tokens() / layout.shape().block_tokens();
   for (auto i = places.first; i < places.end(); ++i) {
-    const auto ref = known.find(what.blocks()[i]);
+    const auto ref = known.find(what.blocks()[i] / each);
     if (ref == known.end() || !pool->current(ref->second)) return errc::stale_reference;
     refs.push_back(ref->second);
   }

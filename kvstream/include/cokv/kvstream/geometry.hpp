@@ -58,6 +58,9 @@ class geometry {
   static geometry attention(std::uint32_t layers, std::uint32_t kv_heads, std::uint32_t head_size, dtype type,
                             std::uint32_t block_tokens = 16);
 
+  // The same in blocks of so many tokens.
+  geometry in_blocks_of(std::uint32_t tokens) const { return geometry(tokens, groups_); }
+
   std::uint32_t layers() const noexcept { return static_cast<std::uint32_t>(group_of_.size()); }
   std::uint32_t block_tokens() const noexcept { return block_tokens_; }
   const std::vector<layer_group>& groups() const noexcept { return groups_; }

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cokv/kvstream/geometry.hpp"
@@ -110,6 +111,10 @@ class kv_layout {
   // Anybody's: strides for each layer group, in the order of its planes.
   static kv_layout strided(geometry g, page_table pages, std::vector<std::vector<plane_strides>> groups);
 
+  // The same memory, selected in blocks of fewer tokens: block b becomes blocks n * b to n * b + n - 1, n being how many of
+  // them it has (in_smaller_blocks). Throws config_error where they don't fill a block, or blocks don't fill a page.
+  kv_layout in_blocks_of(std::uint32_t tokens) const;
+
   const geometry& shape() const noexcept { return geometry_; }
   std::uint32_t blocks() const noexcept { return pages_.pages * blocks_per_page_; }
   std::uint32_t blocks_per_page() const noexcept { return blocks_per_page_; }
@@ -135,6 +140,9 @@ class kv_layout {
   std::vector<std::uint32_t> group_of_;
   std::vector<std::uint64_t> bytes_;
 };
+
+// A block table where every block has become `n` smaller ones.
+std::vector<std::uint32_t> in_smaller_blocks(std::span<const std::uint32_t> table, std::uint32_t n);
 
 // Paged memory of `blocks` blocks: where a layer's part of a block begins, and the bytes of it all. pool_bytes throws
 // config_error beyond kv_layout::max_bytes.

@@ -42,6 +42,7 @@
 #include <utility>
 #include <vector>
 
+#include "cokv/kvstream/convert.hpp"
 #include "cokv/kvstream/gather.hpp"
 #include "cokv/kvstream/peer_link.hpp"
 #include "cokv/kvstream/route.hpp"
@@ -141,6 +142,9 @@ auto async_stream_in(const inbound_stream& in, stream_peers from, Token&& token 
 struct outbound_options {
   std::size_t in_flight = 64;        // parts of legs: a layer of a sequence each
   const packing* through = nullptr;  // as gather_options
+  // Another element type at the receivers, whose route has that one too: all planes' is `from`, and each element comes
+  // there as `to`. What has no value there fails the scope with errc::out_of_range.
+  std::optional<conversion> convert = {};
   // Called whenever more of a sequence's leading tokens are there: how many, counted from its start, which the receivers
   // have, verified, of all that this worker sends of them. Layers with a window keep, and are sent, only its tokens. It
   // runs within the stream's scope, and must not throw.
@@ -165,7 +169,7 @@ class outbound_stream : public task_group {
   // body's last step.
   awaitable<error_code> commit();
 
-  std::uint64_t bytes() const noexcept;  // moved so far
+  std::uint64_t bytes() const noexcept;  // moved so far, as the receivers have them
 
  private:
   awaitable<void> send(std::vector<detail::outbound_stretch> all, event begin);

@@ -36,6 +36,9 @@ class kv_view {
   // The same, laid out as a pool of `blocks` blocks.
   kv_view(geometry g, buffer memory, std::uint32_t blocks);
 
+  // The same KV, selected in blocks of fewer tokens, as kv_layout::in_blocks_of: for a peer whose blocks are others.
+  kv_view in_blocks_of(std::uint32_t tokens) const;
+
   const kv_layout& layout() const noexcept { return state_->layout; }
   std::uint32_t blocks() const noexcept { return layout().blocks(); }
 
@@ -54,7 +57,7 @@ class kv_view {
   struct state {
     kv_layout layout;
     const kv_pool* pool = nullptr;
-    std::map<std::uint32_t, block_ref> refs;
+    std::map<std::uint32_t, block_ref> refs;  // of the pool's blocks, each of which is some of the layout's
     std::vector<buffer> memory;
   };
   result<std::vector<block_ref>> refs(const slice& what) const;

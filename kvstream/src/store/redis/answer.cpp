@@ -10,7 +10,7 @@
 namespace cokv::detail {
 namespace {
 
-constexpr std::array<std::pair<std::string_view, redis_errc>, 12> known{{
+constexpr std::array<std::pair<std::string_view, redis_errc>, 12> error_words{{
     {"OOM", redis_errc::out_of_memory},
     {"READONLY", redis_errc::read_only},
     {"LOADING", redis_errc::loading},
@@ -57,7 +57,7 @@ redis_step step_after(const redis_value& reply) {
   const auto first = word(rest);
   if (first == "MOVED") return redirect(redis_step::what::moved, rest);
   if (first == "ASK") return redirect(redis_step::what::ask, rest);
-  for (const auto& [name, code] : known)
+  for (const auto& [name, code] : error_words)
     if (name == first)
       return {code == redis_errc::try_again ? redis_step::what::again : redis_step::what::failed, code};
   return {redis_step::what::failed, redis_errc::refused};

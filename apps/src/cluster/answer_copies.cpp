@@ -42,11 +42,10 @@ answer_copies::answer_copies(window_table windows, device where, link_options gr
     : state_(std::make_shared<state>(std::move(windows), std::move(where), std::move(o))) {
   auto& s = *state_;
   if (auto made = s.where.make_stream({.name = "copies", .priority = -1})) s.moves = std::move(*made);
-  const auto kind = s.where.name() == "cpu" ? memory_kind::host : memory_kind::pinned;
-  s.unpacks = std::make_unique<packer>(s.where, s.moves, kind);
+  s.unpacks = std::make_unique<packer>(s.where, s.moves);
   const auto kept = std::make_shared<std::uint64_t>(0);
   for (std::size_t r = 0; r < s.ranks.size(); ++r) {
-    auto packs = std::make_unique<packer>(s.where, s.moves, kind);
+    auto packs = std::make_unique<packer>(s.where, s.moves);
     const auto* through = packs->get();
     s.ranks[r] = std::make_shared<rank>(
         s.windows, r, greeting, s.options,

@@ -6,11 +6,11 @@
 #include <set>
 
 #include "cluster/answer_copies.hpp"
+#include "cluster/packer.hpp"
 #include "cokv/kvstream/block_key.hpp"
 
 namespace cokv::cluster {
 
-constexpr std::size_t copy_staging_bytes = 256 << 10, copy_staging_buffers = 8;
 constexpr auto try_again = std::chrono::milliseconds(100);  // a successor that could not be reached
 
 // A worker, and a piece of a copy, as replicators number them.
@@ -19,21 +19,6 @@ replicator::microbatch_id copy_of(const std::string& id, std::uint32_t attempt, 
                                   std::size_t stretch);
 // The tag of no tokens: KV of another shape has other tags.
 block_key root_of(const kv_wire& w);
-
-// Staging and its turns: of one user, so that a successor that stands still holds up nobody else.
-struct packer {
-  packer(device& where, const stream& moves, memory_kind kind) {
-    if (auto made = staging_pool::make(where, copy_staging_bytes, copy_staging_buffers, kind); made && moves) {
-      staging.emplace(std::move(*made));
-      through.emplace(packing{*staging, moves});
-    }
-  }
-  packer(const packer&) = delete;
-  const packing* get() const { return through ? &*through : nullptr; }
-
-  std::optional<staging_pool> staging;
-  std::optional<packing> through;
-};
 
 // Those that are `rank` + 1 places further on in the ring.
 struct answer_copies::rank {

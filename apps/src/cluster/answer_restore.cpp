@@ -57,7 +57,7 @@ awaitable<error_code> answer_copies::restore(taken from, kv_room into) {
   bool here = true;  // the host reaches the room
   std::uint64_t at_once = 0;
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {
-    semaphore room(s->ex(), copy_staging_buffers);
+    semaphore room(s->ex(), packer::buffers);
     const auto bring = [&](const buffer& packed, std::uint64_t offset, index_range layers,
                            index_range tokens) -> awaitable<error_code> {
       const auto begin = tokens.first / bt, end = (static_cast<std::uint32_t>(tokens.end()) + bt - 1) / bt;

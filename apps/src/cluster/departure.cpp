@@ -111,15 +111,16 @@ struct departure {
   awaitable<error_code> stream() {
     while (!told->where && !told->lost) co_await told->changed.async_wait(asio::deferred);
     if (told->lost) co_return errc::unavailable;
-    const topology alone;
-    const auto& shape = e.pool().shape();
-    outbound_stream all(
-        {route(alone, alone, shape), {}, shape, told->where->memory, {{told->where->blocks, to.tokens, to.first}}},
-        targets_of(to.legs, link),
-        {.in_flight = o.in_flight, .through = o.through, .settled = [this](std::uint32_t, std::uint32_t n) {
-           kept = n;
-           kept_more.tell();
-         }});
+    auto side = side_of(e, to.wire, to.wire, told->where->memory, told->where->blocks, to.tokens, to.first);
+    const auto shape = side.shape;
+    outbound_options how{
+        .in_flight = o.in_flight, .through = o.through, .settled = [this](std::uint32_t, std::uint32_t n) {
+          kept = n;
+          kept_more.tell();
+        }};
+    if (const auto mine = wire_of(e).type; mine != to.wire.type)
+      how.convert = conversion{mine, to.wire.type, o.convert};
+    outbound_stream all(std::move(side), targets_of(to.legs, link), std::move(how));
     auto v = co_await with(std::move(all), [this, &shape](outbound_stream& s) -> awaitable<error_code> {
       std::vector<std::uint64_t> sent_to(shape.layers(), to.first);
       while (std::ranges::any_of(sent_to, [this](auto n) { return n < to.tokens; })) {
@@ -180,8 +181,9 @@ struct departure {
 awaitable<result<departed>> depart(engine& e, link_pool& links, generation_request r, cluster::ticket to,
                                    departure_options o) {
   const topology alone;
-  const auto bt = e.pool().shape().block_tokens();
-  if (to.fingerprint != e.running().fingerprint() || to.wire != wire_of(e) || to.topology.text() != alone.text())
+  const auto bt = to.wire.block_tokens;
+  if (to.fingerprint != e.running().fingerprint() || !fits(to.wire, wire_of(e), o.convert != nullptr) ||
+      to.topology.text() != alone.text())
     co_return errc::namespace_mismatch;
   if (to.tokens != r.prompt.size() || to.first > to.tokens || (to.first < to.tokens && to.first % bt != 0))
     co_return errc::invalid_argument;

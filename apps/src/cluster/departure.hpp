@@ -23,6 +23,7 @@ namespace cokv::cluster {
 struct departure_options {
   std::size_t in_flight = 64;        // as outbound_options
   const packing* through = nullptr;  // as gather_options
+  const packing* convert = nullptr;  // where KV becomes the receiver's element type; none: it has to be ours
 };
 
 struct departed {

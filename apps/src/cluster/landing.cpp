@@ -15,7 +15,8 @@ awaitable<result<std::shared_ptr<landing>>> landing::open(window_table windows, 
                                                           offer from, landing_options o) {
   const auto wire = wire_of(e);
   const topology alone;
-  if (from.fingerprint != e.running().fingerprint() || from.wire != wire || from.topology.text() != alone.text())
+  if (from.fingerprint != e.running().fingerprint() || !fits(from.wire, wire, from.converts && o.converts) ||
+      from.topology.text() != alone.text())
     co_return errc::namespace_mismatch;
   auto both = e.receive(std::move(r));
   if (!both) co_return both.error();
@@ -38,10 +39,8 @@ awaitable<result<std::shared_ptr<landing>>> landing::open(window_table windows, 
                     .lease = o.lease};
   std::optional<inbound_stream> in;
   if (room->first < room->tokens) {
-    const auto& shape = e.pool().shape();
     auto opened = inbound_stream::open(
-        std::move(windows),
-        {route(alone, alone, shape), {}, shape, room->memory, {{room->blocks, room->tokens, room->first}}});
+        std::move(windows), side_of(e, from.wire, wire, room->memory, room->blocks, room->tokens, room->first));
     if (!opened) {
       to.fail(opened.error());
       co_return opened.error();

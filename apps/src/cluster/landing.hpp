@@ -39,6 +39,7 @@ struct landing_options {
   std::uint32_t attempt = 0;
   std::string life;                // this worker's
   std::vector<std::string> links;  // its doors
+  bool converts = false;           // KV of another element type is taken too
   duration patience = std::chrono::seconds(5);
   std::chrono::milliseconds lease = std::chrono::seconds(30);
 };

@@ -29,6 +29,7 @@ awaitable<result<admitted>> landing_entrance::open(generation_request r, offer f
                       .attempt = attempt,
                       .life = options_.life,
                       .links = options_.links ? options_.links() : door_.urls(),
+                      .converts = options_.converts,
                       .patience = options_.patience,
                       .lease = options_.lease};
   auto covered = follow(r, how.id, attempt);

@@ -15,6 +15,7 @@ struct entrance_options {
   duration patience = std::chrono::seconds(5);
   std::chrono::milliseconds lease = std::chrono::seconds(30);
   std::function<std::vector<std::string>()> links;  // how the door is reached; none: its own URLs
+  bool converts = false;                            // as landing_options
   answer_copies* copies = nullptr;                  // what answers that are lost elsewhere go on from
 };
 

@@ -176,9 +176,9 @@ awaitable<void> members::follow(std::shared_ptr<member> m) {
 
 // Those that decode, as they are now: each is told where it stands as soon as it is heard again.
 void members::stand() {
-  std::map<worker_table::id, std::string> here;
+  std::map<worker_table::id, ring_book::standing> here;
   for (const auto& [id, w] : state_->table.all())
-    if (w.usable(worker_role::decode)) here[id] = w.facts.self.life;
+    if (w.usable(worker_role::decode)) here[id] = {w.facts.self.life, w.facts.self.wire};
   if (state_->ring.stand(std::move(here)))
     for (auto& [id, m] : state_->all) m->suspected.tell();
 }
@@ -243,10 +243,12 @@ std::unique_ptr<members::seat> members::holder_for(worker_table::id lost, std::u
   return nullptr;
 }
 
-std::vector<block_key> members::keys_of(std::span<const token_id> prompt, std::string_view salt) const {
-  const auto block_tokens = state_->table.block_tokens();
-  if (placement_.by == policy::least_loaded || block_tokens == 0) return {};
-  return chain_keys(prompt, block_tokens, salt);
+prompt_keys members::keys_of(std::span<const token_id> prompt, std::string_view salt) const {
+  prompt_keys out;
+  if (placement_.by == policy::least_loaded) return out;
+  for (const auto block_tokens : state_->table.block_sizes())
+    out.emplace(block_tokens, chain_keys(prompt, block_tokens, salt));
+  return out;
 }
 
 std::unique_ptr<members::seat> members::seat_for(const placement_wish& wish,
@@ -255,8 +257,10 @@ std::unique_ptr<members::seat> members::seat_for(const placement_wish& wish,
   const auto id = group_ ? place(s.table, s.index, wish, placement_, without) : std::nullopt;
   if (!id) return nullptr;
   const auto load = wish.what == worker_role::prefill ? wish.prompt : wish.length;
-  return std::make_unique<seat>(state_, s.all.at(*id), load - tokens_there(*s.table.find(*id), *id, s.index, wish),
-                                std::vector(wish.keys.begin(), wish.keys.end()));
+  const auto& w = *s.table.find(*id);
+  const auto keys = wish.keys_for(w);
+  return std::make_unique<seat>(state_, s.all.at(*id), load - tokens_there(w, *id, s.index, wish),
+                                std::vector(keys.begin(), keys.end()));
 }
 
 }  // namespace cokv::cluster

@@ -78,7 +78,7 @@ class members {
   // Null: there is none but those in `without`. As place().
   std::unique_ptr<seat> seat_for(const placement_wish& wish, const std::set<worker_table::id>& without);
   // Of that prompt, to wish by: none where no policy asks for them, or nobody has said how long a block is.
-  std::vector<block_key> keys_of(std::span<const token_id> prompt, std::string_view salt) const;
+  prompt_keys keys_of(std::span<const token_id> prompt, std::string_view salt) const;
 
   // The nearest that was told to keep copies of that worker's answers, also when that worker is gone. Null: there is none
   // but those in `without`.

@@ -73,10 +73,16 @@ std::optional<policy> parse_policy(std::string_view text) noexcept {
   return {};
 }
 
+std::span<const block_key> placement_wish::keys_for(const worker_table::worker& w) const {
+  if (!keys) return {};
+  const auto found = keys->find(w.facts.self.wire.block_tokens);
+  return found == keys->end() ? std::span<const block_key>() : found->second;
+}
+
 std::uint32_t tokens_there(const worker_table::worker& w, worker_table::id id, const prefix_index& index,
                            const placement_wish& wish) {
-  if (wish.keys.empty() || wish.prompt == 0) return 0;
-  const auto tokens = std::uint64_t{index.leading(id, wish.keys)} * w.facts.self.wire.block_tokens;
+  if (wish.prompt == 0) return 0;
+  const auto tokens = std::uint64_t{index.leading(id, wish.keys_for(w))} * w.facts.self.wire.block_tokens;
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(tokens, wish.prompt - 1));
 }
 

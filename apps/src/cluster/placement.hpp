@@ -1,6 +1,6 @@
 // Where the next prompt is computed and where its answer is decoded. Pure.
 //
-//     if (auto id = place(table, index, {worker_role::prefill, .prompt = 900, .keys = keys}, {.by = policy::prefix}, {})) ...
+//     if (auto id = place(table, index, {worker_role::prefill, .prompt = 900, .keys = &keys}, {.by = policy::prefix}, {})) ...
 //
 // | policy       | of those that compute prompts                       | of those that decode                              |
 // |--------------|-----------------------------------------------------|---------------------------------------------------|
@@ -37,11 +37,16 @@ struct placement_options {
   duration tpot = std::chrono::milliseconds(100);
 };
 
+// Of a prompt's whole blocks, by the size of blocks: workers need not have the same.
+using prompt_keys = std::map<std::uint32_t, std::vector<block_key>>;
+
 struct placement_wish {
   worker_role what = worker_role::decode;
-  std::uint32_t prompt = 0;              // tokens whose KV has to be there
-  std::uint32_t length = 0;              // tokens of the sequence, which a worker has to hold
-  std::span<const block_key> keys = {};  // of the prompt's whole blocks; empty: nothing is looked up
+  std::uint32_t prompt = 0;           // tokens whose KV has to be there
+  std::uint32_t length = 0;           // tokens of the sequence, which a worker has to hold
+  const prompt_keys* keys = nullptr;  // of the prompt; null: nothing is looked up
+
+  std::span<const block_key> keys_for(const worker_table::worker& w) const;
 };
 
 // Tokens of that prompt which this worker need not compute, or be sent: one at least it has to.

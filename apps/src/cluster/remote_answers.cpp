@@ -140,7 +140,7 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
   const auto prompt = r.prompt.size();
   const auto most = r.max_tokens, continued = r.continues;
   demand room{.wish = {.what = worker_role::decode}}, computing{.wish = {.what = worker_role::prefill}};
-  std::vector<block_key> keys;
+  prompt_keys keys;
   std::uint32_t faults = 0;
   for (;;) {
     // What was told is a part of the prompt now.
@@ -157,13 +157,13 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
         room.wish.prompt = computing.wish.prompt;
         room.wish.length = static_cast<std::uint32_t>(
             std::min<std::uint64_t>(r.prompt.size() + std::uint64_t{r.max_tokens}, most_tokens));
-        room.wish.keys = keys;
+        room.wish.keys = &keys;
         room.waits = !s->told.empty();  // who has read a part of it would rather wait
         s->decode = co_await find(room);
         if (!s->decode) co_return room.full.empty() ? errc::unavailable : errc::queue_full;
       }
       computing.wish.length = computing.wish.prompt + 1;
-      computing.wish.keys = keys;
+      computing.wish.keys = &keys;
       prefill = co_await find(computing);
       if (!prefill) co_return errc::unavailable;
       ++s->attempt;

@@ -51,16 +51,17 @@ std::vector<ring_book::id> ring_book::behind(id of) const {
   for (auto i = at; out.size() < replicas_;) {
     if (++i == here_.end()) i = here_.begin();
     if (i == at) break;
+    if (i->second.wire != at->second.wire) continue;
     out.push_back(i->first);
   }
   return out;
 }
 
-bool ring_book::stand(std::map<id, std::string> here) {
+bool ring_book::stand(std::map<id, standing> here) {
   if (replicas_ == 0 || here == here_) return false;
   here_ = std::move(here);
   ++epoch_;
-  for (auto& [one, life] : here_) holders_[one] = behind(one);
+  for (auto& [one, who] : here_) holders_[one] = behind(one);
   return true;
 }
 
@@ -76,7 +77,7 @@ void ring_book::reign(std::uint64_t router_epoch) {
 
 ring_place ring_book::place_of(id of, const std::function<std::vector<std::string>(id)>& links_of) const {
   ring_place p{.epoch = epoch_, .replicas = replicas_, .successors = {}};
-  for (auto one : behind(of)) p.successors.push_back({here_.at(one), links_of(one)});
+  for (auto one : behind(of)) p.successors.push_back({here_.at(one).life, links_of(one)});
   return p;
 }
 

@@ -2,9 +2,11 @@
 // tells them of.
 //
 //     ring_book ring(1);
-//     if (ring.stand({{3, life_a}, {5, life_b}})) tell_all();  // of those that are here: another ring than before
+//     if (ring.stand({{3, {life_a, kv}}, {5, {life_b, kv}}})) tell_all();   // of those that are here: another ring than before
 //     ring.place_of(3, links_of)                               // what 3 is told: copies go to 5
 //     ring.holders(3)                                          // who has copies of its answers, also when it is gone
+//
+// Copies are of use only to those whose KV is the same: others are passed over, as if each kind had a ring of its own.
 //
 // A ring's epoch is above those of all before it: workers refuse what is of an older one. It begins with the epoch of the
 // router that makes it (router_claim.hpp), in the upper bits: rings of a router that was replaced are below those of the one
@@ -51,12 +53,17 @@ parsed<lost_answer> read_lost_answer(const boost::json::value& v);
 class ring_book {
  public:
   using id = std::uint32_t;  // worker_table's
+  struct standing {
+    std::string life;
+    kv_wire wire = {};
+    friend bool operator==(const standing&, const standing&) = default;
+  };
 
   // Throws config_error for more than most_replicas.
   explicit ring_book(std::uint32_t replicas);
 
-  // Those that decode, and their lives. True: another ring than before, of a new epoch.
-  bool stand(std::map<id, std::string> here);
+  // Those that decode. True: another ring than before, of a new epoch.
+  bool stand(std::map<id, standing> here);
   // Somebody was told such an epoch by another router: this one is above it from now on, and to be told. Not of a later
   // router's, which replaces this one; nor of the upper half of what an epoch may be: nobody gets there but by a lie.
   void heard(std::uint64_t epoch);
@@ -78,7 +85,7 @@ class ring_book {
   std::uint32_t replicas_;
   std::uint64_t epoch_ = 0;
   std::uint64_t router_ = 0;  // its router's; 0: not known
-  std::map<id, std::string> here_;
+  std::map<id, standing> here_;
   std::map<id, std::vector<id>> holders_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <boost/json/array.hpp>
 
+#include "cokv/kvstream/convert.hpp"
 #include "cokv/runtime/error.hpp"
 
 namespace cokv::cluster {
@@ -46,6 +47,11 @@ id256 take_fingerprint(fields& f) {
 
 }  // namespace
 
+bool fits(const kv_wire& a, const kv_wire& b, bool converts) noexcept {
+  const bool same = a.layers == b.layers && a.kv_heads == b.kv_heads && a.head_dim == b.head_dim;
+  return same && (a.type == b.type || (converts && convertible(a.type) && convertible(b.type)));
+}
+
 json::object to_json(const kv_wire& w) {
   const auto type = to_string(w.type);
   return {{"block_tokens", w.block_tokens},
@@ -74,7 +80,8 @@ json::object to_json(const offer& o) {
           {"life", o.life},
           {"topology", o.topology.text()},
           {"wire", to_json(o.wire)},
-          {"fingerprint", o.fingerprint.hex()}};
+          {"fingerprint", o.fingerprint.hex()},
+          {"converts", o.converts}};
 }
 
 parsed<offer> read_offer(const json::value& v) {
@@ -85,6 +92,7 @@ parsed<offer> read_offer(const json::value& v) {
   o.topology = take_topology(f);
   o.wire = f.take<kv_wire>("wire", read_wire);
   o.fingerprint = take_fingerprint(f);
+  o.converts = f.flag("converts");
   if (auto wrong = f.end()) return *wrong;
   return o;
 }

@@ -36,6 +36,8 @@ struct kv_wire {
   std::uint64_t token_bytes() const { return std::uint64_t{2} * layers * kv_heads * head_dim * size_of(type); }
   friend bool operator==(const kv_wire&, const kv_wire&) = default;
 };
+// Whether KV of one can become KV of the other: but for the size of blocks, and the element type where `converts`.
+bool fits(const kv_wire& a, const kv_wire& b, bool converts) noexcept;
 boost::json::object to_json(const kv_wire& w);
 parsed<kv_wire> read_wire(const boost::json::value& v);
 
@@ -44,7 +46,8 @@ struct offer {
   std::string name, life;
   cokv::topology topology = cokv::topology();
   kv_wire wire;
-  id256 fingerprint;  // of the model
+  id256 fingerprint;      // of the model
+  bool converts = false;  // it takes KV of another element type, and gives it: f32, f16 and bf16
 };
 boost::json::object to_json(const offer& o);
 parsed<offer> read_offer(const boost::json::value& v);

@@ -1,6 +1,8 @@
 // What an engine's KV is to its peers: how it lies on the wire, and the name that links greet each other with.
 #pragma once
 
+#include <numeric>
+
 #include "cluster/ticket.hpp"
 #include "cokv/engine/engine.hpp"
 
@@ -22,12 +24,28 @@ inline namespace_id links_of(const engine& e) {
   return ns;
 }
 
-inline offer offer_of(const engine& e, std::string name, std::string life) {
+inline offer offer_of(const engine& e, std::string name, std::string life, bool converts = false) {
   return {.name = std::move(name),
           .life = std::move(life),
           .topology = topology(),
           .wire = wire_of(e),
-          .fingerprint = e.running().fingerprint()};
+          .fingerprint = e.running().fingerprint(),
+          .converts = converts};
+}
+
+// A worker's end of a stream to or from one whose KV is `other`: in blocks of a size that both sizes are made of.
+inline stream_side side_of(const engine& e, const kv_wire& other, const kv_wire& receiver, const kv_view& memory,
+                           std::span<const block_index> blocks, std::uint32_t tokens, std::uint32_t first) {
+  const topology alone;
+  const auto& shape = e.pool().shape();
+  const auto cut = std::gcd(shape.block_tokens(), other.block_tokens);
+  auto wire = receiver;
+  wire.block_tokens = cut;
+  return {route(alone, alone, wire.shape()),
+          {},
+          shape.in_blocks_of(cut),
+          memory.in_blocks_of(cut),
+          {{in_smaller_blocks(blocks, shape.block_tokens() / cut), tokens, first}}};
 }
 
 }  // namespace cokv::cluster

@@ -41,7 +41,8 @@ std::string worker_table::misfit(id of, const worker_facts& facts) const {
   for (const auto& [number, w] : workers_) {
     if (w.state != presence::here || number == of) continue;
     if (w.facts.self.fingerprint != facts.self.fingerprint) return "its weights are not those of " + w.url;
-    if (w.facts.self.wire != facts.self.wire) return "its KV is not that of " + w.url + " (--dtype, --block-tokens)";
+    if (!fits(w.facts.self.wire, kv, w.facts.self.converts && facts.self.converts))
+      return "its KV is not that of " + w.url + " (--dtype; with --convert-kv on both it may be)";
     if (w.facts.self.topology.text() != facts.self.topology.text()) return "it is spread unlike " + w.url;
   }
   return {};
@@ -122,9 +123,11 @@ id256 worker_table::fingerprint() const {
   return here == workers_.end() ? id256() : here->second.facts.self.fingerprint;
 }
 
-std::uint32_t worker_table::block_tokens() const {
-  const auto here = std::ranges::find_if(workers_, [](const auto& w) { return w.second.state == presence::here; });
-  return here == workers_.end() ? 0 : here->second.facts.self.wire.block_tokens;
+std::set<std::uint32_t> worker_table::block_sizes() const {
+  std::set<std::uint32_t> out;
+  for (const auto& [number, w] : workers_)
+    if (w.state == presence::here) out.insert(w.facts.self.wire.block_tokens);
+  return out;
 }
 
 }  // namespace cokv::cluster

@@ -15,6 +15,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 
@@ -87,7 +88,7 @@ class worker_table {
   // Of those that are here: the smallest longest sequence, and the model; zeros where there is none.
   std::uint32_t max_sequence() const;
   id256 fingerprint() const;
-  std::uint32_t block_tokens() const;
+  std::set<std::uint32_t> block_sizes() const;  // of KV, in tokens
   const health_options& health() const noexcept { return options_; }
 
  private:

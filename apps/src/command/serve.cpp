@@ -43,6 +43,12 @@ void add_serve(CLI::App& app, action& chosen) {
                    ->delimiter(',');
   auto* advertise = c->add_option("--advertise", o->advertise, "What others call this machine (--role prefill, decode)")
                         ->type_name("HOST");
+  auto* convert =
+      c->add_flag(
+           "--convert-kv", o->convert_kv,
+           "KV may go to, or come from, a worker of another --dtype, if that one says so too; it is converted on "
+           "its way (--role prefill, decode)")
+          ->disable_flag_override();
   auto* lease =
       add_count(*c, "--lease", o->lease, 1, 3600,
                 "Seconds without a sign of a prompt's sender after which its room is given up (--role decode)");
@@ -129,6 +135,7 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                    {join, "prefill or decode"},
                                                                    {link, "decode"},
                                                                    {advertise, "prefill or decode"},
+                                                                   {convert, "prefill or decode"},
                                                                    {lease, "decode"},
                                                                    {policy, "router"},
                                                                    {slo_ttft, "router"},

@@ -25,6 +25,7 @@ struct options {
   // A decode worker's doors for KV; empty: a socket of this machine and a port. `advertise`: what others call the host.
   std::vector<std::string> links;
   std::string advertise;
+  bool convert_kv = false;   // KV of another element type is taken, and given
   std::uint32_t lease = 30;  // seconds without a sign of a prompt's sender
   // Copies of answers: how many a router wants of each; bytes that a worker keeps for others, and milliseconds that it waits
   // for those who keep its own.

@@ -27,6 +27,15 @@ std::vector<std::string> doors_of(const options& o, const std::string& life) {
   return {"shm://" + socket.string(), "tcp://" + endpoint{o.listen.host, 0}.to_string()};
 }
 
+std::unique_ptr<cluster::packer> converter_of(device& where, const options& o) {
+  if (!o.convert_kv || o.role != "prefill") return nullptr;
+  auto moves = where.make_stream({.name = "convert"});
+  if (!moves) throw config_error("--convert-kv: " + moves.error().message());
+  auto out = std::make_unique<cluster::packer>(where, *moves);
+  if (!out->get()) throw config_error("--convert-kv: no memory for it");
+  return out;
+}
+
 }  // namespace
 
 worker::worker(const asio::any_io_executor& ex, engine& e, device where, const options& o, std::vector<kv_tier> tiers)
@@ -36,6 +45,8 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
       name_(o.role),
       life_(random_id()),
       advertise_(o.advertise),
+      converts_(o.convert_kv),
+      converter_(converter_of(where, o)),
       windows_(ex),
       links_(greeting(e, name_, life_)),
       door_(windows_, links_),
@@ -49,9 +60,10 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
                 {.life = life_,
                  .lease = std::chrono::seconds(o.lease),
                  .links = [this] { return links(); },
+                 .converts = o.convert_kv,
                  .copies = &copies_}),
       decode_(ex, entrance_, {.max_sequence = e.max_sequence(), .max_sequences = o.max_requests}),
-      prefill_(e, pool_) {
+      prefill_(e, pool_, {.convert = converter_ ? converter_->get() : nullptr}) {
   if (!e.pool().memory().host_accessible())
     if (auto ec = windows_.stage(where))
       throw config_error("--device " + o.device + ": no pinned memory for links: " + ec.message());
@@ -79,7 +91,7 @@ std::vector<std::string> worker::links() const {
 cluster::worker_facts worker::facts() const {
   const auto c = engine_.counters();
   return {.role = role_,
-          .self = cluster::offer_of(engine_, name_, life_),
+          .self = cluster::offer_of(engine_, name_, life_, converts_),
           .epoch = copies_.epoch(),
           .links = links(),
           .max_sequence = engine_.max_sequence(),

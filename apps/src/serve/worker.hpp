@@ -10,6 +10,7 @@
 
 #include "cluster/epoch_gate.hpp"
 #include "cluster/landing_entrance.hpp"
+#include "cluster/packer.hpp"
 #include "cluster/prefill_service.hpp"
 #include "cluster/worker_info.hpp"
 #include "http/metrics.hpp"
@@ -39,6 +40,8 @@ class worker {
   std::vector<kv_tier> tiers_;
   cluster::worker_role role_;
   std::string name_, life_, advertise_;
+  bool converts_;
+  std::unique_ptr<cluster::packer> converter_;  // of KV that goes to workers of another element type
   window_table windows_;
   link_options links_;
   cluster::epoch_gate gate_;

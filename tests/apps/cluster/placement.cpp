@@ -36,8 +36,8 @@ struct two {
   std::optional<worker_table::id> ask(policy by, std::uint32_t prompt, std::uint32_t length = 0,
                                       const std::set<worker_table::id>& without = {}) {
     const std::vector<token_id> tokens(prompt, 1);
-    const auto keys = chain_keys(tokens, block);
-    return place(table, index, {kind, prompt, length ? length : prompt + 1, keys}, {by, ttft, tpot}, without);
+    const prompt_keys keys{{block, chain_keys(tokens, block)}};
+    return place(table, index, {kind, prompt, length ? length : prompt + 1, &keys}, {by, ttft, tpot}, without);
   }
   void has(worker_table::id id, std::uint32_t tokens) {
     index.stored(id, "device", chain_keys(std::vector<token_id>(tokens, 1), block));
@@ -108,10 +108,10 @@ TEST_CASE("place: of a prompt that is there to its last token that token is comp
   two w(worker_role::prefill);
   w.has(w.b, 64);
   const std::vector<token_id> tokens(64, 1);
-  const auto keys = chain_keys(tokens, block);
-  CHECK(tokens_there(*w.table.find(w.b), w.b, w.index, {worker_role::prefill, 64, 65, keys}) == 63);
+  const prompt_keys keys{{block, chain_keys(tokens, block)}};
+  CHECK(tokens_there(*w.table.find(w.b), w.b, w.index, {worker_role::prefill, 64, 65, &keys}) == 63);
   CHECK(tokens_there(*w.table.find(w.b), w.b, w.index, {worker_role::prefill, 64, 65, {}}) == 0);
-  CHECK(tokens_there(*w.table.find(w.a), w.a, w.index, {worker_role::prefill, 64, 65, keys}) == 0);
+  CHECK(tokens_there(*w.table.find(w.a), w.a, w.index, {worker_role::prefill, 64, 65, &keys}) == 0);
 }
 
 TEST_CASE("place: by prefix an answer goes to its prompt's KV where that outweighs what is in use there") {

@@ -16,9 +16,9 @@ namespace {
 
 using id = ring_book::id;
 
-std::map<id, std::string> lives(std::initializer_list<id> ids) {
-  std::map<id, std::string> out;
-  for (auto one : ids) out[one] = "life-" + std::to_string(one);
+std::map<id, ring_book::standing> lives(std::initializer_list<id> ids) {
+  std::map<id, ring_book::standing> out;
+  for (auto one : ids) out[one].life = "life-" + std::to_string(one);
   return out;
 }
 
@@ -49,7 +49,7 @@ TEST_CASE("ring_book: copies go to those behind, once around, and a new ring has
   ring.forget(5);
   CHECK(ring.holders(5).empty());
   auto again = lives({3, 9});
-  again[9] = "another run";
+  again[9].life = "another run";
   CHECK(ring.stand(again));
   CHECK(ring.place_of(3, links).successors.front().life == "another run");
   CHECK(ring.stand(lives({3})));
@@ -77,7 +77,7 @@ TEST_CASE("ring_book: whoever comes and goes, each has as many holders as there 
   std::mt19937_64 random(3);
   for (std::uint32_t replicas : {1u, 2u}) {
     ring_book ring(replicas);
-    std::map<id, std::string> here;
+    std::map<id, ring_book::standing> here;
     std::uint64_t epoch = 0;
     for (int i = 0; i < 3000; ++i) {
       const auto one = static_cast<id>(random() % 9);
@@ -85,7 +85,7 @@ TEST_CASE("ring_book: whoever comes and goes, each has as many holders as there 
       if (random() % 2)
         here.erase(one);
       else
-        here[one] = "life-" + std::to_string(random() % 3);
+        here[one] = {"life-" + std::to_string(random() % 3)};
       CHECK(ring.stand(here) == (here != before));
       CHECK(ring.epoch() >= epoch);
       epoch = ring.epoch();
@@ -103,6 +103,19 @@ TEST_CASE("ring_book: whoever comes and goes, each has as many holders as there 
       for (auto& [who, n] : kept) CHECK(n <= replicas);  // evenly
     }
   }
+}
+
+TEST_CASE("ring_book: copies go to workers of the same KV, past those of another") {
+  kv_wire small{2, 2, 8, 16, dtype::f32}, large = small;
+  large.block_tokens = 32;
+  ring_book ring(2);
+  CHECK(ring.stand({{1, {"a", small}}, {2, {"b", large}}, {3, {"c", small}}, {4, {"d", large}}, {5, {"e", small}}}));
+  CHECK(ring.holders(1) == std::vector<id>{3, 5});
+  CHECK(ring.holders(5) == std::vector<id>{1, 3});
+  CHECK(ring.holders(2) == std::vector<id>{4});
+  CHECK(ring.place_of(2, links).successors == std::vector<ring_member>{{"d", links(4)}});
+  CHECK(ring.stand({{1, {"a", small}}, {2, {"b", large}}}));
+  CHECK(ring.holders(1).empty());
 }
 
 TEST_CASE("ring_place: it reads back as it was, and what is none is refused by its name") {

@@ -24,7 +24,7 @@ TEST_CASE("routing: readers that go before the end leave nothing on either worke
           s.impatient = true;
           s.requests = 10;
           s.prefill.kv_blocks = static_cast<std::uint32_t>(60 + context.below(60));
-          s.decode.kv_blocks = static_cast<std::uint32_t>(60 + context.below(60));
+          s.decode.kv_blocks = room_of(60 + context.below(60), s.decode);
         },
         [](sim_context&, sim::net&) {}, all);
   tell(all);
@@ -158,7 +158,7 @@ TEST_CASE("routing: copies are of use or of none, but never wrong, whatever brea
           s.fewest = 30;
           s.impatient = context.chance(0.3);
           if (context.chance(0.4))
-            s.decode.kv_blocks = static_cast<std::uint32_t>(45 + context.below(40));  // at least a sequence
+            s.decode.kv_blocks = room_of(45 + context.below(40), s.decode);  // at least a sequence
         },
         [](sim_context& context, sim::net& net) {
           if (context.chance(0.5)) net.faults.reset = 0.003;
@@ -201,7 +201,8 @@ TEST_CASE("routing: how long a client waits for its next token when the worker t
               s.fewest = 150;
               s.eos.clear();
               s.prefill.max_batched_tokens = 512;
-              s.prefill.kv_blocks = s.decode.kv_blocks = 3000;
+              s.prefill.kv_blocks = 3000;
+              s.decode.kv_blocks = room_of(3000, s.decode);
             },
             [](sim_context&, sim::net&) {}, all,
             [&](sim_context& context, streaming& s, auto& decodes) {

@@ -190,7 +190,7 @@ void run(std::uint64_t seed, shape of, Setup setup, Faults faults, outcome& all,
   s.context = &context;
   s.prefill = {.block_tokens = static_cast<std::uint32_t>(4 << context.below(2)),
                .max_batched_tokens = static_cast<std::uint32_t>(16 << context.below(4))};
-  s.decode = {.block_tokens = s.prefill.block_tokens};
+  s.decode = {.block_tokens = other_blocks(context, s.prefill.block_tokens)};
   if (context.chance(0.5)) s.eos = {1, 2, 3, 4, 5, 6};
   setup(context, s);
   outcome out;

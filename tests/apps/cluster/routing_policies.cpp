@@ -11,7 +11,9 @@ namespace {
 void chats(sim_context& context, streaming& s) {
   s.requests = 30;
   s.shortest = 60, s.longest = 200;
-  s.prefill.kv_blocks = s.decode.kv_blocks = static_cast<std::uint32_t>(150 + context.below(100));
+  const auto fours = 150 + context.below(100);
+  s.prefill.kv_blocks = static_cast<std::uint32_t>(fours);
+  s.decode.kv_blocks = room_of(fours, s.decode);
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ void run(std::uint64_t seed, Setup setup, Faults faults, tally& all) {
   s.prefill = {.block_tokens = static_cast<std::uint32_t>(4 << context.below(2)),
                .max_batched_tokens = static_cast<std::uint32_t>(16 << context.below(4)),
                .async_scheduling = context.chance(0.3)};
-  s.decode = {.block_tokens = s.prefill.block_tokens, .async_scheduling = context.chance(0.3)};
+  s.decode = {.block_tokens = other_blocks(context, s.prefill.block_tokens), .async_scheduling = context.chance(0.3)};
   if (context.chance(0.5)) s.eos = {1, 2, 3, 4, 5, 6};
   if (seed % 2) {
     s.listen = s.connect = "shm:///run/decode";
@@ -85,7 +85,7 @@ TEST_CASE("streaming: small pools, long prompts, and readers that go before the 
         seed,
         [](sim_context& context, streaming& s) {
           s.prefill.kv_blocks = static_cast<std::uint32_t>(40 + context.below(40));
-          s.decode.kv_blocks = static_cast<std::uint32_t>(40 + context.below(40));
+          s.decode.kv_blocks = room_of(40 + context.below(40), s.decode);
           s.prefill.prefix_cache = context.chance(0.5);
           s.impatient = true;
           s.requests = 10;

@@ -43,9 +43,20 @@ struct streaming {
   std::set<std::string> errors;
 };
 
+// The same, or of any other size.
+inline std::uint32_t other_blocks(sim_context& context, std::uint32_t same) {
+  constexpr std::uint32_t sizes[] = {1, 2, 3, 4, 6, 8, 12, 16};
+  return context.chance(0.5) ? same : sizes[context.below(8)];
+}
+
+// As much room as so many blocks of four tokens have, at the least.
+inline std::uint32_t room_of(std::uint64_t fours, const engine_options& o) {
+  return static_cast<std::uint32_t>(fours * std::max<std::uint32_t>(1, 4 / o.block_tokens + (o.block_tokens == 3)));
+}
+
 inline engine_options pinned_kv(engine_options o) {
   o.kv_memory = memory_kind::pinned;
-  if (o.kv_blocks == 0) o.kv_blocks = 200;
+  if (o.kv_blocks == 0) o.kv_blocks = room_of(200, o);
   return o;
 }
 

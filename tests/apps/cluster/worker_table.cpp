@@ -61,12 +61,35 @@ TEST_CASE("worker_table: another run of a worker has nothing of what the one bef
   CHECK(t.heard(a, facts(worker_role::decode, "3"), start + 2s) == worker_change::came);
 }
 
+TEST_CASE("worker_table: blocks of another size fit, and another element type where both convert") {
+  worker_table t(health);
+  const auto a = t.add("http://a:1"), b = t.add("http://b:1");
+  auto one = facts(worker_role::decode, "1"), other = facts(worker_role::prefill, "2");
+  t.heard(a, one, start);
+  other.self.wire.block_tokens = 8;
+  CHECK(t.heard(b, other, start) == worker_change::came);
+  CHECK(t.block_sizes() == std::set<std::uint32_t>{one.self.wire.block_tokens, 8});
+  other.self.wire.type = dtype::bf16;
+  CHECK(t.heard(b, other, start) == worker_change::misfit);
+  other.self.converts = true;
+  CHECK(t.heard(b, other, start) == worker_change::none);
+  CHECK(t.find(b)->wrong.find("--convert-kv") != std::string::npos);
+  one.self.converts = true;
+  t.heard(a, one, start);
+  CHECK(t.heard(b, other, start) == worker_change::came);
+  other.self.wire.type = dtype::fp8_e4m3;
+  CHECK(t.heard(b, other, start) == worker_change::misfit);
+  other.self.wire.type = dtype::bf16;
+  other.self.wire.kv_heads += 1;
+  CHECK(t.heard(b, other, start) == worker_change::none);
+}
+
 TEST_CASE("worker_table: what is of another model gets nothing, until none of the old is left") {
   worker_table t(health);
   const auto a = t.add("http://a:1"), b = t.add("http://b:1");
   t.heard(a, facts(worker_role::decode, "1"), start);
   auto other = facts(worker_role::prefill, "2");
-  other.self.wire.block_tokens = 8;
+  other.self.wire.type = dtype::bf16;
   CHECK(t.heard(b, other, start) == worker_change::misfit);
   CHECK(t.find(b)->wrong.find("http://a:1") != std::string::npos);
   CHECK(t.heard(b, other, start + 1s) == worker_change::none);

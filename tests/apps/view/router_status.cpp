@@ -33,7 +33,7 @@ struct fixture {
     table.heard(prefill, facts(worker_role::prefill, "p"), start);
     table.heard(one, facts(worker_role::decode, "a"), start + 1s);
     table.heard(two, facts(worker_role::decode, "b"), start + 1s);
-    ring.stand({{one, "a"}, {two, "b"}});
+    ring.stand({{one, {"a"}}, {two, {"b"}}});
   }
   json::object status(std::vector<answer_view> answers = {}) {
     const auto n = answers.size();
@@ -71,7 +71,7 @@ TEST_CASE("router_status: each worker with what it said, since when, and who kee
 TEST_CASE("router_status: who died is told with those who have its copies, until it is forgotten") {
   fixture f;
   CHECK(f.table.silent(f.one, true, start + 2s) == worker_change::died);
-  f.ring.stand({{f.two, "b"}});
+  f.ring.stand({{f.two, {"b"}}});
   f.watch.note(*f.table.find(f.one), worker_change::died);
   auto s = f.status();
   CHECK(f.worker(s, 1).at("state").as_string() == "gone");

@@ -112,8 +112,74 @@ def over_tcp_in_chunks(binary, folder):
     same_answers(binary, folder, 40, 2, prefill=("--max-batched-tokens", 48), decode=("--link", "tcp://127.0.0.1:0"))
 
 
+def over_ucx(binary, folder):
+    same_answers(binary, folder, 25, 4, prefill=("--max-batched-tokens", 100), decode=("--link", "ucx://127.0.0.1:0"))
+
+
 def other_block_sizes_and_few_blocks(binary, folder):
     same_answers(binary, folder, 15, 3, both=("--block-tokens", 8), decode=("--kv-blocks", 400))
+
+
+def blocks_that_are_cut_on_their_way(binary, folder):
+    """Prompts come from blocks of one size to blocks of another, larger or smaller or neither of them a part of the other."""
+    for number, (mine, theirs, link) in enumerate(((16, 8, f"shm://{folder}/a"), (8, 32, "tcp://127.0.0.1:0"),
+                                                   (24, 16, "tcp://127.0.0.1:0"))):
+        same_answers(binary, folder, 12, 20 + number, prefill=("--block-tokens", mine, "--max-batched-tokens", 80),
+                     decode=("--block-tokens", theirs, "--link", link))
+
+
+def decode_workers_of_other_blocks_stand_in_for_each_other(binary, folder):
+    requests = [r | {"max_tokens": 120, "logit_bias": LONG["logit_bias"]} for r in some_requests(8, 31)]
+    with Server(binary, "serve", "--model", MODEL, "--dtype", "f32") as one:
+        wanted = [told(ask(one.port, **r)[1]) for r in requests]
+    model = ("--model", MODEL, "--dtype", "f32")
+    with Server(binary, "serve", *model, "--role", "prefill") as prefill, \
+            Server(binary, "serve", *model, "--role", "decode", "--block-tokens", 8) as small, \
+            Server(binary, "serve", *model, "--role", "decode", "--block-tokens", 32) as large, \
+            Server(binary, "serve", *model, "--role", "router", "--prefill", prefill.url, "--decode",
+                   f"{small.url},{large.url}", "--replicas", 1) as router:
+        peers = [asked(router.port, r) for r in requests]
+        until("both decode", lambda: all(metric(s.port, "cokv_generated_tokens_total") > 30 for s in (small, large)))
+        same("copies at another kind", metric(large.port, "cokv_kept_copies") + metric(small.port, "cokv_kept_copies"), 0)
+        kill(small)
+        all_answered(peers, requests, wanted)
+
+
+def logprobs_of(port, request):
+    """Of each token behind the first, which the other worker computed: the likeliest ones."""
+    status, answer = ask(port, **request)
+    same(f"status of {request}", status, 200)
+    top = answer["choices"][0]["logprobs"]
+    return top["tokens"], top["top_logprobs"]
+
+
+def another_element_type_is_converted_where_both_agree(binary, folder):
+    requests = [r | {"max_tokens": 8, "temperature": 0, "logprobs": 5, "n": 1, "stop": None, "top_p": 1}
+                for r in some_requests(10, 40)]
+    for mine, theirs in (("f32", "bf16"), ("bf16", "f32")):
+        with Server(binary, "serve", "--model", MODEL, "--dtype", theirs) as one, \
+                Server(binary, "serve", "--model", MODEL, "--dtype", mine, "--role", "prefill", "--convert-kv") as prefill, \
+                Server(binary, "serve", "--model", MODEL, "--dtype", theirs, "--role", "decode", "--convert-kv",
+                       "--block-tokens", 8) as decode, \
+                Server(binary, "serve", "--model", MODEL, "--role", "router", "--prefill", prefill.url, "--decode",
+                       decode.url) as router:
+            compared = 0
+            for r in requests:
+                got, wanted = logprobs_of(router.port, r), logprobs_of(one.port, r)
+                for token, want, ours, theirs_too in zip(*got[:1], *wanted[:1], got[1], wanted[1]):
+                    if token != want:
+                        break  # another way from here on: so near were the two
+                    for name in ours.keys() & theirs_too.keys():
+                        if abs(ours[name] - theirs_too[name]) > 0.4:
+                            raise AssertionError(f"{mine} to {theirs}: {name!r} has {ours[name]}, alone {theirs_too[name]}")
+                        compared += 1
+            at_least("logprobs that were compared", compared, 200)
+            # What came stays: the second time it is the decode worker's own.
+            before = metric(prefill.port, "cokv_departed_bytes_total")
+            logprobs_of(router.port, requests[-1])
+            width = {"f32": 4, "bf16": 2}[theirs]
+            same("a second time", metric(prefill.port, "cokv_departed_bytes_total") - before <
+                 2 * 8 * 4 * 32 * width * 16, True)
 
 
 def the_expected_continuations(binary, folder):
@@ -483,13 +549,18 @@ def what_does_not_fit_together_is_told(binary, folder):
     refused("--prefill", "--role", "router", "--prefill", "nonsense", "--decode", "http://127.0.0.1:1")
     with Server(binary, "serve", "--model", MODEL) as plain, \
             Server(binary, "serve", "--model", MODEL, "--role", "decode") as decode, \
-            Server(binary, "serve", "--model", MODEL, "--role", "prefill", "--block-tokens", 8) as prefill:
+            Server(binary, "serve", "--model", MODEL, "--role", "prefill"):
         refused("is no worker", "--role", "router", "--prefill", plain.url, "--decode", decode.url)
         refused("is a worker for decode", "--role", "router", "--prefill", decode.url, "--decode", decode.url)
+    # One that converts, and one that does not.
+    with Server(binary, "serve", "--model", MODEL, "--dtype", "bf16", "--role", "decode") as decode, \
+            Server(binary, "serve", "--model", MODEL, "--dtype", "f32", "--role", "prefill", "--convert-kv") as prefill:
         refused("is not that of", "--role", "router", "--prefill", prefill.url, "--decode", decode.url)
 
 
-run(over_shared_memory, over_tcp_in_chunks, other_block_sizes_and_few_blocks, the_expected_continuations,
+run(over_shared_memory, over_tcp_in_chunks, over_ucx, other_block_sizes_and_few_blocks, blocks_that_are_cut_on_their_way,
+    decode_workers_of_other_blocks_stand_in_for_each_other, another_element_type_is_converted_where_both_agree,
+    the_expected_continuations,
     what_the_decode_worker_has_is_not_sent, a_prompt_goes_where_its_beginning_is, workers_tell_of_their_kv,
     answers_that_take_turns_on_the_decode_worker, many_at_once, a_client_that_goes_leaves_nothing,
     a_worker_that_dies_is_an_error_and_not_a_hang, a_decode_worker_that_stands_still_is_an_error,

@@ -1,0 +1,94 @@
+"""A router with prefill and decode workers, requests from a seed, and what of their answers has to be the same."""
+import json
+import os
+import random
+import socket
+
+from checks import MODEL, ROOT, same, until
+from lib_servers import Server, metric, request_bytes
+
+VERSES = open(os.path.join(ROOT, "models/text/genesis.txt")).read().strip().split("\n")
+CASES = json.load(open(os.path.join(ROOT, "models/tiny-kjv/expected.json")))
+
+
+class Cluster:
+    def __init__(self, binary, *, both=(), prefill=(), decode=(), each_decode=None, router=(), prefills=1, decodes=1,
+                 dtype="f32", log=None):
+        model = ("--model", MODEL, "--dtype", dtype, *both)
+        self.decodes = [Server(binary, "serve", *model, "--role", "decode", *decode, *own, log=log)
+                        for own in each_decode or [()] * decodes]
+        self.prefills = [Server(binary, "serve", *model, "--role", "prefill", *prefill, log=log)
+                         for _ in range(prefills)]
+        self.decode, self.prefill = self.decodes[0], self.prefills[0]
+        self.router = Server(binary, "serve", "--model", MODEL, "--dtype", dtype, "--role", "router", "--prefill",
+                             ",".join(s.url for s in self.prefills), "--decode",
+                             ",".join(s.url for s in self.decodes), *router, log=log)
+        self.port = self.router.port
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for server in (self.router, *self.prefills, *self.decodes):
+            server.__exit__()
+
+    def stop(self):
+        return [server.stop() for server in (self.router, *self.prefills, *self.decodes)]
+
+    def at_rest(self):
+        for server in (*self.prefills, *self.decodes):
+            if server.process.poll() is None:
+                until("no block is in use",
+                      lambda: metric(server.port, "cokv_kv_blocks", tier="device", state="in_use") == 0)
+        for server in self.decodes:
+            if server.process.poll() is None:
+                until("no room is open", lambda: metric(server.port, "cokv_windows") == 0)
+
+
+def ask(port, path="/v1/completions", timeout=60, **body):
+    """Status and JSON of an answer that comes whole."""
+    with socket.create_connection(("127.0.0.1", port), timeout=timeout) as peer:
+        peer.sendall(request_bytes(port, "POST", path, {"model": "tiny-kjv", **body}))
+        data = b""
+        while chunk := peer.recv(1 << 16):
+            data += chunk
+    head, _, text = data.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(text)
+
+
+def some_requests(count, seed):
+    rng = random.Random(seed)
+    for number in range(count):
+        prompt = f"{number} " + " ".join(rng.sample(VERSES, rng.choice((1, 3, 12))))
+        how = {"max_tokens": rng.randint(1, 40), "temperature": rng.choice((0, 0.7, 1)), "seed": rng.randint(0, 1 << 60)}
+        if rng.random() < 0.4:
+            how |= {"top_p": 0.9, "frequency_penalty": 0.5, "presence_penalty": 0.2}
+        if rng.random() < 0.3:
+            how |= {"logprobs": 2}
+        if rng.random() < 0.3:
+            how |= {"stop": ["the", ":"]}
+        if rng.random() < 0.2:
+            how |= {"n": 2}
+        yield {"prompt": prompt, **how}
+
+
+def told(answer):
+    """What of an answer has to be the same wherever it was made."""
+    text = [c["text"] if "text" in c else c["message"]["content"] for c in answer["choices"]]
+    how = [[c["finish_reason"], (c["logprobs"] or {}).get("tokens")] for c in answer["choices"]]
+    return text, how, {k: v for k, v in answer["usage"].items() if k != "prompt_tokens_details"}
+
+
+def asked(port, request):
+    peer = socket.create_connection(("127.0.0.1", port), timeout=60)
+    peer.sendall(request_bytes(port, "POST", "/v1/completions", {"model": "tiny-kjv", **request}))
+    return peer
+
+
+def all_answered(peers, requests, wanted):
+    for peer, r, answer in zip(peers, requests, wanted):
+        data = b""
+        while chunk := peer.recv(1 << 16):
+            data += chunk
+        same(f"answer to {r}", told(json.loads(data.partition(b"\r\n\r\n")[2])), answer)
+        peer.close()

@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import signal
 import socket
 
 from checks import MODEL, ROOT, same, until
@@ -9,6 +10,10 @@ from lib_servers import Server, metric, request_bytes
 
 VERSES = open(os.path.join(ROOT, "models/text/genesis.txt")).read().strip().split("\n")
 CASES = json.load(open(os.path.join(ROOT, "models/tiny-kjv/expected.json")))
+
+
+LONG = {"prompt": " ".join(VERSES[:12]), "max_tokens": 600, "temperature": 1, "seed": 3,
+        "logit_bias": {str(json.load(open(os.path.join(MODEL, "config.json")))["eos_token_id"]): -100}}
 
 
 class Cluster:
@@ -92,3 +97,43 @@ def all_answered(peers, requests, wanted):
             data += chunk
         same(f"answer to {r}", told(json.loads(data.partition(b"\r\n\r\n")[2])), answer)
         peer.close()
+
+
+def at_the_worker_of(cluster, what, do):
+    """Streams LONG, and does it to the worker that has a part in it, in the middle. Returns text and who it was."""
+    text, victim, data = "", None, b""
+    with socket.create_connection(("127.0.0.1", cluster.port), timeout=60) as peer:
+        peer.sendall(request_bytes(cluster.port, "POST", "/v1/completions",
+                                   {"model": "tiny-kjv", **LONG, "stream": True}))
+        while chunk := peer.recv(1 << 12):
+            data += chunk
+            if victim is None and data.count(b"data: ") > 20:
+                running = [s for s in what if metric(s.port, "cokv_requests_running") > 0]
+                same("workers that decode it", len(running), 1)
+                victim = running[0]
+                do(victim)
+    for line in data.split(b"\n"):
+        if line.startswith(b"data: {"):
+            event = json.loads(line[6:])
+            if "error" in event:
+                raise AssertionError(f"the answer failed: {event['error']}")
+            text += "".join(c.get("text", "") for c in event["choices"])
+    return text, victim
+
+
+def kill(victim):
+    victim.process.send_signal(signal.SIGKILL)
+    victim.process.wait()
+
+
+def ring_is_told(cluster):
+    """Everybody that decodes has been told its place."""
+    until("the ring stands", lambda: metric(cluster.port, "cokv_ring_epoch") > 0 and all(
+        metric(s.port, "cokv_ring_epoch") == metric(cluster.port, "cokv_ring_epoch")
+        for s in cluster.decodes if s.process.poll() is None))
+
+
+def blocks_are_free(cluster):
+    for s in (*cluster.prefills, *cluster.decodes):
+        if s.process.poll() is None:
+            until("no block is in use", lambda: metric(s.port, "cokv_kv_blocks", tier="device", state="in_use") == 0)

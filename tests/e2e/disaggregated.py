@@ -8,7 +8,8 @@ import socket
 import subprocess
 
 from checks import MODEL, at_least, run, same, until
-from cluster import CASES, VERSES, Cluster, all_answered, ask, asked, some_requests, told
+from cluster import (CASES, LONG, VERSES, Cluster, all_answered, ask, asked, at_the_worker_of, blocks_are_free, kill,
+                     ring_is_told, some_requests, told)
 from lib_servers import Server, complete, fetch, metric, request_bytes
 
 
@@ -241,32 +242,6 @@ def a_decode_worker_that_stands_still_is_an_error(binary, folder):
         at_least("pieces afterwards", len(complete(cluster.port, "In the beginning", 4)["arrivals"]), 1)
 
 
-LONG = {"prompt": " ".join(VERSES[:12]), "max_tokens": 600, "temperature": 1, "seed": 3,
-        "logit_bias": {str(json.load(open(os.path.join(MODEL, "config.json")))["eos_token_id"]): -100}}
-
-
-def at_the_worker_of(cluster, what, do):
-    """Streams LONG, and does it to the worker that has a part in it, in the middle. Returns text and who it was."""
-    text, victim, data = "", None, b""
-    with socket.create_connection(("127.0.0.1", cluster.port), timeout=60) as peer:
-        peer.sendall(request_bytes(cluster.port, "POST", "/v1/completions",
-                                   {"model": "tiny-kjv", **LONG, "stream": True}))
-        while chunk := peer.recv(1 << 12):
-            data += chunk
-            if victim is None and data.count(b"data: ") > 20:
-                running = [s for s in what if metric(s.port, "cokv_requests_running") > 0]
-                same("workers that decode it", len(running), 1)
-                victim = running[0]
-                do(victim)
-    for line in data.split(b"\n"):
-        if line.startswith(b"data: {"):
-            event = json.loads(line[6:])
-            if "error" in event:
-                raise AssertionError(f"the answer failed: {event['error']}")
-            text += "".join(c.get("text", "") for c in event["choices"])
-    return text, victim
-
-
 def a_decode_worker_that_dies_in_mid_answer_is_not_noticed(binary, folder):
     with Cluster(binary, decodes=2) as cluster:
         whole = ask(cluster.port, **LONG)[1]["choices"][0]["text"]
@@ -288,24 +263,6 @@ def a_decode_worker_that_stands_still_is_left(binary, folder):
         victim.process.send_signal(signal.SIGCONT)
         until("it is here again", lambda: metric(cluster.port, "cokv_workers", role="decode", state="here") == 2)
         cluster.at_rest()
-
-
-def kill(victim):
-    victim.process.send_signal(signal.SIGKILL)
-    victim.process.wait()
-
-
-def ring_is_told(cluster):
-    """Everybody that decodes has been told its place."""
-    until("the ring stands", lambda: metric(cluster.port, "cokv_ring_epoch") > 0 and all(
-        metric(s.port, "cokv_ring_epoch") == metric(cluster.port, "cokv_ring_epoch")
-        for s in cluster.decodes if s.process.poll() is None))
-
-
-def blocks_are_free(cluster):
-    for s in (*cluster.prefills, *cluster.decodes):
-        if s.process.poll() is None:
-            until("no block is in use", lambda: metric(s.port, "cokv_kv_blocks", tier="device", state="in_use") == 0)
 
 
 def an_answer_goes_on_from_its_copy(binary, folder):

@@ -157,8 +157,7 @@ awaitable<void> answer_copies::keep(peer_link from) {
     }
 }
 
-std::shared_ptr<answer_copies::follower> answer_copies::follow(std::string id, std::uint32_t attempt,
-                                                               std::uint32_t prompt) {
+std::shared_ptr<answer_follower> answer_copies::follow(std::string id, std::uint32_t attempt, std::uint32_t prompt) {
   if (state_->place.replicas == 0) return nullptr;
   return std::make_shared<followed>(state_, std::move(id), attempt, prompt);
 }

@@ -34,11 +34,11 @@
 #include <string>
 #include <vector>
 
+#include "cluster/answer_follower.hpp"
 #include "cluster/link_pool.hpp"
 #include "cluster/news.hpp"
 #include "cluster/ring.hpp"
 #include "cokv/engine/arrival.hpp"
-#include "cokv/engine/sequence_sink.hpp"
 #include "cokv/kvstream/replicator.hpp"
 #include "cokv/runtime/staging_pool.hpp"
 
@@ -81,14 +81,9 @@ class answer_copies {
   // Keeps what comes over this link of a ring, and ends with it.
   awaitable<void> keep(peer_link from);
 
-  // One sequence of this worker's: told of its KV by the engine, and waited for before its tokens are told. Its copies are
-  // forgotten with it.
-  class follower : public sequence_sink {
-   public:
-    virtual awaitable<void> covered(std::uint32_t tokens) = 0;
-  };
-  // Null: no copies are wanted. `prompt`: so many tokens are expected at the least.
-  std::shared_ptr<follower> follow(std::string id, std::uint32_t attempt, std::uint32_t prompt);
+  // One sequence of this worker's; its copies are forgotten with it. Null: no copies are wanted. `prompt`: so many tokens are
+  // expected at the least.
+  std::shared_ptr<answer_follower> follow(std::string id, std::uint32_t attempt, std::uint32_t prompt);
 
   struct taken {
     struct stretch {

@@ -67,7 +67,7 @@ struct answer_copies::state {
 };
 
 // One sequence of this worker's, and which stretches of it are copied how far.
-class answer_copies::followed final : public follower, public std::enable_shared_from_this<followed> {
+class answer_copies::followed final : public answer_follower, public std::enable_shared_from_this<followed> {
  public:
   followed(std::shared_ptr<state> of, std::string id, std::uint32_t attempt, std::uint32_t prompt);
   ~followed() override;

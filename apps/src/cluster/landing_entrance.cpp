@@ -13,9 +13,12 @@ landing_entrance::landing_entrance(engine& e, link_door& door, window_table wind
 // sampled it. The first one is told before any KV of it is here.
 std::function<awaitable<void>(std::uint32_t)> landing_entrance::follow(generation_request& r, const std::string& id,
                                                                        std::uint32_t attempt) {
-  if (!options_.copies) return {};
   const auto prompt = static_cast<std::uint32_t>(r.prompt.size());
-  auto f = options_.copies->follow(id, attempt, prompt);
+  std::shared_ptr<answer_follower> f;
+  if (options_.cached)
+    f = options_.cached->follow(r.salt);
+  else if (options_.copies)
+    f = options_.copies->follow(id, attempt, prompt);
   if (!f) return {};
   r.follower = f;
   return [f, prompt](std::uint32_t piece) -> awaitable<void> {
@@ -44,10 +47,29 @@ awaitable<result<admitted>> landing_entrance::open(generation_request r, offer f
   co_return std::move(out);
 }
 
+awaitable<landing_entrance::copy> landing_entrance::find(const generation_request& r, lost_answer lost,
+                                                         const std::string& id) {
+  copy out;
+  if (options_.cached) {
+    const auto there = std::make_shared<cache_copies::found>(co_await options_.cached->find(r.prompt, r.salt));
+    out.tokens = there->tokens;
+    out.restore = [to = options_.cached, there](kv_room room) {
+      return to->restore(std::move(*there), std::move(room));
+    };
+  } else if (options_.copies) {
+    const auto there =
+        std::make_shared<answer_copies::taken>(co_await options_.copies->take(id, std::move(lost), r.prompt));
+    out.tokens = there->tokens;
+    out.restore = [to = options_.copies, there](kv_room room) {
+      return to->restore(std::move(*there), std::move(room));
+    };
+  }
+  co_return out;
+}
+
 awaitable<result<admitted>> landing_entrance::resume(generation_request r, lost_answer lost, std::string id,
                                                      std::uint32_t attempt) {
-  if (!options_.copies) co_return errc::not_found;
-  auto copy = co_await options_.copies->take(id, std::move(lost), r.prompt);
+  const auto copy = co_await find(r, std::move(lost), id);
   if (copy.tokens == 0) co_return errc::not_found;
   auto covered = follow(r, id, attempt);
   const auto restored = copy.tokens;
@@ -56,7 +78,7 @@ awaitable<result<admitted>> landing_entrance::resume(generation_request r, lost_
   auto& [answer, to] = *both;
   auto room = co_await with_deadline(to.async_room(asio::deferred), options_.patience);
   error_code why = room ? error_code() : room.error();
-  if (!why) why = co_await options_.copies->restore(std::move(copy), std::move(*room));
+  if (!why) why = co_await copy.restore(std::move(*room));
   if (why) {
     to.fail(why);
     co_return why;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cluster/answer_copies.hpp"
+#include "cluster/cache_copies.hpp"
 #include "cluster/decode_service.hpp"
 #include "cluster/landing.hpp"
 
@@ -16,7 +17,9 @@ struct entrance_options {
   std::chrono::milliseconds lease = std::chrono::seconds(30);
   std::function<std::vector<std::string>()> links;  // how the door is reached; none: its own URLs
   bool converts = false;                            // as landing_options
-  answer_copies* copies = nullptr;                  // what answers that are lost elsewhere go on from
+  // What answers that are lost elsewhere go on from; a cache, where it is there, instead of other workers.
+  answer_copies* copies = nullptr;
+  cache_copies* cached = nullptr;
 };
 
 // All outlive it and what it let in.
@@ -28,6 +31,11 @@ class landing_entrance final : public entrance {
                                      std::uint32_t attempt) override;
 
  private:
+  struct copy {
+    std::uint32_t tokens = 0;  // 0: there is none
+    std::function<awaitable<error_code>(kv_room)> restore;
+  };
+  awaitable<copy> find(const generation_request& r, lost_answer lost, const std::string& id);
   std::function<awaitable<void>(std::uint32_t)> follow(generation_request& r, const std::string& id,
                                                        std::uint32_t attempt);
 

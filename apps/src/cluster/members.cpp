@@ -240,7 +240,16 @@ std::unique_ptr<members::seat> members::holder_for(worker_table::id lost, std::u
     if (!group_ || without.contains(id) || !w || !w->usable(worker_role::decode)) continue;
     return std::make_unique<seat>(state_, state_->all.at(id), tokens);
   }
-  return nullptr;
+  // In a cache every worker of its kind finds them.
+  const auto* gone = state_->table.find(lost);
+  if (!group_ || !gone || gone->facts.copies_at.empty()) return nullptr;
+  const worker_table::worker* best = nullptr;
+  worker_table::id at = 0;
+  for (const auto& [id, w] : state_->table.all())
+    if (!without.contains(id) && w.usable(worker_role::decode) && w.facts.copies_at == gone->facts.copies_at &&
+        w.facts.self.wire == gone->facts.self.wire && (!best || w.tokens < best->tokens))
+      best = &w, at = id;
+  return best ? std::make_unique<seat>(state_, state_->all.at(at), tokens) : nullptr;
 }
 
 prompt_keys members::keys_of(std::span<const token_id> prompt, std::string_view salt) const {

@@ -49,7 +49,8 @@ json::object to_json(const worker_facts& w) {
                    {"waiting", w.waiting},
                    {"prompt_tokens_left", w.prompt_tokens_left},
                    {"step", {{"a", w.step.a}, {"b", w.step.b}, {"c", w.step.c}}},
-                   {"broken", w.broken}};
+                   {"broken", w.broken},
+                   {"copies_at", w.copies_at}};
   if (w.doing) out["doing"] = to_json(*w.doing);
   return out;
 }
@@ -71,6 +72,7 @@ parsed<worker_facts> read_worker(const json::value& v) {
   w.prompt_tokens_left = f.number("prompt_tokens_left", most_counted);
   w.step = f.take<step_cost>("step", read_step);
   w.broken = f.flag("broken");
+  w.copies_at = f.text("copies_at", 64);
   if (f.has("doing")) w.doing = f.take<worker_activity>("doing", read_activity);
   if (auto wrong = f.end()) return *wrong;
   return w;

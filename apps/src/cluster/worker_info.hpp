@@ -31,6 +31,7 @@ struct worker_facts {
   std::uint64_t prompt_tokens_left = 0;  // of prompts, still to be computed
   step_cost step;                        // of its model's steps
   bool broken = false;                   // it takes nothing any more
+  std::string copies_at;                 // the cache that its answers' copies are in, by a name of it; empty: none
   std::optional<worker_activity> doing;  // for who watches; nothing is decided by it
 };
 boost::json::object to_json(const worker_facts& w);

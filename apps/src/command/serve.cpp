@@ -77,6 +77,15 @@ void add_serve(CLI::App& app, action& chosen) {
   auto* replica_patience = add_count(*c, "--replica-patience", o->replica_patience, 0, 60000,
                                      "Milliseconds that a token waits until its answer's copies are as far as it; then "
                                      "it is told without (--role decode)");
+  auto* replicate_to =
+      c->add_option(
+           "--replicate-to", o->replicate_to,
+           "A cache server (cokv cache) or Redis, or several by comma, for copies of answers' KV as it grows, "
+           "instead of other workers: any decode worker that is told the same goes on with them (--role decode)")
+          ->type_name("URL[,URL...]");
+  c->add_option("--replicate-key-file", o->replicate_key_file, "File whose first line is the key for --replicate-to")
+      ->type_name("FILE")
+      ->needs(replicate_to);
   add_choice(*c, "--dtype", o->dtype, {"bf16", "f32"}, "What products and KV are computed in");
   add_device(*c, "--device", o->device);
   add_count(*c, "--threads", o->threads, 0, 1024, "Threads of the CPU device; 0: one a core");
@@ -144,7 +153,8 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                    {standby, "router"},
                                                                    {replicas, "router"},
                                                                    {replica_memory, "decode"},
-                                                                   {replica_patience, "decode"}};
+                                                                   {replica_patience, "decode"},
+                                                                   {replicate_to, "decode"}};
   c->callback([o, of_roles, slo_ttft, slo_tpot, &chosen] {
     check_memory("--swap", o->swap);
     check_memory("--kv-host", o->kv_host);

@@ -35,6 +35,7 @@ struct options {
   std::uint32_t replicas = 0;
   std::uint64_t replica_memory = std::uint64_t{1} << 30;
   std::uint32_t replica_patience = 100;
+  std::string replicate_to, replicate_key_file;  // caches for copies instead, as kv_remote
   endpoint listen{"127.0.0.1", 8000};
   std::string api_key_file;
   std::string tls_certificate, tls_key;  // PEM files; empty: plain HTTP

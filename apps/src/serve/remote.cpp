@@ -20,7 +20,7 @@ std::string key_in(const std::string& path) {
     while (!key.empty() && (key.back() == '\r' || key.back() == ' ')) key.pop_back();
     if (!key.empty() && key.front() != '#') return key;
   }
-  throw config_error("--kv-remote-key-file " + path + ": holds no key, or cannot be read");
+  throw config_error("key file " + path + ": holds no key, or cannot be read");
 }
 
 std::string_view trimmed(std::string_view text) {
@@ -64,12 +64,12 @@ bool remote::on_this_machine() const {
   return any_on_this_machine(names);
 }
 
-std::shared_ptr<remote> remote::open(const asio::any_io_executor& ex, const options& o) {
+std::shared_ptr<remote> remote::open(const asio::any_io_executor& ex, const options& o, const std::string& flag) {
   try {
     return std::shared_ptr<remote>(new remote(ex, o));
   } catch (const config_error& e) {
     const std::string what = e.what();
-    throw config_error(what.starts_with("--") ? what : "--kv-remote: " + what);
+    throw config_error(what.starts_with(flag) ? what : flag + ": " + what);
   }
 }
 

@@ -26,7 +26,9 @@ bool any_on_this_machine(const std::vector<std::string>& urls);
 
 class remote {
  public:
-  static std::shared_ptr<remote> open(const asio::any_io_executor& ex, const options& o);
+  // `flag`: who named it, for what can't be used.
+  static std::shared_ptr<remote> open(const asio::any_io_executor& ex, const options& o,
+                                      const std::string& flag = "--kv-remote");
 
   const std::shared_ptr<store>& blocks() const noexcept { return blocks_; }
   const cluster_store* nodes() const noexcept { return nodes_.get(); }  // null: one server, told by its URL

@@ -6,10 +6,12 @@
 #include "cluster/epoch_route.hpp"
 #include "cluster/ring_route.hpp"
 #include "cluster/wire_of.hpp"
+#include "cokv/kvstream/id256.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
 #include "random_id.hpp"
 #include "serve/activity.hpp"
+#include "serve/remote.hpp"
 
 namespace cokv::serve {
 namespace {
@@ -36,6 +38,33 @@ std::unique_ptr<cluster::packer> converter_of(device& where, const options& o) {
   return out;
 }
 
+std::shared_ptr<remote> copies_store_of(const asio::any_io_executor& ex, const options& o) {
+  if (o.replicate_to.empty()) return nullptr;
+  auto how = o;
+  how.kv_remote = o.replicate_to;
+  how.kv_remote_key_file = o.replicate_key_file;
+  how.kv_remote_ttl = 0;
+  return remote::open(ex, how, "--replicate-to");
+}
+
+std::unique_ptr<cluster::cache_copies> cached_of(const engine& e, device where, const std::shared_ptr<remote>& at,
+                                                 const options& o) try {
+  if (!at) return nullptr;
+  return std::make_unique<cluster::cache_copies>(
+      e, std::move(where), at->blocks(),
+      cluster::cache_copies_options{.patience = std::chrono::milliseconds(o.replica_patience)});
+} catch (const config_error& why) {
+  throw config_error("--replicate-to: " + std::string(why.what()));
+}
+
+// Not the URLs: they may have passwords.
+std::string name_of_cache(const options& o) {
+  if (o.replicate_to.empty()) return {};
+  sha256 hash;
+  hash.update(o.replicate_to);
+  return hash.finish().hex().substr(0, 32);
+}
+
 }  // namespace
 
 worker::worker(const asio::any_io_executor& ex, engine& e, device where, const options& o, std::vector<kv_tier> tiers)
@@ -44,6 +73,7 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
       role_(o.role == "prefill" ? cluster::worker_role::prefill : cluster::worker_role::decode),
       name_(o.role),
       life_(random_id()),
+      copies_at_(name_of_cache(o)),
       advertise_(o.advertise),
       converts_(o.convert_kv),
       converter_(converter_of(where, o)),
@@ -56,12 +86,15 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
                .wire = cluster::wire_of(e),
                .limit = o.replica_memory,
                .patience = std::chrono::milliseconds(o.replica_patience)}),
+      copies_store_(copies_store_of(ex, o)),
+      cached_(cached_of(e, where, copies_store_, o)),
       entrance_(e, door_, windows_,
                 {.life = life_,
                  .lease = std::chrono::seconds(o.lease),
                  .links = [this] { return links(); },
                  .converts = o.convert_kv,
-                 .copies = &copies_}),
+                 .copies = &copies_,
+                 .cached = cached_.get()}),
       decode_(ex, entrance_, {.max_sequence = e.max_sequence(), .max_sequences = o.max_requests}),
       prefill_(e, pool_, {.convert = converter_ ? converter_->get() : nullptr}) {
   if (!e.pool().memory().host_accessible())
@@ -102,6 +135,7 @@ cluster::worker_facts worker::facts() const {
           .prompt_tokens_left = c.prompt_tokens_left,
           .step = c.step,
           .broken = c.broken,
+          .copies_at = copies_at_,
           .doing = activity()};
 }
 
@@ -143,11 +177,20 @@ void worker::measure(http::scrape& s) const {
             static_cast<double>(c.followed));
     s.gauge("cokv_kept_copies", "Pieces of other workers' sequences that are kept here", static_cast<double>(c.copies));
     s.gauge("cokv_kept_bytes", "Their KV", static_cast<double>(c.bytes_kept));
+    const auto far = cached_ ? cached_->counters() : cluster::cache_copies_counters();
+    if (cached_) {
+      s.gauge("cokv_replicating", "1 while the cache of --replicate-to takes copies", far.up ? 1 : 0);
+      s.gauge("cokv_replicated_sequences", "Sequences whose KV goes there as it grows",
+              static_cast<double>(far.followed));
+      s.counter("cokv_replicated_bytes_total", "KV that it took", static_cast<double>(far.written_bytes));
+      s.counter("cokv_replication_failures_total", "Batches of KV that it did not take; they are sent again",
+                static_cast<double>(far.failures));
+    }
     s.counter("cokv_uncovered_tokens_total", "Tokens told before the KV that they rest on was copied",
-              static_cast<double>(c.waited_in_vain));
+              static_cast<double>(c.waited_in_vain + far.waited_in_vain));
     s.counter("cokv_restored_copy_tokens_total",
               "Tokens whose KV came out of a copy of an answer that was lost elsewhere",
-              static_cast<double>(c.restored_tokens));
+              static_cast<double>(c.restored_tokens + far.restored_tokens));
   }
 }
 
@@ -156,9 +199,11 @@ awaitable<void> worker::run() {
     if (role_ != cluster::worker_role::prefill) {
       group.spawn(door_.run());
       group.spawn(copies_.run());
+      if (cached_) group.spawn(cached_->run());
     }
     co_await decode_.run();  // ends with close()
     copies_.close();
+    if (cached_) cached_->close();
     door_.close();
     pool_.close();
   });

@@ -18,6 +18,8 @@
 
 namespace cokv::serve {
 
+class remote;
+
 // The engine outlives it; it outlives the server that it was given to.
 class worker {
  public:
@@ -39,7 +41,7 @@ class worker {
   engine& engine_;
   std::vector<kv_tier> tiers_;
   cluster::worker_role role_;
-  std::string name_, life_, advertise_;
+  std::string name_, life_, copies_at_, advertise_;
   bool converts_;
   std::unique_ptr<cluster::packer> converter_;  // of KV that goes to workers of another element type
   window_table windows_;
@@ -48,6 +50,8 @@ class worker {
   cluster::link_door door_;
   cluster::link_pool pool_;
   cluster::answer_copies copies_;
+  std::shared_ptr<remote> copies_store_;
+  std::unique_ptr<cluster::cache_copies> cached_;
   cluster::landing_entrance entrance_;
   cluster::decode_service decode_;
   cluster::prefill_service prefill_;

@@ -75,7 +75,7 @@ struct ring_of {
 
 struct answered {
   std::vector<token_id> tokens;
-  std::shared_ptr<answer_copies::follower> follower;
+  std::shared_ptr<cluster::answer_follower> follower;
 };
 
 // An answer of the first worker, whose copies wait until `covered` says so for each token.

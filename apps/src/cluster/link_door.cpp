@@ -58,14 +58,14 @@ awaitable<void> link_door::accept(link_listener& from, task_group& links) {
 awaitable<void> link_door::hear(peer_link link) {
   const auto number = ++numbers_;
   struct on_exit {
-    link_door& door;
+    std::shared_ptr<book> expected;
     peer_link& link;
     std::uint64_t number;
     ~on_exit() {
       link.close();
-      door.gone(number);
+      gone(*expected, number);
     }
-  } always{*this, link, number};
+  } always{expected_, link, number};
   if (ring_ && link.peer().name.starts_with("ring/")) co_return co_await ring_(link);
   if (!link.peer().name.starts_with("kv/")) co_return;
   for (;;) {
@@ -78,8 +78,8 @@ awaitable<void> link_door::hear(peer_link link) {
 }
 
 void link_door::tell(std::uint64_t number, const peer_link& link, word w) {
-  const auto found = expected_.find({w.id, w.attempt});
-  const auto heard = found == expected_.end() ? nullptr : found->second.lock();
+  const auto found = expected_->find({w.id, w.attempt});
+  const auto heard = found == expected_->end() ? nullptr : found->second.lock();
   if (!heard) return;
   if (w.kind == word::what::begin && !heard->begun) {
     heard->begun = link;
@@ -103,8 +103,8 @@ void link_door::tell(std::uint64_t number, const peer_link& link, word w) {
   heard->changed.tell();
 }
 
-void link_door::gone(std::uint64_t number) {
-  for (auto& [key, weak] : expected_) {
+void link_door::gone(book& expected, std::uint64_t number) {
+  for (auto& [key, weak] : expected) {
     const auto heard = weak.lock();
     if (!heard || heard->link_ != number) continue;
     heard->gone = true;
@@ -113,8 +113,8 @@ void link_door::gone(std::uint64_t number) {
 }
 
 result<std::shared_ptr<heard_words>> link_door::expect(std::string id, std::uint32_t attempt) {
-  std::erase_if(expected_, [](auto& e) { return e.second.expired(); });
-  auto& place = expected_[name(std::move(id), attempt)];
+  std::erase_if(*expected_, [](auto& e) { return e.second.expired(); });
+  auto& place = (*expected_)[name(std::move(id), attempt)];
   if (!place.expired()) return errc::already_exists;
   auto out = std::make_shared<heard_words>(windows_.get_executor());
   place = out;

@@ -72,13 +72,15 @@ class link_door {
   awaitable<void> accept(link_listener& from, task_group& links);
   awaitable<void> hear(peer_link link);
   void tell(std::uint64_t number, const peer_link& link, word w);
-  void gone(std::uint64_t number);
 
   window_table windows_;
   link_options options_;
   std::function<awaitable<void>(peer_link)> ring_;
   std::vector<link_listener> listeners_;
-  std::map<name, std::weak_ptr<heard_words>> expected_;
+  // Of it and of its coroutines: a context that is destroyed drops them in any order.
+  using book = std::map<name, std::weak_ptr<heard_words>>;
+  static void gone(book& expected, std::uint64_t number);
+  std::shared_ptr<book> expected_ = std::make_shared<book>();
   std::uint64_t numbers_ = 0;
   bool closed_ = false;
 };

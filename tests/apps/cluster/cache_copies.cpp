@@ -228,3 +228,46 @@ TEST_CASE("cache_copies: while the cache is away nobody waits for it, and it is 
     });
   });
 }
+
+namespace {
+
+// An answer that is copied, and one that goes on from there: cancelled anywhere, nothing of either is left.
+awaitable<void> copied_and_gone_on_with(asio::any_io_executor ex) {
+  co_await asio::this_coro::throw_if_cancelled(false);
+  struct place {
+    explicit place(asio::any_io_executor ex)
+        : cache(std::make_shared<memory_store>(ex, memory_store_options{.limit_bytes = 64 << 20})),
+          first(ex, cache, {.block_tokens = 4}, {.batch = 4096}),
+          second(ex, cache, {.block_tokens = 4}, {.batch = 4096}) {}
+    std::shared_ptr<memory_store> cache;
+    worker_of_cache first, second;
+  };
+  const auto p = std::make_shared<place>(ex);
+  for (auto* w : {&p->first, &p->second})
+    asio::co_spawn(ex, [p, w]() -> awaitable<void> { co_await w->copies.run(); }, asio::detached);
+  const auto prompt = toy_prompt(9, 1);
+  auto v = co_await with(task_group{}, [&](task_group&) -> awaitable<void> {
+    const auto a = co_await answer(p->first, prompt, 6, {}, 5);
+    if (a.tokens.size() < 5) co_return;
+    const auto rest = co_await go_on(p->second, joined(prompt, a.tokens, 5), 1);
+    if (rest.there > 0 && !rest.why) CHECK((rest.tokens.empty() || rest.tokens[0] == toy_answer(prompt, 6)[5]));
+  });
+  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+  for (auto* w : {&p->first, &p->second}) {
+    co_await w->engine.drain();
+    w->copies.close();
+    CHECK(w->engine.run.counters().blocks_in_use == 0);
+  }
+  co_await wait_for(5s);
+  for (auto* w : {&p->first, &p->second}) CHECK(w->copies.counters().followed == 0);
+  CHECK(p->cache->info().leased_blocks == 0);
+}
+
+}  // namespace
+
+TEST_CASE("cache_copies: given up after every step, by either side, nothing is held") {
+  cancel_at_every_step(copied_and_gone_on_with, {.real = false});
+}
+TEST_CASE("cache_copies: destroyed after every step, nothing is touched any more") {
+  destroy_at_every_step(copied_and_gone_on_with, {.real = false});
+}

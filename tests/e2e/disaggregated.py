@@ -384,6 +384,25 @@ def workers_that_join_by_themselves_say_goodbye(binary, folder):
             same("the next answer", ask(router.port, **LONG)[1]["choices"][0]["text"], whole)
 
 
+def a_worker_that_was_let_go_stays_away(binary, folder):
+    with Server(binary, "serve", "--model", MODEL, "--dtype", "f32", "--role", "router") as router:
+        log = open(f"{folder}/log", "w+")
+        start = lambda role: Server(binary, "serve", "--model", MODEL, "--dtype", "f32", "--role", role, "--join",
+                                    router.url, log=log)
+        with start("prefill") as prefill, start("decode") as first, start("decode") as second:
+            until("all are here", lambda: sum(w["state"] == "here" for w in workers(router.port)) == 3)
+            with socket.create_connection(("127.0.0.1", router.port), timeout=30) as peer:
+                peer.sendall(request_bytes(router.port, "DELETE", f"/v1/workers?url={first.url}", None))
+                same("status of letting it go", peer.recv(1 << 12).split()[1], b"204")
+            until("it knows", lambda: "joins no more" in open(log.name).read())
+            same("who is left", {w["url"] for w in workers(router.port)}, {prefill.url, second.url})
+            same("an answer", ask(router.port, prompt="In", max_tokens=1)[0], 200)
+            with socket.create_connection(("127.0.0.1", router.port), timeout=30) as peer:
+                peer.sendall(request_bytes(router.port, "POST", "/v1/workers", {"url": first.url}))
+                same("status of asking it back", peer.recv(1 << 12).split()[1], b"204")
+            until("it is here", lambda: sum(w["state"] == "here" for w in workers(router.port)) == 3)
+
+
 def the_shortest_prompts_and_answers(binary, folder):
     requests = [{"prompt": p, "max_tokens": n, "temperature": 0} for p in ([5], [5, 6, 7], VERSES[0]) for n in (1, 2)]
     with Server(binary, "serve", "--model", MODEL, "--dtype", "f32") as one:
@@ -441,4 +460,4 @@ run(over_shared_memory, over_tcp_in_chunks, over_ucx, other_block_sizes_and_few_
     a_decode_worker_that_dies_in_mid_answer_is_not_noticed, a_decode_worker_that_stands_still_is_left,
     an_answer_goes_on_from_its_copy, of_two_copies_one_is_enough, who_only_stood_still_changes_no_copy,
     many_answers_are_copied_and_some_lost, a_prefill_worker_that_dies_is_not_noticed, workers_come_and_leave,
-    workers_that_join_by_themselves_say_goodbye, the_shortest_prompts_and_answers, what_does_not_fit_together_is_told)
+    workers_that_join_by_themselves_say_goodbye, a_worker_that_was_let_go_stays_away, the_shortest_prompts_and_answers, what_does_not_fit_together_is_told)

@@ -19,6 +19,7 @@ struct members::state {
   ring_book ring;
   prefix_index index;
   std::map<worker_table::id, std::shared_ptr<member>> all;
+  std::map<std::string, std::string> let_go;  // by URL, which life
 };
 
 struct members::member {
@@ -44,6 +45,7 @@ struct members::member {
   news suspected;
   std::shared_ptr<http::client> calls;
   std::shared_ptr<channel<char>> lost;
+  std::optional<time_point> joined;  // by itself, and when it last said so
   std::string problem;
   std::pair<std::string, std::uint64_t> told_ring;  // which life of it, and the last epoch
 };
@@ -115,15 +117,35 @@ const ring_book& members::ring() const noexcept { return state_->ring; }
 void members::close() { closing_.close(); }
 
 error_code members::add(const std::string& url) {
-  auto at = http::parse_server_url(url);
+  const auto at = http::parse_server_url(url);
   if (!at) return at.error();
-  const auto id = state_->table.add(at->to_string());
+  state_->let_go.erase(at->to_string());
+  const auto ec = add(*at);
+  state_->all.at(*state_->table.find(at->to_string()))->joined.reset();
+  return ec;
+}
+
+error_code members::join(const std::string& url, const std::string& life) {
+  const auto at = http::parse_server_url(url);
+  if (!at) return at.error();
+  const auto name = at->to_string();
+  if (const auto found = state_->let_go.find(name); found != state_->let_go.end() && found->second == life)
+    return errc::closed;
+  const auto known = state_->table.find(name);
+  const bool by_itself = !known || state_->all.at(*known)->joined;
+  const auto ec = add(*at);
+  if (by_itself) state_->all.at(*state_->table.find(name))->joined = clock::of(ex_).now();
+  return ec;
+}
+
+error_code members::add(const http::server_url& at) {
+  const auto id = state_->table.add(at.to_string());
   auto& m = state_->all[id];
   if (m) {
     stand();  // it may have been leaving
     return {};
   }
-  m = std::make_shared<member>(ex_, id, *at, how_);
+  m = std::make_shared<member>(ex_, id, at, how_);
   if (group_) group_->spawn(watch(m));
   return {};
 }
@@ -131,6 +153,11 @@ error_code members::add(const std::string& url) {
 bool members::leave(const std::string& url) {
   const auto at = http::parse_server_url(url);
   if (!at || !state_->table.leave(at->to_string())) return false;
+  constexpr std::size_t most = 1024;
+  if (const auto& life = state_->table.find(*state_->table.find(at->to_string()))->facts.self.life; !life.empty()) {
+    if (state_->let_go.size() == most) state_->let_go.erase(state_->let_go.begin());
+    state_->let_go[at->to_string()] = life;
+  }
   state_->all.at(*state_->table.find(at->to_string()))->suspected.tell();
   stand();
   return true;
@@ -222,6 +249,8 @@ awaitable<void> members::watch(std::shared_ptr<member> m) {
       if (std::exchange(m->problem, facts.error().message) != m->problem && on_problem)
         on_problem(m->name, m->problem, told && told->code < 500 && told->code != 409);
       settle(*m, s->table.silent(m->id, refused, now));
+      const auto* w = s->table.find(m->id);
+      if (m->joined && now - *m->joined > forgotten_after && w->state != presence::here && w->requests == 0) break;
     }
     (void)co_await with_deadline(m->suspected.async_wait(), s->table.health().period);
   }

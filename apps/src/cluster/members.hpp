@@ -42,8 +42,12 @@ class members {
 
   // http::parse_server_url's errors; of one that is there already none.
   error_code add(const std::string& url);
+  // The same of one that says so itself, again and again. errc::closed: this life of it was told to leave. When nothing was
+  // heard of it for `forgotten_after` it is forgotten.
+  error_code join(const std::string& url, const std::string& life);
   // It finishes what it has. False: it is not here.
   bool leave(const std::string& url);
+  static constexpr auto forgotten_after = std::chrono::minutes(10);
   // Asks until close(), or until it is cancelled; then every connection is closed, and every seat lost.
   awaitable<void> run();
   void close();
@@ -101,6 +105,7 @@ class members {
   void reign(std::uint64_t router_epoch);
 
  private:
+  error_code add(const http::server_url& at);
   awaitable<void> watch(std::shared_ptr<member> m);
   void settle(member& m, worker_change c);
   void stand();

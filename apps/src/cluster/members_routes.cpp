@@ -2,6 +2,7 @@
 
 #include <boost/json/serialize.hpp>
 
+#include "cokv/runtime/error.hpp"
 #include "http/json.hpp"
 
 namespace cokv::cluster {
@@ -21,10 +22,14 @@ awaitable<void> add(exchange& x, members& workers) {
   if (!v) co_return (void) co_await x.refuse(v.error());
   fields f(*v, "");
   const auto url = f.text("url", most_url_bytes);
+  const auto life = f.has("life") ? f.id("life") : std::string();
   if (auto wrong = f.end()) co_return (void) co_await x.refuse(*wrong);
   if (!workers.table().find(url) && workers.table().all().size() >= most_workers)
     co_return (void) co_await x.refuse({status::service_unavailable, "no more workers are taken", {}, "queue_full"});
-  if (auto ec = workers.add(url))
+  const auto ec = life.empty() ? workers.add(url) : workers.join(url, life);
+  if (ec == errc::closed)
+    co_return (void) co_await x.refuse({status::conflict, "this run of it was told to leave", "life", "let_go"});
+  if (ec)
     co_return (void) co_await x.refuse(
         {status::bad_request, "url: takes http://HOST:PORT or https://HOST:PORT", "url", "invalid_value"});
   co_await x.respond(status::no_content, "", "");

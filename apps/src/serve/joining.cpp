@@ -33,7 +33,8 @@ std::string own_url(const options& o, const endpoint& listens) {
   return (o.tls_certificate.empty() ? "http://" : "https://") + called.to_string();
 }
 
-joining::joining(const asio::any_io_executor& ex, const options& o, std::string own_url) : own_(std::move(own_url)) {
+joining::joining(const asio::any_io_executor& ex, const options& o, std::string own_url, std::string life)
+    : own_(std::move(own_url)), life_(std::move(life)) {
   for (const auto& url : o.join) routers_.push_back(router_of(ex, o, url));
 }
 
@@ -50,8 +51,11 @@ awaitable<void> joining::tell(http::client& router) {
   while (!leaving_) {
     ++saying_;
     const auto told = co_await router.post(
-        "/v1/workers", boost::json::serialize(boost::json::object{{"url", boost::json::string(own_)}}));
+        "/v1/workers", boost::json::serialize(boost::json::object{{"url", boost::json::string(own_)},
+                                                                  {"life", boost::json::string(life_)}}));
     --saying_;
+    if (told && told->code == 409)
+      co_return spdlog::warn("--join {}: it let this worker go, which joins no more", router.at().to_string());
     const auto now = !told               ? told.error().message()
                      : told->code == 204 ? std::string()
                                          : "status " + std::to_string(told->code);

@@ -1,7 +1,8 @@
 // A worker that goes to its routers by itself (--join), and says goodbye before it ends.
 //
-//     joining j(ex, options, "http://10.0.0.2:8001");
-//     group.spawn(j.run());                       // says that it is there, again and again: a router may be another one
+//     joining j(ex, options, "http://10.0.0.2:8001", worker.life());
+//     group.spawn(j.run());                       // says that it is there, again and again: a router may be another one;
+//                                                 // but not to one that has let it go
 //     ... SIGTERM: co_await j.leave();            // then it gets nothing new
 #pragma once
 
@@ -16,7 +17,7 @@ namespace cokv::serve {
 class joining {
  public:
   // Throws config_error naming the flag at fault.
-  joining(const asio::any_io_executor& ex, const options& o, std::string own_url);
+  joining(const asio::any_io_executor& ex, const options& o, std::string own_url, std::string life);
 
   // Until it is cancelled, or leave() was called.
   awaitable<void> run();
@@ -27,7 +28,7 @@ class joining {
   awaitable<void> tell(http::client& router);
 
   std::deque<http::client> routers_;
-  std::string own_;
+  std::string own_, life_;
   int saying_ = 0;
   bool leaving_ = false;
 };

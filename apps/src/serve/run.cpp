@@ -157,11 +157,11 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   };
   std::optional<worker> of_several;
   std::optional<joining> joins;
-  if (!o.join.empty()) joins.emplace(ex, o, own_url(o, server.local_endpoint()));
   if (o.role != "both") {
     auto& w = of_several.emplace(ex, runs, where, o, tiers);
     w.route(server);
     page.add([&w](http::scrape& s) { w.measure(s); });
+    if (!o.join.empty()) joins.emplace(ex, o, own_url(o, server.local_endpoint()), w.life());
     for (auto& url : of_several->links()) spdlog::info("KV comes in at {}", url);
   }
   view::journal events(ex);

@@ -32,6 +32,7 @@ class worker {
   awaitable<void> run();
   void close();
 
+  const std::string& life() const noexcept { return life_; }
   std::vector<std::string> links() const;  // by which KV comes in
   cluster::worker_activity activity() const;
 

@@ -140,6 +140,54 @@ TEST_CASE("members: who leaves keeps what it has, is asked no more, and is forgo
   });
 }
 
+TEST_CASE(
+    "members: a run that was let go does not come back by itself; another run does, and so does one that is asked "
+    "back") {
+  co_test([](asio::any_io_executor) -> awaitable<void> {
+    co_await with_one([](members& all, script& w, told&, const std::string& url) -> awaitable<void> {
+      CHECK(all.leave(url));
+      CHECK(all.join(url, w.life) == errc::closed);
+      co_await pause(100ms);
+      CHECK(all.table().all().empty());
+      CHECK(all.join(url, w.life) == errc::closed);
+      CHECK(all.join("nonsense", w.life) == errc::invalid_argument);
+      w.life = "2";
+      CHECK(!all.join(url, w.life));
+      co_await pause(50ms);
+      CHECK(all.seat_for({.what = worker_role::decode, .prompt = 1, .length = 50}, {}));
+      CHECK(all.leave(url));
+      CHECK(!all.add(url));
+      CHECK(!all.join(url, w.life));
+      co_await pause(50ms);
+      CHECK(all.seat_for({.what = worker_role::decode, .prompt = 1, .length = 50}, {}));
+    });
+  });
+}
+
+TEST_CASE("members: who joined by itself and says nothing any more is forgotten; who was named is asked for ever") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        members all(ex, {}, {});
+        CHECK(!all.join("http://nobody:1", "1"));
+        CHECK(!all.add("http://named:1"));
+        CHECK(!all.join("http://named:1", "1"));
+        auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+          group.spawn(all.run());
+          co_await pause(std::chrono::minutes(9));
+          CHECK(all.table().all().size() == 2);
+          CHECK(!all.join("http://nobody:1", "1"));
+          co_await pause(std::chrono::minutes(9));
+          CHECK(all.table().all().size() == 2);
+          co_await pause(std::chrono::minutes(2));
+          CHECK(all.table().find("http://nobody:1") == std::nullopt);
+          CHECK(all.table().find("http://named:1"));
+          all.close();
+        });
+        CHECK(!v.error());
+      },
+      {.real = false, .seeds = 2});
+}
+
 TEST_CASE("members: what is no worker is told once, and whether waiting helps") {
   co_test([](asio::any_io_executor) -> awaitable<void> {
     co_await with_one([](members& all, script& w, told& t, const std::string&) -> awaitable<void> {

@@ -4,7 +4,7 @@
 // divided by --scale, which leaves times as they are (simulated_workers.hpp); the tables give real bytes. With --scale 1
 // every real byte is moved.
 //
-//     bench_disaggregated [--seed 1] [--models NAME,...] [--nic 100,400] [--prompts 1000,2000,4000,8000]
+//     bench_disaggregated [--seed 1] [--models NAME,...] [--nic 100,400] [--latency 10] [--prompts 1000,2000,4000,8000]
 //         [--load MODEL:DEVICES:NIC:RATE,RATE...]... [--seconds 60] [--long 0.1] [--long-least 8000] [--long-most 14000]
 //         [--chunk 512] [--arithmetic 0.5] [--bandwidth 0.8] [--scale 64] [--report-only] [--json FILE]
 //
@@ -34,6 +34,7 @@
 // beside whole prompts, and lower than beside chunks.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <sstream>
 
@@ -94,8 +95,9 @@ struct one_request {
   std::uint64_t moved = 0, said = 0;  // bytes of KV; the tokens
 };
 
-one_request ask_one(std::uint64_t seed, const simulated& s, std::uint32_t prompt, bool disaggregated) {
+one_request ask_one(std::uint64_t seed, simulated s, std::uint32_t prompt, bool disaggregated) {
   one_request out;
+  s.most_tokens = 2 * prompt + 1024;
   const auto body = [&](system_under_load& system) -> awaitable<void> {
     workload::request_record warm{.asked = {{}, 64, 4}}, asked{.asked = {{}, prompt, 4}};
     (void)co_await ask(system.submit, prompt_of(64, seed + 1, s.shape.vocab), warm);
@@ -313,7 +315,7 @@ int main(int argc, char** argv) {
   simulated s;
   load_options o;
   std::uint64_t seed = 1;
-  double arithmetic = 0.5, bandwidth = 0.8;
+  double arithmetic = 0.5, bandwidth = 0.8, latency = 10;
   std::vector<double> nics = {100, 400};
   std::vector<std::uint32_t> prompts = {1000, 2000, 4000, 8000};
   std::vector<std::string> models = {"llama-3.1-8b", "llama-2-13b"};
@@ -325,6 +327,9 @@ int main(int argc, char** argv) {
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--nic", nics, "Gbit/s each way, there")->delimiter(',')->capture_default_str();
+  app.add_option("--latency", latency, "of all networks, one way, in microseconds")
+      ->check(CLI::Range(0., 1e6))
+      ->capture_default_str();
   app.add_option("--prompts", prompts, "tokens, there; 0: none")->delimiter(',')->capture_default_str();
   app.add_option("--load", loads, "MODEL:DEVICES:NIC:RATE,RATE...; requests a second of two workers; none: no load");
   app.add_option("--seconds", o.seconds, "of arrivals")->check(CLI::Range(0.1, 3600.))->capture_default_str();
@@ -345,6 +350,7 @@ int main(int argc, char** argv) {
   app.add_option("--json", json_path, "also write the figures there");
   CLI11_PARSE(app, argc, argv);
   o.long_most = std::max(o.long_least, o.long_most);
+  s.latency = std::chrono::nanoseconds(std::llround(latency * 1000));
 
   const origin from(argc, argv);
   from.print();

@@ -1,7 +1,7 @@
 // A model that takes on a simulated device what one of that shape takes, and computes next to nothing: so that whole engines
 // and all that is between them run in virtual time. Products cost 2 operations a weight and token, attention 4 a key, token and
-// head dimension; from memory come the weights once a layer and step, and each sequence's KV; the dearer of the two is a
-// layer's time (stream.hpp's cost). Activations cost nothing.
+// head dimension; from memory come the weights once a layer and step, each sequence's KV, and the output matrix where a
+// token is sampled; the dearer of the two is a layer's time (stream.hpp's cost). Activations cost nothing.
 //
 // Its KV is the real model's with head dimensions divided by `scale`: who moves it divides bandwidths by as much, and times
 // are those of the real bytes. Every KV byte is written; a token is made of words that lie at places all over its
@@ -78,10 +78,10 @@ class priced_model final : public model, public std::enable_shared_from_this<pri
   }
 
   error_code finish(const std::shared_ptr<batch>& step, stream& compute) override {
-    const double weights = 1. * real_.hidden * real_.vocab;
+    const double weights = 1. * real_.hidden * real_.vocab, samples = static_cast<double>(step->samples());
+    const cost price{.flops = 2 * weights * samples, .bytes = samples > 0 ? 2 * weights : 0};
     return compute.launch(
-        "logits", [self = shared_from_this()] { self->seen_.ended = self->now_(); },
-        free_ ? cost() : cost{.flops = 2 * weights * static_cast<double>(step->samples()), .bytes = 2 * weights});
+        "logits", [self = shared_from_this()] { self->seen_.ended = self->now_(); }, free_ ? cost() : price);
   }
 
   error_code sample(const std::shared_ptr<batch>& step, stream& compute) override {

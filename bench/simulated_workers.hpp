@@ -42,6 +42,7 @@ struct simulated {
   double nic_bytes_per_second = 12.5e9;  // each way
   duration latency = 10us;               // one way
   std::uint32_t prompt_tokens = 2048, chunk_tokens = 16384;  // of a step: of prefill workers, of engines alone
+  std::uint32_t most_tokens = 0;                             // that an engine holds KV of; 0: as many as find room
   bool free = false;                                         // kernels cost nothing
 
   std::uint64_t link_chunk() const { return std::max<std::uint64_t>((1 << 20) / scale, 4096); }
@@ -73,7 +74,7 @@ class scaled_device {
   sim::device_spec spec_;
 };
 
-// An engine with all memory of its device but a tenth that the weights leave.
+// An engine with the memory of its device that the weights, and a tenth, leave.
 class device_engine {
  public:
   device_engine(asio::any_io_executor ex, const simulated& s, const scaled_device& d, const std::string& number,
@@ -91,6 +92,7 @@ class device_engine {
     const double room = 0.9 * d.spec().memory_bytes - what->weight_bytes();
     engine_options o{.block_tokens = 16, .max_batched_tokens = step_tokens, .prefix_cache = false};
     o.kv_blocks = static_cast<std::uint32_t>(room / static_cast<double>(16 * what->token_bytes()));
+    if (s.most_tokens > 0) o.kv_blocks = std::min(o.kv_blocks, s.most_tokens / o.block_tokens);
     o.max_sequence = std::min<std::uint32_t>(s.shape.max_positions, 16384);
     return o;
   }

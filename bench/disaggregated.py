@@ -68,8 +68,7 @@ def one_model(o, name):
     with open(os.devnull, "w") as quiet, Server(o.cokv, *serve, log=quiet) as alone, \
             Server(o.cokv, *serve, "--role", "decode", log=quiet) as decode, \
             Server(o.cokv, *serve, "--role", "prefill", log=quiet) as prefill, \
-            Server(o.cokv, "serve", "--model", MODEL, "--role", "router", "--prefill", prefill.url, "--decode", decode.url,
-                   log=quiet) as router:
+            Server(o.cokv, *serve, "--role", "router", "--prefill", prefill.url, "--decode", decode.url, log=quiet) as router:
         roles = {"alone": (alone,), "disaggregated": (router, prefill, decode)}
         names = {"alone": ("alone",), "disaggregated": ("router", "prefill", "decode")}
         for servers in roles.values():

@@ -6,7 +6,7 @@
 //
 //     bench_disaggregated [--seed 1] [--models NAME,...] [--nic 100,400] [--latency 10] [--prompts 1000,2000,4000,8000]
 //         [--load MODEL:DEVICES:NIC:RATE,RATE...]... [--seconds 60] [--long 0.1] [--long-least 8000] [--long-most 14000]
-//         [--chunk 512] [--arithmetic 0.5] [--bandwidth 0.8] [--scale 64] [--report-only] [--json FILE]
+//         [--chunk 512] [--arithmetic 0.5] [--bandwidth 0.8] [--scale 64] [--pinned] [--report-only] [--json FILE]
 //
 // First, one request at a time: TTFT through router, prefill and decode worker over that of an engine alone, and how much of
 // the transfer is hidden:
@@ -321,7 +321,7 @@ int main(int argc, char** argv) {
   std::vector<std::string> models = {"llama-3.1-8b", "llama-2-13b"};
   std::vector<std::string> loads = {"llama-3.1-8b:1:100:6,10,14,18", "llama-3.1-70b:4:400:2,4,6,8"};
   std::string json_path;
-  bool report_only = false;
+  bool report_only = false, pinned = false;
   app.add_option("--seed", seed, "of requests, and of the order of what happens at once")->capture_default_str();
   app.add_option("--models", models, "of bench/geometries, one request at a time")
       ->delimiter(',')
@@ -346,10 +346,12 @@ int main(int argc, char** argv) {
   app.add_option("--scale", s.scale, "of KV bytes and of what they move through")
       ->check(CLI::Range(1, 128))
       ->capture_default_str();
+  app.add_flag("--pinned", pinned, "KV in memory that the host reaches, as on a CPU, and not through pinned chunks");
   app.add_flag("--report-only", report_only, "0 also where a target is missed");
   app.add_option("--json", json_path, "also write the figures there");
   CLI11_PARSE(app, argc, argv);
   o.long_most = std::max(o.long_least, o.long_most);
+  if (pinned) s.kv = memory_kind::pinned;
   s.latency = std::chrono::nanoseconds(std::llround(latency * 1000));
 
   const origin from(argc, argv);

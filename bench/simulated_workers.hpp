@@ -43,7 +43,8 @@ struct simulated {
   duration latency = 10us;               // one way
   std::uint32_t prompt_tokens = 2048, chunk_tokens = 16384;  // of a step: of prefill workers, of engines alone
   std::uint32_t most_tokens = 0;                             // that an engine holds KV of; 0: as many as find room
-  bool free = false;                                         // kernels cost nothing
+  memory_kind kv = memory_kind::device;  // where links reach it through pinned chunks; or pinned itself
+  bool free = false;                     // kernels cost nothing
 
   std::uint64_t link_chunk() const { return std::max<std::uint64_t>((1 << 20) / scale, 4096); }
 };
@@ -92,6 +93,7 @@ class device_engine {
     const double room = 0.9 * d.spec().memory_bytes - what->weight_bytes();
     engine_options o{.block_tokens = 16, .max_batched_tokens = step_tokens, .prefix_cache = false};
     o.kv_blocks = static_cast<std::uint32_t>(room / static_cast<double>(16 * what->token_bytes()));
+    o.kv_memory = s.kv;
     if (s.most_tokens > 0) o.kv_blocks = std::min(o.kv_blocks, s.most_tokens / o.block_tokens);
     o.max_sequence = std::min<std::uint32_t>(s.shape.max_positions, 16384);
     return o;

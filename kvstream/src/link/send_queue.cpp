@@ -62,6 +62,21 @@ void send_queue::add(outgoing_frame frame) {
     i.frame.payload = std::move(room);
   }
   count(i);
+  if (i.frame.header.type == link_type::message) put_ahead();
+}
+
+// A message is a word, and what waits before it may be megabytes: it goes before those of them that have not begun. Other
+// messages, and all that is answered, keep their order.
+void send_queue::put_ahead() {
+  const auto last = std::prev(items_.end());
+  auto at = last;
+  while (at != items_.begin()) {
+    const auto& before = *std::prev(at);
+    const auto type = before.frame.header.type;
+    if (before.listed || (type != link_type::put && type != link_type::data)) break;
+    --at;
+  }
+  items_.splice(at, items_, last);
 }
 
 // The front one is written. What it referenced is let go, its lists are kept.

@@ -1,6 +1,6 @@
 // The frames that wait to be written to one connection, as the buffers of the next write: many small frames in one
 // system call, a large one in pieces that are digested just before they are written, while they are in the cache. Puts
-// into one window that wait here together, and answers, become one frame.
+// into one window that wait here together, and answers, become one frame; messages go before bytes of windows that wait.
 // Pure. Payloads are referenced until their last byte is written.
 //
 //     queue.push({header, pieces});
@@ -73,6 +73,7 @@ class send_queue {
   item* last_alike(const link_header& header, std::size_t pieces, bool answer);
   void join(item& i, const link_header& header, std::size_t pieces, std::shared_ptr<void> keep_alive);
   void add(outgoing_frame frame);
+  void put_ahead();
   void count(item& i);
   static void begin(item& i);
   void pop();

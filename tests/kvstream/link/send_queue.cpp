@@ -34,6 +34,43 @@ TEST_CASE("send_queue: what has begun stays, what has not can be taken back") {
   CHECK(queue.bytes() == 1072 - 100 + 64);
 }
 
+TEST_CASE("send_queue: a message goes before bytes that have not begun, and behind other messages") {
+  std::mt19937_64 random(3);
+  send_queue queue;
+  const auto push = [&](link_type type, std::uint64_t request, std::size_t n) {
+    auto header = put_of(n);
+    header.type = type;
+    header.request = request;
+    queue.push({.header = header, .payload = {random_bytes(n, random)}});
+  };
+  push(link_type::put, 1, 1000);
+  CHECK(!queue.next(100).empty());  // begun
+  push(link_type::put, 2, 1000);
+  push(link_type::data, 3, 1000);
+  push(link_type::message, 4, 10);
+  push(link_type::put, 5, 1000);
+  push(link_type::message, 6, 10);
+  queue.push({.header = {.type = link_type::ping, .request = 7}});
+  push(link_type::message, 8, 10);
+  std::vector<std::byte> all;
+  while (!queue.empty()) {
+    std::uint64_t n = 0;
+    for (auto& b : queue.next(~std::uint64_t{0})) {
+      const auto* at = static_cast<const std::byte*>(b.data());
+      all.insert(all.end(), at, at + b.size());
+      n += b.size();
+    }
+    queue.written(n);
+  }
+  std::vector<std::uint64_t> order;
+  for (std::size_t at = 0; at < all.size();) {
+    const auto h = decode_link(std::span(all).subspan(at).first<link_header_bytes>()).value();
+    order.push_back(h.request);
+    at += link_header_bytes + (h.has_payload() ? h.length : 0) + (h.has_trailer() ? link_trailer_bytes : 0);
+  }
+  CHECK(order == std::vector<std::uint64_t>{1, 4, 6, 2, 3, 5, 7, 8});
+}
+
 TEST_CASE("send_queue: puts that wait together, and answers, become one frame of known bytes") {
   send_queue queue;
   queue.join_up_to(1000);

@@ -40,10 +40,10 @@ class Server:
             self.process.wait()
 
 
-def request_bytes(port, method, path, body=None):
+def request_bytes(port, method, path, body=None, fields=""):
     text = json.dumps(body).encode() if body is not None else b""
     head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n" \
-           f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n"
+           f"Content-Length: {len(text)}\r\nConnection: close\r\n{fields}\r\n"
     return head.encode() + text
 
 

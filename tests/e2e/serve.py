@@ -330,10 +330,87 @@ def refusals_are_counted_alike(binary, folder):
         same("all requests", metric(server.port, "cokv_requests_total"), 4)
 
 
+def a_key_makes_a_request_one_computation(binary, folder):
+    body = {"model": "tiny-kjv", "prompt": "And it came to pass", "max_tokens": 300, "temperature": 1, "ignore_eos": True}
+    def keyed(port, key, body, fields=""):
+        return send(port, request_bytes(port, "POST", "/v1/completions", body, f"Idempotency-Key: {key}\r\n{fields}"))
+    with serve(binary) as server:
+        port = server.port
+        generations = lambda: metric(port, "cokv_generations_total")
+        for number, stream in enumerate((True, False)):
+            asked, got = {**body, "stream": stream}, {}
+            def one(n):
+                got[n] = keyed(port, f"key-{stream}", asked)
+            threads = [threading.Thread(target=one, args=(n,)) for n in range(4)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            got[4] = keyed(port, f'"key-{stream}"', asked)
+            same("status", {status for status, _, _ in got.values()}, {200})
+            same("bodies", len({answer for _, _, answer in got.values()}), 1)
+            same("who began it", sum("idempotent-replayed" not in headers for _, headers, _ in got.values()), 1)
+            same("computed", generations(), number + 1)
+        same("tokens", metric(port, "cokv_generated_tokens_total"), 600)
+        same("replays", metric(port, "cokv_replayed_answers_total"), 8)
+        same("kept", metric(port, "cokv_kept_answers", state="complete"), 2)
+
+        # Who goes in the middle comes again for all of it.
+        peer = socket.create_connection(("127.0.0.1", port))
+        asked = {**body, "max_tokens": 1000, "stream": True}
+        peer.sendall(request_bytes(port, "POST", "/v1/completions", asked, "Idempotency-Key: gone\r\n"))
+        begun = b""
+        while begun.count(b"data: ") < 5:
+            begun += peer.recv(1 << 12)
+        peer.close()
+        status, headers, again = keyed(port, "gone", asked)
+        same("status", status, 200)
+        same("it is the same one", headers.get("idempotent-replayed"), "true")
+        first_event = begun[begun.index(b"data: "):].split(b"\n\n")[0]
+        same("it begins alike", again.startswith(first_event + b"\n\n"), True)
+        same("its end", again.endswith(b"data: [DONE]\n\n"), True)
+        same("computed", generations(), 3)
+
+        same("another body", keyed(port, "gone", body)[0], 422)
+        same("its code", json.loads(keyed(port, "gone", body)[2])["error"]["code"], "idempotency_key_reused")
+        for bad in ("", '""', "a b", "x" * 256, "x" * 5000, "\x01", "a\r\nIdempotency-Key: b"):
+            same(f"status of key {bad[:20]!r}", keyed(port, bad, body)[0], 400)
+        # A new one each time without it.
+        texts = {ask(port, "/v1/completions", {**body, "max_tokens": 30})[1]["choices"][0]["text"] for _ in range(3)}
+        same("answers without a key", len(texts), 3)
+        same("kept", metric(port, "cokv_kept_answers", state="complete"), 3)
+        same("exit code", server.stop(), 0)
+    keys = os.path.join(folder, "keys")
+    with open(keys, "w") as file:
+        file.write("one\ntwo\nthree name=ana\nfour name=ana\n")
+    with serve(binary, "--api-key-file", keys) as server:
+        got = [json.loads(keyed(server.port, "k", {**body, "max_tokens": 20}, f"Authorization: Bearer {who}\r\n")[2])["id"]
+               for who in ("one", "two", "three", "four", "one")]
+        same("answers", [got.index(one) for one in got], [0, 1, 2, 2, 0])
+
+
+def ten_thousand_keys_are_bounded(binary, folder):
+    body = {"model": "tiny-kjv", "prompt": "And", "max_tokens": 1}
+    with serve(binary) as server, socket.create_connection(("127.0.0.1", server.port)) as peer:
+        stream = peer.makefile("rb")
+        for n in range(10000):
+            head = request_bytes(server.port, "POST", "/v1/completions", body, f"Idempotency-Key: {n}\r\n")
+            peer.sendall(head.replace(b"Connection: close\r\n", b""))
+            same("status", stream.readline().split()[1], b"200")
+            length = 0
+            while (line := stream.readline()) != b"\r\n":
+                if line.lower().startswith(b"content-length:"):
+                    length = int(line.split()[1])
+            stream.read(length)
+        same("computed", metric(server.port, "cokv_generations_total"), 10000)
+        at_least("no more are kept than may be", 4096, metric(server.port, "cokv_kept_answers", state="complete"))
+        at_least("bytes", 64 << 20, metric(server.port, "cokv_kept_answer_bytes"))
+
+
 if __name__ == "__main__":
     run(the_committed_continuations_streamed_and_whole, many_at_once_answer_as_one_by_one,
         sequences_that_take_turns_answer_as_if_all_had_room, a_chat_and_the_models,
         bad_requests_are_told_apart, only_who_has_a_key_may, a_client_that_goes_away_frees_its_blocks,
         the_metrics_say_what_happened, a_signal_lets_an_answer_finish, a_trace_is_written_at_the_end,
         bad_flags_are_one_line_and_exit_code_2, an_answer_that_outlasts_the_grace_ends_with_an_error,
-        refusals_are_counted_alike)
+        refusals_are_counted_alike, a_key_makes_a_request_one_computation, ten_thousand_keys_are_bounded)

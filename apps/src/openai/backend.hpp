@@ -27,6 +27,10 @@ class backend {
   virtual std::uint32_t vocabulary() const = 0;  // token ids are below this
   virtual std::string token_bytes(token_id id) const = 0;
   virtual result<std::unique_ptr<answer>> submit(generation_request request) = 0;
+  // The same, of an answer by whose name another process may have begun it: the same request, then.
+  virtual result<std::unique_ptr<answer>> submit_named(generation_request request, std::string name) {
+    return submit(std::move(request));
+  }
 };
 
 }  // namespace cokv::openai

@@ -102,12 +102,16 @@ service::service(backend& b, service_options options, http::metrics& page)
       page_(page),
       ttft_(page.histogram("cokv_ttft_seconds", "Time to the first token", ttft_bounds)),
       tpot_(page.histogram("cokv_tpot_seconds", "Time per output token after the first", tpot_bounds)),
-      active_(page.gauge("cokv_generations_active", "Answers that clients wait for")) {}
+      active_(page.gauge("cokv_generations_active", "Answers that clients wait for")),
+      kept_(options_.replay, page) {}
 
 void service::route(http::server& s) {
   const http::route_options large{.body_bytes = options_.body_bytes, .body_types = {"application/json"}};
-  s.route(verb::post, "/v1/completions", [this](exchange& x) { return completion(x); }, large);
-  s.route(verb::post, "/v1/chat/completions", [this](exchange& x) { return chat(x); }, large);
+  const auto generates = [&](const char* path, kind k) {
+    s.route(verb::post, path, [this, path, k](exchange& x) { return take(x, k, path); }, large);
+  };
+  generates("/v1/completions", kind::completion);
+  generates("/v1/chat/completions", kind::chat);
   s.route(verb::get, "/v1/models", [this](exchange& x) -> awaitable<void> {
     co_await x.respond(status::ok, "application/json",
                        model_list({{options_.id, options_.created, backend_.context()}}));
@@ -128,15 +132,14 @@ std::optional<problem> service::check_model(const std::string& model) const {
   return problem{status::not_found, "no model " + model + " here; there is " + options_.id, "model", "model_not_found"};
 }
 
-awaitable<void> service::refuse(exchange& x, problem p) {
+awaitable<void> service::refuse(sink& out, problem p) {
   ++refused_early_;
-  co_await count_refusal(x, std::move(p));
+  co_await count_refusal(out, std::move(p));
 }
 
-awaitable<void> service::count_refusal(exchange& x, problem p) {
+awaitable<void> service::count_refusal(sink& out, problem p) {
   page_.counter(generations, generations_help, {{"outcome", "refused"}}).Increment();
-  if (p.code == status::service_unavailable) x.set(http::field::retry_after, "1");
-  co_await x.refuse(std::move(p));
+  co_await out.refuse(std::move(p));
 }
 
 // A text that the split patterns can't cope with is its sender's affair: the request fails, and nothing else.
@@ -151,54 +154,71 @@ parsed<std::vector<token_id>> service::encode(std::string_view text, std::string
   }
 }
 
-awaitable<void> service::completion(exchange& x) {
-  const auto body = co_await x.read_all();
+awaitable<void> service::take(exchange& x, kind k, std::string_view route) {
+  auto body = co_await x.read_all();
   if (!body) co_return;
-  auto r = parse_completion(*body, options_.defaults);
-  if (!r) co_return co_await refuse(x, r.error());
-  if (auto p = check_model(r->model)) co_return co_await refuse(x, *p);
+  const auto make = [this, k](sink& out, std::string_view text, const answer_name* name) {
+    return k == kind::completion ? completion(out, text, name) : chat(out, text, name);
+  };
+  exchange_sink out(x);
+  const auto& fields = x.request().fields;
+  auto key = read_idempotency_key(fields);
+  if (!key) co_return co_await refuse(out, key.error());
+  if (!*key) co_return co_await make(out, *body, nullptr);
+  const auto authorization = fields[http::field::authorization];
+  const answer_name name(holder_of(x.who(), {authorization.data(), authorization.size()}), std::move(**key), route,
+                         *body);
+  const auto no =
+      co_await kept_.answer(x, name, [make, name, text = std::move(*body)](sink& to) { return make(to, text, &name); });
+  if (no) co_await refuse(out, *no);
+}
+
+awaitable<void> service::completion(sink& out, std::string_view body, const answer_name* name) {
+  auto r = parse_completion(body, options_.defaults);
+  if (!r) co_return co_await refuse(out, r.error());
+  if (auto p = check_model(r->model)) co_return co_await refuse(out, *p);
   // A client's text must not become control tokens.
   constexpr encode_options plain{.parse_special = false};
   auto* ids = std::get_if<std::vector<token_id>>(&r->prompt);
   auto prompt =
       ids ? parsed<std::vector<token_id>>(std::move(*ids)) : encode(std::get<std::string>(r->prompt), "prompt", plain);
-  if (!prompt) co_return co_await refuse(x, prompt.error());
-  co_await generate(x, std::move(*r), std::move(*prompt), kind::completion);
+  if (!prompt) co_return co_await refuse(out, prompt.error());
+  co_await generate(out, std::move(*r), std::move(*prompt), kind::completion, name);
 }
 
-awaitable<void> service::chat(exchange& x) {
-  const auto body = co_await x.read_all();
-  if (!body) co_return;
-  auto r = parse_chat(*body, options_.defaults);
-  if (!r) co_return co_await refuse(x, r.error());
-  if (auto p = check_model(r->model)) co_return co_await refuse(x, *p);
+awaitable<void> service::chat(sink& out, std::string_view body, const answer_name* name) {
+  auto r = parse_chat(body, options_.defaults);
+  if (!r) co_return co_await refuse(out, r.error());
+  if (auto p = check_model(r->model)) co_return co_await refuse(out, *p);
   const auto now = clock::of(co_await asio::this_coro::executor).wall_now();
   const auto text = options_.chat.render(r->messages, now);
   if (!text)
-    co_return co_await refuse(x, {status::bad_request, "messages: " + text.error().what, "messages", "invalid_value"});
+    co_return co_await refuse(out,
+                              {status::bad_request, "messages: " + text.error().what, "messages", "invalid_value"});
   for (auto& s : options_.chat.stop_strings()) r->stop.push_back(std::move(s));
   auto prompt = encode(*text, "messages", options_.chat.encoding());
-  if (!prompt) co_return co_await refuse(x, prompt.error());
-  co_await generate(x, std::move(*r), std::move(*prompt), kind::chat);
+  if (!prompt) co_return co_await refuse(out, prompt.error());
+  co_await generate(out, std::move(*r), std::move(*prompt), kind::chat, name);
 }
 
-awaitable<void> service::generate(exchange& x, common_request r, std::vector<token_id> prompt, kind k) {
+awaitable<void> service::generate(sink& out, common_request r, std::vector<token_id> prompt, kind k,
+                                  const answer_name* name) {
   constexpr std::uint32_t completion_default = 16;  // OpenAI's, for /v1/completions; a chat goes on as long as it can
   const auto count = tokens_to_generate(r, prompt.size(), backend_.context(),
                                         k == kind::completion ? std::optional(completion_default) : std::nullopt,
                                         k == kind::completion ? "prompt" : "messages");
-  if (!count) co_return co_await refuse(x, count.error());
+  if (!count) co_return co_await refuse(out, count.error());
   for (const token_id id : prompt)
     if (id < 0 || static_cast<std::uint32_t>(id) >= backend_.vocabulary())
       co_return co_await refuse(
-          x, {status::bad_request, "prompt: token id " + std::to_string(id) + " is not in the vocabulary", "prompt",
-              "invalid_value"});
+          out, {status::bad_request, "prompt: token id " + std::to_string(id) + " is not in the vocabulary", "prompt",
+                "invalid_value"});
   for (const auto& bias : r.sampling.logit_bias)
     if (static_cast<std::uint32_t>(bias.token) >= backend_.vocabulary())
       co_return co_await refuse(
-          x, {status::bad_request, "logit_bias: token id " + std::to_string(bias.token) + " is not in the vocabulary",
-              "logit_bias", "invalid_value"});
-  if (!r.seeded) r.sampling.seed = next_random();
+          out, {status::bad_request, "logit_bias: token id " + std::to_string(bias.token) + " is not in the vocabulary",
+                "logit_bias", "invalid_value"});
+  if (!r.seeded) r.sampling.seed = name ? name->seed() : next_random();
   const auto n = r.n;
   const bool stream = r.stream;
   generation_request each{.prompt = std::move(prompt),
@@ -210,14 +230,17 @@ awaitable<void> service::generate(exchange& x, common_request r, std::vector<tok
                           .priority = r.priority,
                           .salt = std::move(r.cache_salt)};
   const auto seed = each.sampling.seed;
-  auto making = backend_.submit(each);
-  if (!making) co_return co_await count_refusal(x, problem_of(making.error(), not_taken));
+  const auto submit = [&](std::uint32_t choice) {
+    return name ? backend_.submit_named(each, name->sequence(choice)) : backend_.submit(each);
+  };
+  auto making = submit(0);
+  if (!making) co_return co_await count_refusal(out, problem_of(making.error(), not_taken));
   if (!r.user.empty()) spdlog::debug("user {}", r.user);
 
   const auto now = clock::of(co_await asio::this_coro::executor).wall_now().time_since_epoch();
   char id[40];
   std::snprintf(id, sizeof id, "%s-%016llx", k == kind::chat ? "chatcmpl" : "cmpl",
-                static_cast<unsigned long long>(next_random()));
+                static_cast<unsigned long long>(name ? name->id() : next_random()));
   work w(*this,
          {k, id, options_.id, std::chrono::duration_cast<std::chrono::seconds>(now).count(), options_.fingerprint,
           r.include_usage},
@@ -225,30 +248,28 @@ awaitable<void> service::generate(exchange& x, common_request r, std::vector<tok
   w.add(std::move(*making));
   // Its first token is there when its prompt's KV is: the others find that, and each has a seed of its own.
   auto first = co_await w.making[0]->next();
-  if (!first) co_return co_await fail(x, w, first.error());
+  if (!first) co_return co_await fail(out, w, first.error());
   for (std::uint32_t i = 1; i < n; ++i) {
     each.sampling.seed = mix(seed + i);
-    making = backend_.submit(each);
+    making = submit(i);
     if (!making) {
       w.end_all("cancelled");
-      co_return co_await count_refusal(x, problem_of(making.error(), not_taken));
+      co_return co_await count_refusal(out, problem_of(making.error(), not_taken));
     }
     w.add(std::move(*making));
   }
   if (stream)
-    co_await answer_stream(x, w, std::move(*first));
+    co_await answer_stream(out, w, std::move(*first));
   else
-    co_await answer_whole(x, w, std::move(*first));
+    co_await answer_whole(out, w, std::move(*first));
 }
 
 // A client that went away took its answer back: nothing failed.
 static const char* outcome_of(error_code ec) { return ec == asio::error::operation_aborted ? "cancelled" : "failed"; }
 
-awaitable<void> service::fail(exchange& x, work& w, error_code ec) {
+awaitable<void> service::fail(sink& out, work& w, error_code ec) {
   w.end_all(outcome_of(ec));
-  const auto p = problem_of(ec, "the answer was not completed");
-  if (p.code == status::service_unavailable) x.set(http::field::retry_after, "1");
-  co_await x.refuse(p);
+  co_await out.refuse(problem_of(ec, "the answer was not completed"));
 }
 
 awaitable<error_code> service::each_piece(work& w, generated first, const piece_handler& take) {
@@ -290,7 +311,7 @@ awaitable<error_code> service::each_piece(work& w, generated first, const piece_
   co_return ended.error();
 }
 
-awaitable<void> service::answer_whole(exchange& x, work& w, generated first) {
+awaitable<void> service::answer_whole(sink& to, work& w, generated first) {
   std::vector<choice> choices(w.making.size());
   const auto ec =
       co_await each_piece(w, std::move(first), [&](std::size_t i, std::optional<generated> piece) -> awaitable<bool> {
@@ -301,14 +322,12 @@ awaitable<void> service::answer_whole(exchange& x, work& w, generated first) {
           w.end(i, choices[i].reason);
         co_return true;
       });
-  if (ec) co_return co_await fail(x, w, ec);
-  co_await x.respond(status::ok, "application/json", w.form.whole(choices, w.used));
+  if (ec) co_return co_await fail(to, w, ec);
+  co_await to.whole(w.form.whole(choices, w.used));
 }
 
-awaitable<void> service::answer_stream(exchange& x, work& w, generated first) {
-  x.set(http::field::cache_control, "no-cache");
-  x.last_words(event(http::error_body(problem_of(errc::closed, "the answer was not completed"))));
-  x.start(status::ok, "text/event-stream");
+awaitable<void> service::answer_stream(sink& to, work& w, generated first) {
+  to.start_events(event(http::error_body(problem_of(errc::closed, "the answer was not completed"))));
   struct progress {
     finish_reason reason = finish_reason::none;
     std::size_t characters = 0;  // of its tokens so far
@@ -338,7 +357,7 @@ awaitable<void> service::answer_stream(exchange& x, work& w, generated first) {
         out += done_event;
       }
     }
-    gone = static_cast<bool>(co_await x.write(out));
+    gone = static_cast<bool>(co_await to.write(out));
     co_return !gone;
   };
   const auto ec = co_await each_piece(w, std::move(first), take);
@@ -346,9 +365,9 @@ awaitable<void> service::answer_stream(exchange& x, work& w, generated first) {
   // Too late for a status: an event, and no [DONE].
   if (ec) {
     w.end_all(outcome_of(ec));
-    if (co_await x.write(event(http::error_body(problem_of(ec, "the answer was not completed"))))) co_return;
+    if (co_await to.write(event(http::error_body(problem_of(ec, "the answer was not completed"))))) co_return;
   }
-  co_await x.finish();
+  co_await to.finish(!ec);
 }
 
 }  // namespace cokv::openai

@@ -178,6 +178,7 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
   cluster::remote_answers answers(ex, workers, {.prefix = life, .max_requests = o.max_requests});
   answers.on_change = [&watch](const cluster::answer_event& e) { watch.note(e); };
   router_backend backend(answers, workers.table(), text, config.vocab);
+  std::optional<openai::service> api;
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(workers.run());
     cluster::route_members(server, workers, may_join);
@@ -192,7 +193,6 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
                                  clock::of(ex).now());
     };
     view::route_view(server, describe, watch.events(), name_of(o));
-    std::optional<openai::service> api;
     const auto begin = [&]() -> awaitable<void> {
       if (!stands_by) co_await meet(workers.table(), named);
       co_await mine.win(workers);
@@ -201,6 +201,7 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
       api.emplace(backend,
                   api_of(o, workers.table().fingerprint(), config.sampling, std::move(chat), clock::of(ex).wall_now()),
                   page);
+      group.spawn(api->run());
       add_router_metrics(page, workers, answers);
       api->route(server);
       page.route(server);
@@ -223,6 +224,7 @@ awaitable<void> serve_router(const options& o, std::ostream& out) {
       });
       if (asked.error() && asked.error() != asio::error::operation_aborted)
         throw boost::system::system_error(asked.error());
+      if (api) api->close();
       answers.close();
     });
     workers.close();

@@ -175,6 +175,7 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   view::route_view(server, describe, events, name_of(o));
   channel<char> ended(ex, 1);
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+    group.spawn(api.run());
     if (of_several)
       group.spawn([&]() -> awaitable<void> {
         co_await of_several->run();
@@ -200,6 +201,7 @@ awaitable<void> serve(const options& o, std::ostream& out) {
     };
     co_await http::serve_until_signalled({server.local_endpoint(), server.secure(), serving, drain}, "cokv serve", out,
                                          grace, reload);
+    api.close();
     if (!of_several) co_return;
     of_several->close();
     const auto over = co_await with_deadline(ended.async_receive(asio::deferred), grace);

@@ -82,8 +82,11 @@ function tiersOf(list) {
     { name: "back", number }, { name: "now", number }], rows));
 }
 
+// The part of its id that tells it from others; of one with a key's digest not all of that.
+const numberOf = (id) => id.slice(id.lastIndexOf(".") + 1).replace(/^([0-9a-f]{8})[0-9a-f]{24}-/, "$1-");
+
 function sequencesOf(now, name) {
-  const rows = now.sequences.map((s) => [s.id.slice(s.id.lastIndexOf(".") + 1), count(s.prompt_tokens),
+  const rows = now.sequences.map((s) => [numberOf(s.id), count(s.prompt_tokens),
     bar(s.told, s.most, `Answer ${s.id}`), `${count(s.told)} of ${count(s.most)}`, name(s.prefill), name(s.decode),
     s.resumed ? `went on from a copy (${s.resumed})` : s.moved ? `moved (${s.moved})` : "–"]);
   const number = true;
@@ -93,7 +96,7 @@ function sequencesOf(now, name) {
 }
 
 function said(e, name) {
-  const answer = `answer ${(e.sequence ?? "").split(".").pop()}`;
+  const answer = `answer ${numberOf(e.sequence ?? "")}`;
   switch (e.what) {
     case "came": return ["good", name(e.who), " is here"];
     case "died": return ["bad", name(e.who), " died"];
@@ -101,6 +104,7 @@ function said(e, name) {
     case "misfit": return ["bad", name(e.who), ` gets nothing: ${e.why ?? ""}`];
     case "answer_moved": return ["bad", answer, ` lost ${name(e.who)} after ${e.amount} tokens`];
     case "prompt_moved": return ["bad", answer, `: its prompt lost ${name(e.who)}, and is computed elsewhere`];
+    case "followed": return ["good", answer, ` was begun before this router, and is followed at ${name(e.to)}, which has ${e.amount} tokens`];
     case "resumed": return ["good", answer, ` went on at ${name(e.to)} from its copy, ${e.amount} tokens computed again`];
     default: return ["", e.what, ""];
   }

@@ -3,6 +3,7 @@
 #include <boost/json/serialize.hpp>
 #include <charconv>
 
+#include "cluster/begun_sequence.hpp"
 #include "cluster/error_name.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
@@ -17,11 +18,16 @@ using http::status;
 using http::verb;
 
 struct decode_service::sequence {
-  sequence(const asio::any_io_executor& ex, std::string name, std::uint32_t n)
-      : id(std::move(name)), attempt(n), log(ex), over(ex, 1), opened(ex, 1) {}
+  sequence(const asio::any_io_executor& ex, std::string name, std::uint32_t n, std::uint32_t before)
+      : id(std::move(name)), attempt(n), continues(before), log(ex), over(ex, 1), opened(ex, 1) {}
+
+  begun_state state() const {
+    if (log.ended()) return log.failed() ? begun_state::failed : begun_state::over;
+    return in && in->decodes() ? begun_state::decodes : begun_state::waits;
+  }
 
   const std::string id;
-  const std::uint32_t attempt;
+  const std::uint32_t attempt, continues;
   sequence_log log;
   std::optional<admitted> in;  // once it was let in
   channel<char> over;          // closed when nothing of it is left but its log
@@ -31,6 +37,7 @@ struct decode_service::sequence {
 namespace {
 
 constexpr auto admin = static_cast<std::uint8_t>(http::right::admin);
+const http::problem nowhere{status::not_found, "no such sequence is here", {}, "not_found"};
 
 http::problem refusal(error_code why) {
   const std::string reason(name_of(why));
@@ -106,6 +113,7 @@ void decode_service::route(http::server& s) {
   s.route(verb::post, "/v1/sequences", [this](exchange& x) { return create(x); }, by_admin);
   s.route(verb::get, "/v1/sequences/{id}/pieces", [this](exchange& x) { return tell(x); },
           {.any_of = admin, .query = {"from"}});
+  s.route(verb::get, "/v1/sequences/{id}", [this](exchange& x) { return describe(x); }, {.any_of = admin});
   s.route(verb::delete_, "/v1/sequences/{id}", [this](exchange& x) { return drop(x); },
           {.any_of = admin, .query = {"attempt"}});
 }
@@ -141,7 +149,7 @@ awaitable<void> decode_service::create(exchange& x) {
     x.set(http::field::retry_after, "1");
     co_return (void) co_await x.refuse({status::service_unavailable, "no more sequences are taken", {}, "queue_full"});
   }
-  auto s = std::make_shared<sequence>(ex_, asked->id, asked->attempt);
+  auto s = std::make_shared<sequence>(ex_, asked->id, asked->attempt, asked->request.continues);
   (*sequences_)[s->id] = s;
   // Whoever asks may go while room is made: then the room is for nobody.
   const std::shared_ptr<void> unless_opened(nullptr, [all = sequences_, s](void*) {
@@ -209,13 +217,24 @@ awaitable<void> decode_service::drop(exchange& x) {
   co_await x.respond(status::no_content, "", "");
 }
 
-awaitable<void> decode_service::tell(exchange& x) {
+std::shared_ptr<decode_service::sequence> decode_service::find(const exchange& x) const {
   const auto found = sequences_->find(x.request().parameter("id"));
-  if (found == sequences_->end() || found->second->log.forgotten())
-    co_return (void) co_await x.refuse({status::not_found, "no such sequence is here", {}, "not_found"});
+  return found == sequences_->end() || found->second->log.forgotten() ? nullptr : found->second;
+}
+
+awaitable<void> decode_service::describe(exchange& x) {
+  const auto s = find(x);
+  if (!s) co_return (void) co_await x.refuse(nowhere);
+  const begun_sequence told{s->attempt, s->log.pieces(), s->continues, s->state()};
+  co_await x.respond(status::ok, "application/json", json::serialize(to_json(told)));
+}
+
+awaitable<void> decode_service::tell(exchange& x) {
+  const auto s = find(x);
+  if (!s) co_return (void) co_await x.refuse(nowhere);
   const auto from = number_of(x, "from", 0);
   if (!from) co_return (void) co_await x.refuse(from.error());
-  auto reader = found->second->log.read(*from);
+  auto reader = s->log.read(*from);
   x.start(status::ok, "application/x-ndjson");
   // The head at once: whoever asks knows that the sequence is here.
   if (co_await x.write(std::string_view())) co_return;

@@ -14,6 +14,9 @@
 // |                                | 409: a later one is here. 422: KV of another model or layout. 503: no room in time |
 // |                                | With `lost` for `from`: 200 and "restored":n: it goes on from a copy of the     |
 // |                                | answer that was lost, so many tokens of KV. 404: no copy is here                |
+// | GET /v1/sequences/R            | {"attempt":a,"pieces":n,"continues":c,"state":s}: it tells n pieces of an answer   |
+// |                                | behind c tokens that were told before; s is waits (for its KV), decodes, over or   |
+// |                                | failed. 404                                                                       |
 // | GET /v1/sequences/R/pieces     | lines (piece_json.hpp) from ?from=k on, and empty ones, which say that the      |
 // |                                | worker is alive; a newer reader ends an older one. 404                          |
 // | DELETE /v1/sequences/R         | 204, whether it was there or not; with ?attempt=k no later one than that        |
@@ -87,6 +90,7 @@ class decode_service {
   struct sequence;
   awaitable<void> create(http::exchange& x);
   awaitable<void> tell(http::exchange& x);
+  awaitable<void> describe(http::exchange& x);
   awaitable<void> drop(http::exchange& x);
   awaitable<void> live(std::shared_ptr<sequence> s);
   awaitable<void> pump(std::shared_ptr<sequence> s);
@@ -98,7 +102,8 @@ class decode_service {
   // Of it and of its coroutines: a context that is destroyed drops them in any order.
   using book = std::map<std::string, std::shared_ptr<sequence>, std::less<>>;
   std::shared_ptr<book> sequences_ = std::make_shared<book>();
-  task_group* group_ = nullptr;  // while run() runs
+  std::shared_ptr<sequence> find(const http::exchange& x) const;  // null: none that anybody may read
+  task_group* group_ = nullptr;                                   // while run() runs
   channel<char> closing_;
 };
 

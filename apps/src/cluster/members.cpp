@@ -281,6 +281,12 @@ std::unique_ptr<members::seat> members::holder_for(worker_table::id lost, std::u
   return best ? std::make_unique<seat>(state_, state_->all.at(at), tokens) : nullptr;
 }
 
+std::unique_ptr<members::seat> members::seat_at(worker_table::id at, std::uint64_t tokens) {
+  const auto* w = state_->table.find(at);
+  if (!group_ || !w || w->state != presence::here) return nullptr;
+  return std::make_unique<seat>(state_, state_->all.at(at), tokens);
+}
+
 prompt_keys members::keys_of(std::span<const token_id> prompt, std::string_view salt) const {
   prompt_keys out;
   if (placement_.by == policy::least_loaded) return out;

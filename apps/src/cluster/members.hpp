@@ -89,6 +89,9 @@ class members {
   std::unique_ptr<seat> holder_for(worker_table::id lost, std::uint64_t tokens,
                                    const std::set<worker_table::id>& without);
 
+  // At that one, also where it gets nothing new. Null: it is not here.
+  std::unique_ptr<seat> seat_at(worker_table::id at, std::uint64_t tokens);
+
   const worker_table& table() const noexcept;
   std::uint64_t ring_epoch() const noexcept;
   const ring_book& ring() const noexcept;

@@ -43,11 +43,13 @@ awaitable<void> remote_answers::run() {
   if (v.error() && v.error() != asio::error::operation_aborted) throw boost::system::system_error(v.error());
 }
 
-result<std::unique_ptr<openai::answer>> remote_answers::submit(generation_request r) {
+result<std::unique_ptr<openai::answer>> remote_answers::submit(generation_request r, std::string name) {
   if (!group_ || group_->cancelled()) return errc::closed;
   if (requests() >= options_.max_requests) return errc::queue_full;
   const auto number = numbers_++;
-  auto s = std::make_shared<state>(ex_, options_.prefix + '.' + std::to_string(number));
+  const bool named = !name.empty();
+  auto s = std::make_shared<state>(ex_, named ? std::move(name) : options_.prefix + '.' + std::to_string(number));
+  s->named = named;
   s->report.prompt_tokens = static_cast<std::uint32_t>(r.prompt.size());
   s->most = r.max_tokens;
   s->start = clock::of(ex_).now();
@@ -149,7 +151,7 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
     r.continues = continued + static_cast<std::uint32_t>(s->told.size());
     r.max_tokens = most - static_cast<std::uint32_t>(s->told.size());
     seat prefill;
-    auto o = co_await resume(s, r);
+    auto o = std::exchange(s->named, false) ? co_await follow(s, r) : co_await resume(s, r);
     if (!o) {
       keys = workers_.keys_of(r.prompt, r.salt);
       computing.wish.prompt = static_cast<std::uint32_t>(r.prompt.size());

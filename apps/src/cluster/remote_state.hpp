@@ -13,6 +13,7 @@ struct remote_answers::state {
   std::string target() const { return "/v1/sequences/" + id + "?attempt=" + std::to_string(attempt); }
 
   const std::string id;
+  bool named = false;             // and not looked for yet: somebody else may have begun it
   channel<generated> pieces;      // closed at the end
   error_code why = errc::closed;  // of the end
   channel<char> abandoned;        // closed when nobody wants it any more

@@ -62,7 +62,7 @@ std::uint64_t answer_name::id() const noexcept { return number_at(made_, 0); }
 std::uint64_t answer_name::seed() const noexcept { return number_at(made_, 8); }
 
 std::string answer_name::sequence(std::uint32_t choice) const {
-  return "k" + made_.hex().substr(32) + '.' + std::to_string(choice);
+  return "key." + made_.hex().substr(32) + '-' + std::to_string(choice);
 }
 
 }  // namespace cokv::openai

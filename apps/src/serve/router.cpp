@@ -41,6 +41,9 @@ class router_backend final : public openai::backend {
   result<std::unique_ptr<openai::answer>> submit(generation_request r) override {
     return answers_.submit(std::move(r));
   }
+  result<std::unique_ptr<openai::answer>> submit_named(generation_request r, std::string name) override {
+    return answers_.submit(std::move(r), std::move(name));
+  }
 
  private:
   cluster::remote_answers& answers_;

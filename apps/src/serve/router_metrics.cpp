@@ -24,6 +24,9 @@ void add_router_metrics(http::metrics& page, const cluster::members& workers, co
     s.counter("cokv_computed_again_tokens_total",
               "Tokens of those whose KV was computed again, for the copy was not as far",
               static_cast<double>(answers.computed_again()));
+    s.counter("cokv_followed_answers_total",
+              "Answers that were found where another router, or a request before, had begun them",
+              static_cast<double>(answers.answers_followed()));
   });
 }
 

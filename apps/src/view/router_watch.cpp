@@ -42,6 +42,9 @@ void router_watch::note(const cluster::answer_event& e) {
       break;
     case answer_change::resumed:
       told.what = "resumed";
+      break;
+    case answer_change::followed:
+      told.what = "followed";
   }
   events_.add(std::move(told));
 }

@@ -105,9 +105,10 @@ class told_entrance final : public entrance {
   asio::any_io_executor ex_;
 };
 
-std::string creation(std::string_view id, std::uint32_t attempt, kv_wire w = wire) {
+std::string creation(std::string_view id, std::uint32_t attempt, kv_wire w = wire, std::uint32_t continues = 0) {
   generation_request r;
   r.prompt = {1, 2, 3, 4, 5};
+  r.continues = continues;
   return json::serialize(json::object{{"id", json::string(id.data(), id.size())},
                                       {"attempt", attempt},
                                       {"request", to_json(r)},
@@ -192,6 +193,34 @@ TEST_CASE("decode_service: a prompt gets a ticket, its answer is told as it come
     co_await pause(5ms);
     CHECK(api.sequences() == 0);
     CHECK((co_await c.get("/v1/sequences/a.0/pieces"))->code == 404);
+  });
+}
+
+TEST_CASE("decode_service: a sequence says how far it is, and behind how much of its answer it began") {
+  on_both({}, [](http::client& c, told_entrance& door, decode_service&) -> awaitable<void> {
+    const auto state = [&](std::string id) -> awaitable<std::string> {
+      auto r = co_await c.get("/v1/sequences/" + id);
+      REQUIRE(r.has_value());
+      co_return r->code == 200 ? r->body : std::to_string(r->code);
+    };
+    CHECK(co_await state("a.0") == "404");
+    CHECK((co_await c.post("/v1/sequences", creation("a.0", 2, wire, 3)))->code == 201);
+    CHECK(co_await state("a.0") == R"({"attempt":2,"pieces":0,"continues":3,"state":"waits"})");
+    auto& prompt = *door.prompts.at(0);
+    prompt.say(7);
+    co_await pause(5ms);
+    CHECK(co_await state("a.0") == R"({"attempt":2,"pieces":1,"continues":3,"state":"waits"})");
+    prompt.decodes = true;
+    CHECK(co_await state("a.0") == R"({"attempt":2,"pieces":1,"continues":3,"state":"decodes"})");
+    prompt.finish();
+    co_await pause(5ms);
+    CHECK(co_await state("a.0") == R"({"attempt":2,"pieces":1,"continues":3,"state":"over"})");
+    CHECK((co_await c.post("/v1/sequences", creation("b.0", 1)))->code == 201);
+    door.prompts.at(1)->finish(errc::device_lost);
+    co_await pause(5ms);
+    CHECK(co_await state("b.0") == R"({"attempt":1,"pieces":0,"continues":0,"state":"failed"})");
+    CHECK((co_await c.del("/v1/sequences/b.0"))->code == 204);
+    CHECK(co_await state("b.0") == "404");
   });
 }
 

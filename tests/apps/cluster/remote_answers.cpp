@@ -25,13 +25,16 @@ struct workers {
   status room = status::created, prompt = status::ok;
   duration between = 1ms;
   std::string life = "p";
+  std::string begun;     // what it says of a sequence that it is asked for; empty: it has none
+  duration thinks = 0s;  // before it says so
+  std::size_t looked = 0;
   bool stays = false;  // the last line is not the end of the connection
   std::size_t made = 0, given_up = 0, prefills = 0, prefills_cut = 0;
   std::vector<json::value> created;
   std::vector<std::string> read;  // ?from=
 
   std::vector<std::string> told() const {
-    return attempts.empty() ? lines : attempts.at(std::min(made, attempts.size()) - 1);
+    return attempts.empty() ? lines : attempts.at(std::clamp<std::size_t>(made, 1, attempts.size()) - 1);
   }
 };
 
@@ -70,6 +73,12 @@ void route(http::server& s, std::shared_ptr<workers> w) {
             co_await x.finish();
           },
           {.query = {"from"}});
+  s.route(verb::get, "/v1/sequences/{id}", [w](exchange& x) -> awaitable<void> {
+    ++w->looked;
+    if (w->thinks > 0s) co_await pause(w->thinks);
+    if (w->begun.empty()) co_return (void) co_await x.refuse({status::not_found, "no", {}, "not_found"});
+    co_await x.respond(status::ok, "application/json", w->begun);
+  });
   s.route(verb::delete_, "/v1/sequences/{id}",
           [w](exchange& x) -> awaitable<void> {
             ++w->given_up;
@@ -247,6 +256,101 @@ TEST_CASE("remote_answers: it ends after so many attempts, with the last one's e
   });
   moves({{line_of(0), encode(ending{errc::device_lost, "gone"})}}, "0000", errc::device_lost,
         [](const workers& w) { CHECK(w.made == 4); });
+}
+
+namespace {
+
+// By a name, where the decode worker says that of it.
+void named(std::string begun, std::vector<std::vector<std::string>> attempts, std::string_view text,
+           std::function<void(const workers&, const remote_answers&)> check, duration thinks = 0s) {
+  co_test(
+      [=](asio::any_io_executor) -> awaitable<void> {
+        auto w = std::make_shared<workers>();
+        w->begun = begun, w->attempts = attempts, w->thinks = thinks;
+        co_await with_workers(
+            w,
+            [&](remote_answers& answers) -> awaitable<void> {
+              auto asked = request();
+              asked.max_tokens = 9;
+              auto a = answers.submit(std::move(asked), "key.abc-0").value();
+              error_code ended;
+              CHECK(co_await all_of(*a, ended) == text);
+              CHECK_MESSAGE(ended == asio::error::eof, ended.message());
+              CHECK(a->report().generated_tokens == text.size());
+              co_await pause(20ms);
+              CHECK(w->looked == 1);
+              check(*w, answers);
+            },
+            false, 4);
+      },
+      {.real = thinks == 0s});
+}
+
+const std::vector<std::string> three{line_of(0), line_of(1), line_of(2, finish_reason::stop), encode(ending{})};
+
+}  // namespace
+
+TEST_CASE("remote_answers: one by a name that is decoded already, from its beginning, is read there") {
+  for (const char* state : {"decodes", "over"})
+    named(R"({"attempt":3,"pieces":2,"continues":0,"state":")" + std::string(state) + "\"}", {three}, "012",
+          [](const workers& w, const remote_answers& answers) {
+            CHECK(answers.answers_followed() == 1);
+            CHECK(w.made == 0);
+            CHECK(w.prefills == 0);
+            CHECK(w.read == std::vector<std::string>{"0"});
+            CHECK(w.given_up == 1);  // at its end
+          });
+}
+
+TEST_CASE("remote_answers: one by a name that nobody can follow is computed, later than any attempt at it") {
+  const auto computed = [](std::uint32_t attempt, std::size_t given_up) {
+    return [=](const workers& w, const remote_answers& answers) {
+      CHECK(answers.answers_followed() == 0);
+      REQUIRE(w.created.size() == 1);
+      CHECK(w.created[0].at("id") == "key.abc-0");
+      CHECK(w.created[0].at("attempt") == attempt);
+      CHECK(w.created[0].at("request").at("continues") == 0);
+      CHECK(w.given_up == given_up);
+    };
+  };
+  named("", {three}, "012", computed(1, 1));
+  named("{", {three}, "012", computed(1, 1));
+  named(R"({"attempt":3,"pieces":2,"continues":1,"state":"decodes"})", {three}, "012", computed(4, 2));
+  named(R"({"attempt":3,"pieces":2,"continues":0,"state":"failed"})", {three}, "012", computed(4, 2));
+  named(R"({"attempt":3,"pieces":1,"continues":0,"state":"waits"})", {three}, "012", computed(4, 1));
+  named(R"({"attempt":1023,"pieces":1,"continues":0,"state":"waits"})", {three}, "012", computed(1, 2));
+  named(R"({"attempt":3,"pieces":2,"continues":0,"state":"decodes"})", {three}, "012", computed(1, 1), 5s);
+}
+
+TEST_CASE("remote_answers: one that was followed and is lost goes on as any other") {
+  co_test([](asio::any_io_executor) -> awaitable<void> {
+    auto w = std::make_shared<workers>();
+    w->begun = R"({"attempt":3,"pieces":2,"continues":0,"state":"decodes"})";
+    w->attempts = {{line_of(0), line_of(1)}};
+    co_await with_workers(
+        w,
+        [&](remote_answers& answers) -> awaitable<void> {
+          std::vector<answer_event> told;
+          answers.on_change = [&](const answer_event& e) { told.push_back(e); };
+          auto asked = request();
+          asked.max_tokens = 9;
+          auto a = answers.submit(std::move(asked), "key.abc-0").value();
+          CHECK((co_await a->next())->text == "0");
+          CHECK((co_await a->next())->text == "1");
+          w->attempts.push_back({line_of(0, finish_reason::stop), encode(ending{})});
+          std::string rest;
+          while (auto g = co_await a->next()) rest += g->text;
+          CHECK(rest.ends_with('0'));
+          REQUIRE(w->created.size() >= 1);
+          CHECK(w->created[0].at("attempt") == 4);
+          CHECK(w->created[0].at("request").at("continues") == 2);
+          REQUIRE(!told.empty());
+          CHECK(told[0].what == answer_change::followed);
+          CHECK(told[0].amount == 2);
+          CHECK(told[0].to.starts_with("http://"));
+        },
+        false, 4);
+  });
 }
 
 TEST_CASE("remote_answers: what a slow reader has not got when its worker is lost comes from the next attempt") {

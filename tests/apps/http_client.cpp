@@ -81,9 +81,10 @@ awaitable<void> with_client(http::client_options o, Body body, bool swept = fals
       swept);
 }
 
-// A listener that sends `answers`, each to one request, and closes the connection after the last.
+// A listener that sends `answers`, each to one request, and closes the connection after the last. `apart`: byte by byte.
 template <class Body>
-awaitable<void> with_answers(std::vector<std::string> answers, Body body, http::client_options o = {}) {
+awaitable<void> with_answers(std::vector<std::string> answers, Body body, http::client_options o = {},
+                             duration apart = 0s) {
   auto ex = co_await asio::this_coro::executor;
   auto door = network::of(ex).listen({"127.0.0.1", 0}).value();
   std::size_t requests = 0;
@@ -97,7 +98,11 @@ awaitable<void> with_answers(std::vector<std::string> answers, Body body, http::
           auto [ec, n] = co_await bh::async_read(one, ahead, r, asio::as_tuple(asio::deferred));
           if (ec) break;
           ++requests;
-          co_await asio::async_write(one, asio::buffer(answer), asio::as_tuple(asio::deferred));
+          for (std::size_t i = 0; apart > 0s && i < answer.size(); ++i) {
+            co_await asio::async_write(one, asio::buffer(&answer[i], 1), asio::as_tuple(asio::deferred));
+            co_await pause(apart);
+          }
+          if (apart == 0s) co_await asio::async_write(one, asio::buffer(answer), asio::as_tuple(asio::deferred));
         }
         one.close();
       }
@@ -112,6 +117,22 @@ awaitable<void> with_answers(std::vector<std::string> answers, Body body, http::
 const std::string fine = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 }  // namespace
+
+TEST_CASE("http client: chunks that come byte by byte are what they would be at once") {
+  on_both_contexts([] {
+    const std::string head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+    return with_answers(
+        {head + "0\r\n\r\n", head + "0\r\nA: b\r\n\r\n", head + "1\r\nx\r\n0\r\n\r\n", fine},
+        [](http::client& c, std::size_t&) -> awaitable<void> {
+          for (const char* body : {"", "", "x", "ok"}) {
+            auto r = co_await c.get("/");
+            REQUIRE(r.has_value());
+            CHECK(r->body == body);
+          }
+        },
+        {}, 100us);
+  });
+}
 
 TEST_CASE("http client: answers come whole, over one connection that is kept") {
   on_both_contexts([] {

@@ -106,6 +106,37 @@ TEST_CASE("http hostile: a request whose end two readers may see in two places i
   });
 }
 
+TEST_CASE("http hostile: a chunked body that comes in the smallest pieces is what it would be at once") {
+  const std::pair<std::string, std::string> table[] = {{"0\r\n\r\n", ""},
+                                                       {"00;a=b\r\n\r\n", ""},
+                                                       {"0\r\nA: b\r\n\r\n", ""},
+                                                       {"1\r\nx\r\n0\r\n\r\n", "x"},
+                                                       {"01\r\nx\r\n0\r\n\r\n", "x"},
+                                                       {"2;a\r\nxy\r\n1\r\nz\r\n000\r\nA: b\r\n\r\n", "xyz"}};
+  on_both_contexts([&] {
+    return [](decltype(table)& rows) -> awaitable<void> {
+      int hidden = 0;
+      co_await with_site({}, routes{&hidden}, [&](site& s) -> awaitable<void> {
+        for (const auto& [sent, got] : rows)
+          for (std::size_t first = 0; first <= sent.size(); ++first) {
+            CAPTURE(first);
+            auto c = co_await s.connect();
+            co_await c.send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" +
+                            sent.substr(0, first));
+            for (std::size_t i = first; i < sent.size(); ++i) {
+              co_await pause(100us);
+              co_await c.send(sent.substr(i, 1));
+            }
+            const auto r = co_await c.read();
+            CHECK(r.result_int() == 200);
+            CHECK(r.body() == got);
+            CHECK((co_await c.ask(get("/healthz"))).result_int() == 200);
+          }
+      });
+    }(table);
+  });
+}
+
 TEST_CASE("http hostile: what is around chunks is bounded by what is in them") {
   on_both_contexts([] {
     return []() -> awaitable<void> {

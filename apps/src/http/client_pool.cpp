@@ -115,7 +115,8 @@ awaitable<error_code> client_exchange::begin(const client_request& r) {
 awaitable<result<std::size_t>> client_exchange::read_some(asio::mutable_buffer into) {
   auto& ahead = connection_->io.ahead;
   while (!parser_->is_done()) {
-    if (ahead.size() != 0) {
+    shown_ = shown_ || !parser_->chunked() || may_be_parsed(ahead);
+    if (shown_ && ahead.size() != 0) {
       auto& body = parser_->get().body();
       body.data = into.data();
       body.size = into.size();

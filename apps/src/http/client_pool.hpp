@@ -57,6 +57,7 @@ class client_exchange {
   std::optional<parser> parser_;
   duration silence_{};
   bool heard_ = false, late_ = false;
+  bool shown_ = false;  // a part of the body, to the parser (wire.hpp)
 };
 
 class client_pool : public std::enable_shared_from_this<client_pool> {

@@ -160,7 +160,8 @@ awaitable<result<std::size_t>> exchange::read_chunked(asio::mutable_buffer into)
     body.data = into.data();
     body.size = into.size();
     error_code ec = beast::http::error::need_more;
-    if (wire_.ahead.size() != 0) {
+    chunks_shown_ = chunks_shown_ || may_be_parsed(wire_.ahead);
+    if (chunks_shown_ && wire_.ahead.size() != 0) {
       const std::size_t used = parser_.put(wire_.ahead.data(), ec);
       wire_.ahead.consume(used);
       around_chunks_ += used - (into.size() - body.size);

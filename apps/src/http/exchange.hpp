@@ -140,6 +140,7 @@ class exchange {
   std::uint64_t body_limit_;
   std::uint64_t received_ = 0;
   std::uint64_t around_chunks_ = 0;
+  bool chunks_shown_ = false;  // to the parser (wire.hpp)
   pace in_, out_, turn_;
   std::uint64_t turn_bytes_ = 0;
   std::function<bool()> others_wait_;

@@ -15,6 +15,12 @@
 
 namespace cokv::http {
 
+// Whether Beast's parser may see the beginning of a chunked body. Once it has seen the first line of a last chunk it asserts
+// (1.81) that it is shown as much as the shortest body has, "0\r\n\r\n"; that line may come alone.
+inline bool may_be_parsed(const boost::beast::flat_buffer& body) {
+  return body.size() >= 5 || (body.size() != 0 && *static_cast<const char*>(body.data().data()) != '0');
+}
+
 // Reads and writes give errc::deadline when they took longer than `limit` and moved nothing; duration::max() is no limit.
 // One read and one write at a time. Destroying it closes the stream.
 class wire {

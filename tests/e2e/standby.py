@@ -181,7 +181,110 @@ def calls_of_a_router_that_was_replaced_are_refused(binary, folder):
         same("bad promises", status(port, "/v1/epoch", "PUT", {"epoch": 0, "router": "x", "lease_ms": 1}), 400)
 
 
+def ask_by_key(port, key, body, whole=True):
+    """Its bytes as they come; the socket where not all of them are waited for."""
+    peer = socket.create_connection(("127.0.0.1", port), timeout=60)
+    peer.sendall(request_bytes(port, "POST", "/v1/completions", body, f"Idempotency-Key: {key}\r\n"))
+    if not whole:
+        return peer
+    got = b""
+    while chunk := peer.recv(1 << 16):
+        got += chunk
+    peer.close()
+    return got
+
+
+def events_of(got):
+    """Those that are there as a whole: it may have been cut, in a chunk or between two."""
+    _, _, chunks = got.partition(b"\r\n\r\n")
+    body = b""
+    while b"\r\n" in chunks:
+        size, _, chunks = chunks.partition(b"\r\n")
+        body, chunks = body + chunks[:int(size, 16)], chunks[int(size, 16) + 2:]
+    *whole, _ = body.split(b"\n\n")
+    return [json.loads(line[6:]) for line in whole if line.startswith(b"data: {")]
+
+
+def text_and_id(got):
+    events = events_of(got)
+    if wrong := [e for e in events if "error" in e]:
+        raise AssertionError(f"{wrong}")
+    return "".join(e["choices"][0]["text"] for e in events if e["choices"]), {e["id"] for e in events}
+
+
+def a_key_finds_its_answer_at_the_next_router(binary, folder):
+    body = {"model": "tiny-kjv", "prompt": " ".join(VERSES[3:6]), "max_tokens": 700, "temperature": 0.9, "ignore_eos": True,
+            "stream": True}
+    with Workers(binary) as w:
+        first = w.router()
+        second = w.router("--standby-of", first.url, named=False)
+        wanted, ids = text_and_id(ask_by_key(first.port, "whole", body))
+        same("ids", len(ids), 1)
+        same("the same at once", text_and_id(ask_by_key(first.port, "whole", body)), (wanted, ids))
+        same("replayed", metric(first.port, "cokv_replayed_answers_total"), 1)
+        same("generations", metric(first.port, "cokv_generations_total"), 1)
+        # Another key has another seed: what follows is not by chance.
+        peer = ask_by_key(first.port, "cut", body, whole=False)
+        begun = b""
+        while begun.count(b"data: ") < 20:
+            begun += peer.recv(1 << 12)
+        first.process.kill()
+        first.process.wait()
+        with peer:
+            try:
+                while chunk := peer.recv(1 << 16):
+                    begun += chunk
+            except OSError:
+                pass
+        until("the other one answers", lambda: answers(second.port))
+        text, again = text_and_id(ask_by_key(second.port, "cut", body))
+        first_text, first_ids = text_and_id(begun)
+        same("id", again, first_ids)
+        same("it goes on as it began", text.startswith(first_text), True)
+        at_least("characters that were told before", len(first_text), 20)
+        same("another key, another answer", text != wanted and again != ids, True)
+        same("followed", metric(second.port, "cokv_followed_answers_total"), 1)
+        # What was over when its router died, and is nowhere any more, is computed again.
+        same("computed again", text_and_id(ask_by_key(second.port, "whole", body)), (wanted, ids))
+        same("followed", metric(second.port, "cokv_followed_answers_total"), 1)
+        # Whoever asks now gets what is kept.
+        same("kept", text_and_id(ask_by_key(second.port, "cut", body)), (text, again))
+        same("replayed", metric(second.port, "cokv_replayed_answers_total"), 1)
+        same("another body", int(ask_by_key(second.port, "cut", {**body, "max_tokens": 3}).split()[1]), 422)
+        until("nothing is left", lambda: all(metric(s.port, "cokv_sequences") == 0 for s in w.decodes))
+        same("exit code of one that is told to end", second.stop(), 0)
+
+
+def two_with_one_key_are_computed_once_by_workers(binary, folder):
+    body = {"model": "tiny-kjv", "prompt": VERSES[7], "max_tokens": 200, "ignore_eos": True, "temperature": 1}
+    with Workers(binary, 1, 1) as w:
+        router = w.router()
+        until("it answers", lambda: answers(router.port))
+        got = {}
+        def one(n):
+            got[n] = ask_by_key(router.port, "k", body).partition(b"\r\n\r\n")[2]
+        threads = [threading.Thread(target=one, args=(n,)) for n in range(3)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        same("answers", len(set(got.values())), 1)
+        at_least("of so many bytes", len(got[0]), 200)
+        same("generations", metric(router.port, "cokv_generations_total"), 1)
+        same("replays", metric(router.port, "cokv_replayed_answers_total"), 2)
+        same("tokens", sum(metric(s.port, "cokv_generated_tokens_total") for s in w.decodes), 200)
+        # Its client goes for good: what it had asked for is given up after a while.
+        peer = ask_by_key(router.port, "gone", {**body, "max_tokens": 8000}, whole=False)
+        until("it decodes", lambda: metric(w.decodes[0].port, "cokv_sequences") == 1)
+        peer.close()
+        time.sleep(1)
+        same("it goes on for a while", metric(router.port, "cokv_kept_answers", state="making"), 1)
+        until("nothing is made", lambda: metric(router.port, "cokv_kept_answers", state="making") == 0, 60)
+        until("nothing is decoded", lambda: metric(w.decodes[0].port, "cokv_sequences") == 0)
+
+
 if __name__ == "__main__":
     run(one_that_is_killed_is_followed, one_that_stood_still_ends_when_it_comes_back,
         workers_that_join_both_are_followed_to_the_second, of_two_that_stand_by_one_follows,
+        a_key_finds_its_answer_at_the_next_router, two_with_one_key_are_computed_once_by_workers,
         a_router_that_starts_anew_answers_soon, calls_of_a_router_that_was_replaced_are_refused)

@@ -42,7 +42,7 @@ struct remote_options {
   duration pause = std::chrono::milliseconds(50);  // between two looks for a worker
   duration prompt = std::chrono::minutes(10);      // for a prompt to be computed and sent
   duration silence = std::chrono::seconds(10);     // a decode worker not heard of for so long is gone
-  duration look = std::chrono::seconds(1);         // for decode workers to say whether they have an answer
+  duration look = std::chrono::seconds(2);         // for decode workers to say whether they have an answer
   duration report = std::chrono::seconds(1);  // behind an answer's end, for what the prefill worker has to tell of it
 };
 

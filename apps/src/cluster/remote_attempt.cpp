@@ -3,6 +3,7 @@
 #include <boost/json/serialize.hpp>
 
 #include "cluster/error_name.hpp"
+#include "cluster/patient_call.hpp"
 #include "cluster/piece_json.hpp"
 #include "cluster/remote_state.hpp"
 #include "cluster/request_json.hpp"
@@ -87,11 +88,13 @@ awaitable<std::optional<remote_answers::outcome>> remote_answers::resume(std::sh
     s->held = true;
     const json::object order{
         {"id", text_of(s->id)}, {"attempt", s->attempt}, {"request", to_json(r)}, {"lost", to_json(what)}};
-    const auto made = co_await s->decode->calls().ask({.method = verb::post,
-                                                       .target = "/v1/sequences",
-                                                       .body = json::serialize(order),
-                                                       .first_byte = options_.patience + options_.silence,
-                                                       .repeatable = true});
+    const auto made = co_await ask_patiently(s->decode->calls(),
+                                             {.method = verb::post,
+                                              .target = "/v1/sequences",
+                                              .body = json::serialize(order),
+                                              .first_byte = options_.patience + options_.silence,
+                                              .repeatable = true},
+                                             options_.patience, options_.pause);
     const auto running = made && made->code == 200 ? body_of<running_sequence>(*made, read_running) : errc::not_found;
     if (running && running->attempt == s->attempt) {
       s->before = static_cast<std::uint32_t>(s->told.size());
@@ -121,11 +124,13 @@ awaitable<remote_answers::outcome> remote_answers::attempt(std::shared_ptr<state
       {"id", text_of(s->id)}, {"attempt", s->attempt}, {"request", to_json(r)}, {"from", to_json(prefill.self())}};
   s->held = true;  // also when its answer is lost
   const auto before = std::exchange(s->life, {});
-  const auto made = co_await decode.calls().ask({.method = verb::post,
-                                                 .target = "/v1/sequences",
-                                                 .body = json::serialize(creation),
-                                                 .first_byte = options_.patience + options_.silence,
-                                                 .repeatable = true});
+  const auto made = co_await ask_patiently(decode.calls(),
+                                           {.method = verb::post,
+                                            .target = "/v1/sequences",
+                                            .body = json::serialize(creation),
+                                            .first_byte = options_.patience + options_.silence,
+                                            .repeatable = true},
+                                           options_.patience, options_.pause);
   if (!made) co_return outcome{fault::answer, errc::unavailable};
   // An earlier attempt's KV came after all; of one that was lost it isn't known where it began.
   if (made->code == 200) {
@@ -157,8 +162,10 @@ awaitable<remote_answers::outcome> remote_answers::read(std::shared_ptr<state> s
   using fault = outcome::fault;
   auto& decode = *s->decode;
   const auto from = static_cast<std::uint32_t>(s->told.size()) - s->before;
-  auto lines = co_await decode.calls().open_lines(
-      {.target = "/v1/sequences/" + s->id + "/pieces?from=" + std::to_string(from), .silence = options_.silence});
+  auto lines = co_await open_patiently(
+      decode.calls(),
+      {.target = "/v1/sequences/" + s->id + "/pieces?from=" + std::to_string(from), .silence = options_.silence},
+      options_.patience, options_.pause);
   if (!lines || lines->code() != 200) co_return outcome{fault::answer, errc::unavailable};
 
   std::optional<outcome> end;
@@ -182,11 +189,13 @@ awaitable<remote_answers::outcome> remote_answers::read(std::shared_ptr<state> s
           ends(fault::prompt, errc::unavailable);
       });
       group.spawn([&]() -> awaitable<void> {
-        const auto done = co_await prefill->calls().ask({.method = verb::post,
-                                                         .target = "/v1/prefills",
-                                                         .body = std::move(order),
-                                                         .first_byte = options_.prompt,
-                                                         .repeatable = true});
+        const auto done = co_await ask_patiently(prefill->calls(),
+                                                 {.method = verb::post,
+                                                  .target = "/v1/prefills",
+                                                  .body = std::move(order),
+                                                  .first_byte = options_.prompt,
+                                                  .repeatable = true},
+                                                 options_.patience, options_.pause);
         prefilled.close();
         // A prompt that was begun and has a token is the decode worker's: it knows whether all KV came, and says so.
         if ((!done || done->code != 200) && s->told.size() > s->before) co_return;

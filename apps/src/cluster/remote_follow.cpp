@@ -1,5 +1,6 @@
 // An answer that somebody has begun by its name: which decode workers have it, and whether it is read on there.
 #include "cluster/begun_sequence.hpp"
+#include "cluster/patient_call.hpp"
 #include "cluster/remote_state.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
@@ -19,7 +20,9 @@ awaitable<std::optional<remote_answers::outcome>> remote_answers::follow(std::sh
       auto at = std::make_shared<seat>(workers_.seat_at(id, 0));
       if (!*at) continue;
       group.spawn([&, at]() -> awaitable<void> {
-        const auto reply = co_await with_deadline((*at)->calls().get("/v1/sequences/" + s->id), options_.look);
+        const auto reply = co_await with_deadline(
+            ask_patiently((*at)->calls(), {.target = "/v1/sequences/" + s->id}, options_.look, options_.pause),
+            options_.look);
         const auto v = reply && reply->code == 200 ? http::parse_json(reply->body) : http::parse_json("");
         const auto begun = v ? read_begun(*v) : parsed<begun_sequence>(v.error());
         if (!begun) co_return;
@@ -37,7 +40,10 @@ awaitable<std::optional<remote_answers::outcome>> remote_answers::follow(std::sh
       if (i != kept)
         group.spawn([&, i]() -> awaitable<void> {
           const auto target = "/v1/sequences/" + s->id + "?attempt=" + std::to_string(told[i].attempt);
-          (void)co_await with_deadline(where[i]->calls().del(target), options_.look);
+          (void)co_await with_deadline(
+              ask_patiently(where[i]->calls(), {.method = http::verb::delete_, .target = target}, options_.look,
+                            options_.pause),
+              options_.look);
         });
   });
   if (!kept) co_return std::nullopt;

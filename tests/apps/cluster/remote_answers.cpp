@@ -28,6 +28,8 @@ struct workers {
   std::string begun;     // what it says of a sequence that it is asked for; empty: it has none
   duration thinks = 0s;  // before it says so
   std::size_t looked = 0;
+  std::size_t held = 0;  // calls that are refused, for another router's lease is not over
+  std::string held_by = "held_epoch";
   bool stays = false;  // the last line is not the end of the connection
   std::size_t made = 0, given_up = 0, prefills = 0, prefills_cut = 0;
   std::vector<json::value> created;
@@ -39,6 +41,12 @@ struct workers {
 };
 
 void route(http::server& s, std::shared_ptr<workers> w) {
+  s.admit([w](const exchange& x, time_point) -> std::optional<http::problem> {
+    const auto& r = x.request();
+    if (w->held == 0 || r.method == verb::delete_ || r.path == "/v1/worker") return {};
+    --w->held;
+    return http::problem{status::conflict, "not yet", "epoch", w->held_by};
+  });
   s.route(verb::get, "/v1/worker", [w](exchange& x) -> awaitable<void> {
     worker_facts f;
     f.self = {.name = "prefill-0", .life = w->life, .wire = {2, 1, 8, 4, dtype::f32}};
@@ -256,6 +264,39 @@ TEST_CASE("remote_answers: it ends after so many attempts, with the last one's e
   });
   moves({{line_of(0), encode(ending{errc::device_lost, "gone"})}}, "0000", errc::device_lost,
         [](const workers& w) { CHECK(w.made == 4); });
+}
+
+TEST_CASE("remote_answers: a worker that the router before still holds is waited for, and has not failed") {
+  for (const char* why : {"held_epoch", "stale_epoch"})
+    for (std::size_t held : {1u, 4u, 9u})
+      co_test([=](asio::any_io_executor) -> awaitable<void> {
+        auto w = std::make_shared<workers>();
+        w->lines = {line_of(0), line_of(1), line_of(2, finish_reason::stop), encode(ending{})};
+        w->held = held, w->held_by = why;
+        co_await with_workers(w, [&](remote_answers& answers) -> awaitable<void> {
+          auto a = answers.submit(request(), "key.abc-0").value();
+          error_code ended;
+          CHECK(co_await all_of(*a, ended) == "012");
+          CHECK_MESSAGE(ended == asio::error::eof, ended.message());
+          CHECK(answers.answers_moved() + answers.prompts_moved() == 0);
+        });
+        CHECK(w->made == 1);
+        CHECK(w->held == 0);
+      });
+}
+
+TEST_CASE("remote_answers: another conflict is none that is waited for") {
+  co_test([](asio::any_io_executor) -> awaitable<void> {
+    auto w = std::make_shared<workers>();
+    w->held = 1000, w->held_by = "stale_attempt";
+    co_await with_workers(w, [&](remote_answers& answers) -> awaitable<void> {
+      auto a = answers.submit(request()).value();
+      error_code ended;
+      CHECK(co_await all_of(*a, ended) == "");
+      CHECK(ended == errc::unavailable);
+    });
+    CHECK(w->held == 999);
+  });
 }
 
 namespace {

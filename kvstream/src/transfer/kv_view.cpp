@@ -58,7 +58,8 @@ kv_view::kv_view(geometry g, buffer memory, std::uint32_t blocks)
 
 kv_view kv_view::in_blocks_of(std::uint32_t tokens) const {
   kv_view out;
-  out.state_ = std::make_shared<state>(state{layout().in_blocks_of(tokens), state_->pool, state_->refs, state_->memory});
+  out.state_ =
+      std::make_shared<state>(state{layout().in_blocks_of(tokens), state_->pool, state_->refs, state_->memory});
   return out;
 }
 

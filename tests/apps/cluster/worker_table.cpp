@@ -151,7 +151,8 @@ TEST_CASE("worker_table: at random, only workers that were heard in time and fit
             CHECK(t.find(*id)->state == presence::gone);
           break;
         case 5:
-          if (const auto to = place(t, prefix_index(), {.what = static_cast<worker_role>(1 + below(2)), .length = 50}, {}, {})) {
+          if (const auto to =
+                  place(t, prefix_index(), {.what = static_cast<worker_role>(1 + below(2)), .length = 50}, {}, {})) {
             CHECK(t.find(*to)->state == presence::here);
             CHECK_FALSE(t.find(*to)->leaving);
             given.emplace_back(*to, below(100));

@@ -11,7 +11,7 @@ from cluster import Cluster, all_answered, ask, asked, some_requests, told
 from lib_servers import Server, metric
 
 COUNT = int(os.environ.get("COKV_REQUESTS", "24"))
-AT_ONCE = 16
+AT_ONCE = 24
 MARGIN = 0.15  # of a logit: what orders of summation differ by in bf16
 
 
@@ -27,8 +27,8 @@ def one_server(binary, requests, dtype="f32"):
     return [answer for _, answer in answers]
 
 
-def everywhere(binary, folder, name, seed, *, decode=(), check=None, **options):
-    requests = list(some_requests(COUNT, seed))
+def everywhere(binary, folder, name, seed, *, decode=(), check=None, longer=0, **options):
+    requests = [r | {"max_tokens": r["max_tokens"] + longer} for r in some_requests(COUNT, seed)]
     wanted = [told(a) for a in one_server(binary, requests)]
     for number, (link, url) in enumerate(links(folder).items()):
         decodes = options.get("decodes", 1)
@@ -54,7 +54,7 @@ def with_copies(binary, folder):
 
 
 def with_turns_on_the_device(binary, folder):
-    everywhere(binary, folder, "turns", 103, decode=("--kv-blocks", 64, "--swap", "256MiB"),
+    everywhere(binary, folder, "turns", 103, longer=80, decode=("--kv-blocks", 64, "--swap", "256MiB"),
                check=lambda c: at_least("bytes swapped", metric(c.decode.port, "cokv_swapped_bytes_total"), 1))
 
 

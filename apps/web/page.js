@@ -170,7 +170,7 @@ function engine(now) {
       ...(now.role === "decode" ? [["keeps copies for others", bytes(all.kept_bytes)]] : [])]),
     bar(now.blocks_in_use, now.blocks, "KV blocks in use")));
   show("timeline", timeline(t));
-  at("timeline-note").textContent = `KV to and from tiers behind the device, beside the model's layers. In these ${Math.round(t.window_ms / 1000)} seconds ` +
+  at("timeline-note").textContent = `KV to other workers, and to and from tiers behind the device, beside the model's layers. In these ${Math.round(t.window_ms / 1000)} seconds ` +
     `KV moved for ${Math.round(t.moving_ms)} ms` + (t.moving_ms > 0 ? `, ${percent(t.hidden)} of them hidden behind computing.` : ".");
   tiersOf([{ short: "this server", doing: all, rates: r, blocks: now.blocks, blocks_free: now.blocks_free }]);
   eventsOf(now.events, (url) => url);

@@ -115,6 +115,15 @@ def another_element_type_is_converted_where_both_agree(binary, folder):
                  2 * 8 * 4 * 32 * width * 16, True)
 
 
+def what_goes_to_the_decode_worker_is_on_the_timeline(binary, folder):
+    with Cluster(binary, prefill=("--max-batched-tokens", 64)) as cluster:
+        for i in range(4):
+            ask(cluster.port, prompt=[3 + i] * 900, max_tokens=1)
+        at_least("part of the transfer that was hidden", metric(cluster.prefill.port, "cokv_kv_hidden_fraction"), 0.01)
+        drawn = json.loads(fetch(cluster.prefill.port, "/v1/status"))["timeline"]
+        at_least("pieces of KV on its way", len(drawn["out"]), 1)
+
+
 def the_expected_continuations(binary, folder):
     with Cluster(binary) as cluster:
         for case in CASES["cases"]:
@@ -453,7 +462,7 @@ def what_does_not_fit_together_is_told(binary, folder):
 
 run(over_shared_memory, over_tcp_in_chunks, over_ucx, other_block_sizes_and_few_blocks, blocks_that_are_cut_on_their_way,
     decode_workers_of_other_blocks_stand_in_for_each_other, another_element_type_is_converted_where_both_agree,
-    the_expected_continuations,
+    what_goes_to_the_decode_worker_is_on_the_timeline, the_expected_continuations,
     what_the_decode_worker_has_is_not_sent, a_prompt_goes_where_its_beginning_is, workers_tell_of_their_kv,
     answers_that_take_turns_on_the_decode_worker, many_at_once, a_client_that_goes_leaves_nothing,
     a_worker_that_dies_is_an_error_and_not_a_hang, a_decode_worker_that_stands_still_is_an_error,

@@ -5,6 +5,7 @@
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/semaphore.hpp"
+#include "cokv/runtime/trace.hpp"
 #include "stream/leg_parts.hpp"
 #include "stream/part_progress.hpp"
 
@@ -117,11 +118,33 @@ error_code fit(outbound_state& s, std::vector<leg_target>& targets) {
   return targets.empty() ? error_code() : make_error_code(errc::protocol);
 }
 
+// A span of a trace: from when it could move, its KV being computed, until it is there.
+class moving_span {
+ public:
+  moving_span(trace::recorder& to, const event& begin) : to_(to) {
+    if (!to.enabled()) return;
+    from_ = std::make_shared<time_point>(to.now());
+    if (!begin.ready()) event(begin).async_wait([&to, from = from_](error_code) { *from = to.now(); });
+  }
+  void end(std::uint32_t layer, std::uint64_t bytes) {
+    if (!from_) return;
+    trace::span s{.track = "KV to peers", .name = "flush " + std::to_string(layer), .start = *from_, .end = to_.now()};
+    s.args = {{"layer", std::int64_t{layer}}, {"bytes", static_cast<std::int64_t>(bytes)}};
+    to_.add(std::move(s));
+  }
+
+ private:
+  trace::recorder& to_;
+  std::shared_ptr<time_point> from_;
+};
+
 awaitable<error_code> run(std::shared_ptr<outbound_state> s, awaitable<result<transferred>> moving,
-                          outbound_stretch what, permit) {
+                          outbound_stretch what, event begin, permit) {
+  moving_span span(trace::of(co_await asio::this_coro::executor), begin);
   auto moved = co_await std::move(moving);
   if (!moved) co_return moved.error();
   s->bytes += s->there(moved->bytes);
+  span.end(s->legs[what.leg].parts.parts[what.part].layer, s->there(moved->bytes));
   s->arrived(what);
   co_return error_code();
 }
@@ -186,7 +209,7 @@ awaitable<void> outbound_stream::send(std::vector<detail::outbound_stretch> all,
                                      {.through = s->options.through,
                                       .begin = begin,
                                       .digest = digest_algorithm::none}),  // the link makes its own
-                      one, std::move(turn)));
+                      one, begin, std::move(turn)));
   }
 }
 

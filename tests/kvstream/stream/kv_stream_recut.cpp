@@ -10,6 +10,7 @@
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/sim_net.hpp"
+#include "cokv/runtime/trace.hpp"
 #include "kvstream/transfers.hpp"
 #include "support/enough.hpp"
 
@@ -138,6 +139,8 @@ struct both {
   }
 
   awaitable<error_code> send(peer_link near, std::vector<leg_ticket> tickets) {
+    auto& spans = trace::of(co_await asio::this_coro::executor);
+    spans.enable();
     auto d = any_device(co_await asio::this_coro::executor);
     auto staging = staging_pool::make(d, 300 + context.below(2000), 3).value();
     auto compute = d.make_stream().value();
@@ -160,6 +163,12 @@ struct both {
       }
       const auto ec = co_await out.commit();
       moved = out.bytes();
+      std::uint64_t traced = 0;
+      for (const auto& s : spans.spans("KV to peers")) {
+        CHECK(s.start <= s.end);
+        traced += static_cast<std::uint64_t>(std::get<std::int64_t>(s.args.at(1).value));
+      }
+      CHECK(traced == moved);
       co_return ec;
     });
     (void)co_await compute.async_drain(as_result);

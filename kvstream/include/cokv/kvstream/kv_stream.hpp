@@ -169,7 +169,9 @@ class outbound_stream : public task_group {
   // body's last step.
   awaitable<error_code> commit();
 
-  std::uint64_t bytes() const noexcept;  // moved so far, as the receivers have them
+  // Moved so far, as the receivers have them. Each transfer is a span of the context's trace too, on the track "KV to peers",
+  // from when its KV was computed.
+  std::uint64_t bytes() const noexcept;
 
  private:
   awaitable<void> send(std::vector<detail::outbound_stretch> all, event begin);

@@ -310,7 +310,7 @@ void load_each(std::uint64_t seed, simulated s, const load_kind& kind, const loa
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   CLI::App app{"What does it give to compute prompts on one device and decode their answers on another?"};
   simulated s;
   load_options o;
@@ -384,4 +384,7 @@ int main(int argc, char** argv) {
   if (t.missed.empty()) std::puts("no target missed");
   if (!json_path.empty()) from.write(json_path, json::object{{"bench", "disaggregated"}, {"rows", rows}});
   return t.missed.empty() || report_only ? 0 : 1;
+} catch (const config_error& e) {
+  std::fprintf(stderr, "bench_disaggregated: %s\n", e.what());
+  return 2;
 }

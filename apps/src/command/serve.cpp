@@ -37,8 +37,9 @@ void add_serve(CLI::App& app, action& chosen) {
       ->type_name("FILE")
       ->needs(join);
   auto* link = c->add_option("--link", o->links,
-                             "Where KV comes in (--role decode): shm:///PATH, tcp://HOST:PORT, ucx://HOST:PORT; the "
-                             "first that a peer can use is taken. Neither encrypted nor authenticated")
+                             "Where KV comes in (--role decode): shm:///PATH, ucx://HOST:PORT, tcp://HOST:PORT; the "
+                             "first that a peer can use is taken. Unless told a socket of this machine, UCX where "
+                             "there is an RDMA adapter, TCP. Neither encrypted nor authenticated")
                    ->type_name("URL[,URL...]")
                    ->delimiter(',');
   auto* advertise = c->add_option("--advertise", o->advertise, "What others call this machine (--role prefill, decode)")

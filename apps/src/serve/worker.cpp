@@ -1,5 +1,7 @@
 #include "serve/worker.hpp"
 
+#include <spdlog/spdlog.h>
+
 #include <boost/json/serialize.hpp>
 #include <filesystem>
 
@@ -11,6 +13,7 @@
 #include "cokv/runtime/with.hpp"
 #include "random_id.hpp"
 #include "serve/activity.hpp"
+#include "serve/default_doors.hpp"
 #include "serve/remote.hpp"
 
 namespace cokv::serve {
@@ -21,12 +24,6 @@ link_options greeting(const engine& e, const std::string& name, const std::strin
   out.name = "kv/" + name + '/' + life;
   out.ns = cluster::links_of(e);
   return out;
-}
-
-std::vector<std::string> doors_of(const options& o, const std::string& life) {
-  if (!o.links.empty()) return o.links;
-  const auto socket = std::filesystem::temp_directory_path() / ("cokv-" + life + ".kv");
-  return {"shm://" + socket.string(), "tcp://" + endpoint{o.listen.host, 0}.to_string()};
 }
 
 std::unique_ptr<cluster::packer> converter_of(device& where, const options& o) {
@@ -102,11 +99,16 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
       throw config_error("--device " + o.device + ": no pinned memory for links: " + ec.message());
   if (role_ == cluster::worker_role::prefill) return;
   door_.on_ring([this](peer_link from) { return copies_.keep(std::move(from)); });
-  for (auto& url : doors_of(o, life_)) {
+  for (auto& url :
+       o.links.empty() ? default_doors(o.listen.host, life_, std::filesystem::temp_directory_path()) : o.links) {
     // An address that stands for all of a machine's is none that others can call.
     if (advertise_.empty() && (url.find("://0.0.0.0:") != url.npos || url.find("://[::]:") != url.npos))
       throw config_error("--advertise: has to say what others call this machine, since KV comes in at " + url);
-    if (auto ec = door_.listen(url)) throw config_error("--link " + url + ": " + ec.message());
+    const auto ec = door_.listen(url);
+    if (ec && o.links.empty() && url.starts_with("ucx://"))
+      spdlog::warn("no KV comes in at {}: {}", url, ec.message());
+    else if (ec)
+      throw config_error("--link " + url + ": " + ec.message());
   }
 }
 

@@ -76,6 +76,18 @@ def a_cache_that_wants_a_key(binary, folder):
             same("KV that it took", sum_of(cluster, "cokv_replicated_bytes_total"), 0)
 
 
+def a_cache_that_is_not_there_keeps_no_blocks(binary, folder):
+    """With blocks for a part of what is asked for at once: those that end, or are put off, make room for the others."""
+    requests = [{"prompt": [5 + i] * 20, "max_tokens": 300, "temperature": 0, "logit_bias": LONG["logit_bias"]}
+                for i in range(4)]
+    with Server(binary, "serve", "--model", MODEL, "--dtype", "f32") as one:
+        wanted = [told(ask(one.port, **r)[1]) for r in requests]
+    with Cluster(binary, decode=("--replicate-to", "http://127.0.0.1:1", "--kv-blocks", 40, "--max-sequence", 400)) as cluster:
+        all_answered([asked(cluster.port, r) for r in requests], requests, wanted)
+        same("whether it replicates", metric(cluster.decode.port, "cokv_replicating"), 0)
+        cluster.at_rest()
+
+
 def what_can_not_be_used_is_told(binary, folder):
     for word, *arguments in (("--replicate-to", "--role", "decode", "--replicate-to", "nonsense"),
                              ("--replicate-to", "--role", "prefill", "--replicate-to", "http://127.0.0.1:1"),
@@ -89,4 +101,4 @@ def what_can_not_be_used_is_told(binary, folder):
 
 
 run(an_answer_goes_on_from_the_cache, many_answers_and_some_are_lost, a_cache_that_dies_is_missed_by_nobody,
-    a_cache_that_wants_a_key, what_can_not_be_used_is_told)
+    a_cache_that_wants_a_key, a_cache_that_is_not_there_keeps_no_blocks, what_can_not_be_used_is_told)

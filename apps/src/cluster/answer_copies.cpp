@@ -22,9 +22,9 @@ std::uint64_t number_of(std::string_view text) {
 
 replicator::worker_id worker_of(std::string_view life) { return number_of("worker " + std::string(life)); }
 
-replicator::microbatch_id copy_of(const std::string& id, std::uint32_t attempt, std::uint32_t round,
-                                  std::size_t stretch) {
-  return number_of("copy " + id + ' ' + std::to_string(attempt) + ' ' + std::to_string(round) + ' ' +
+replicator::microbatch_id copy_of(const std::string& life, const std::string& id, std::uint32_t attempt,
+                                  std::uint32_t round, std::size_t stretch) {
+  return number_of("copy " + life + ' ' + id + ' ' + std::to_string(attempt) + ' ' + std::to_string(round) + ' ' +
                    std::to_string(stretch));
 }
 

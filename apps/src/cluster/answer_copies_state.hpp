@@ -13,10 +13,11 @@ namespace cokv::cluster {
 
 constexpr auto try_again = std::chrono::milliseconds(100);  // a successor that could not be reached
 
-// A worker, and a piece of a copy, as replicators number them.
+// A worker, and a piece of a copy of that life's, as replicators number them: an answer that is begun anew by the same name,
+// at another worker or in another life, is another.
 replicator::worker_id worker_of(std::string_view life);
-replicator::microbatch_id copy_of(const std::string& id, std::uint32_t attempt, std::uint32_t round,
-                                  std::size_t stretch);
+replicator::microbatch_id copy_of(const std::string& life, const std::string& id, std::uint32_t attempt,
+                                  std::uint32_t round, std::size_t stretch);
 // The tag of no tokens: KV of another shape has other tags.
 block_key root_of(const kv_wire& w);
 

@@ -86,7 +86,7 @@ void answer_copies::followed::begin_anew(std::uint32_t r) {
 bool answer_copies::followed::open(index_range tokens) {
   const auto more = std::max(tokens.count, tokens.first < prompt_ ? prompt_ - tokens.first : 0);
   const auto room = std::max(more + (tokens.first < prompt_ ? s_->options.stretch : 0), s_->options.stretch);
-  const auto name = copy_of(id_, attempt_, round_, stretches_.size());
+  const auto name = copy_of(s_->options.life, id_, attempt_, round_, stretches_.size());
   if (!s_->by_copy.try_emplace(name, this).second) {
     round_ = most_rounds;
     return false;

@@ -24,7 +24,7 @@ awaitable<answer_copies::taken> answer_copies::take(std::string id, lost_answer 
       taken out;
       auto tag = root_of(s->options.wire);
       for (std::size_t i = 0;; ++i) {
-        auto copy = co_await r->copies.take(owner, copy_of(id, lost.attempt, round, i));
+        auto copy = co_await r->copies.take(owner, copy_of(lost.life, id, lost.attempt, round, i));
         if (!copy) break;
         taken::stretch part{out.tokens, {std::move(copy->memory), {}}};
         std::uint64_t begin = 0;

@@ -53,24 +53,35 @@ awaitable<void> cache_copies::send(std::shared_ptr<state> s) {
       if (!now.empty() && bytes > s->options.batch) break;
       now.push_back(std::move(next));
     }
+    if (now.empty()) continue;
+    std::set<block_key> missing;
     auto v = co_await with(task_group{}, [&](task_group& group) {
-      for (const bool whole : {false, true}) group.spawn(write(s, now, whole));
+      for (const bool whole : {false, true}) group.spawn(write(s, now, whole, missing));
     });
     const auto why = v.error();
     if (why == asio::error::operation_aborted) throw boost::system::system_error(why);
-    // What is others' by now is lost to its sequence alone: the rest is sent once more.
+    // What is others' by now, or what the store won't have, is lost to its sequence alone: the rest is sent once more.
     bool lost = false;
     std::erase_if(now, [&](part& p) {
       const auto of = p.of.lock();
-      const bool gone = why && stale(*s, p);
-      if (of && !why) of->sent(p);
-      if (of && gone) of->lost(p);
+      const auto is_missing = [&](const block_key& key) { return missing.contains(key); };
+      const bool gone =
+          why ? stale(*s, p) : std::ranges::any_of(p.keys[0], is_missing) || std::ranges::any_of(p.keys[1], is_missing);
+      if (of && gone)
+        of->lost(p);
+      else if (of && !why)
+        of->sent(p);
       lost |= gone;
       return !of || gone || !why;
     });
     for (auto p = now.rbegin(); p != now.rend(); ++p) s->waiting.push_front(std::move(*p));
     if (why == errc::stale_reference && lost) continue;
-    s->counted.failures += static_cast<bool>(why);
+    s->counted.failures += why || !missing.empty();
+    if (why) {
+      // However long it takes, others may want the blocks, and nobody those of sequences that are over.
+      std::erase_if(s->waiting, [](const part& p) { return p.of.expired(); });
+      for (auto& p : s->waiting) p.held.clear();
+    }
     if (std::exchange(s->counted.up, !why) != !why)
       for (auto* f : s->all) f->note();
     if (why) co_await time.async_wait_for(pause, asio::deferred);
@@ -89,7 +100,8 @@ bool cache_copies::stale(const state& s, const part& p) {
 }
 
 // All blocks of these parts, or all tokens of blocks that are not full, as one batch.
-awaitable<error_code> cache_copies::write(std::shared_ptr<state> s, const std::vector<part>& parts, bool whole) {
+awaitable<error_code> cache_copies::write(std::shared_ptr<state> s, const std::vector<part>& parts, bool whole,
+                                          std::set<block_key>& missing) {
   constexpr std::size_t many = 4;  // blocks, of which some may be there: to ask is less than to send them
   const auto& shape = s->shapes[whole];
   const auto layout = shape.layout();
@@ -126,16 +138,26 @@ awaitable<error_code> cache_copies::write(std::shared_ptr<state> s, const std::v
         segments[l].push_back(packed.slice(layer_offset(layout, n, l) + i * layout.segments[l], layout.segments[l]));
   }
   if (keys.empty()) co_return error_code();
-  auto writer = co_await with_deadline(
-      s->cache->async_open_write(s->names[whole], layout, std::move(keys), {}, asio::deferred), s->options.asking);
-  if (!writer) co_return writer.error();
+  // Of these nothing comes by trying again.
+  const auto refused = [&](error_code why) -> error_code {
+    if (why != errc::store_full && why != errc::too_large && why != errc::namespace_mismatch) return why;
+    missing.insert(keys.begin(), keys.end());
+    return {};
+  };
+  auto writer = co_await with_deadline(s->cache->async_open_write(s->names[whole], layout, keys, {}, asio::deferred),
+                                       s->options.asking);
+  if (!writer) co_return refused(writer.error());
   for (std::uint32_t l = 0; l < shape.layers(); ++l)
     if (auto written = co_await with_deadline((*writer)->async_write(l, std::move(segments[l]), asio::deferred),
                                               s->options.asking);
         !written)
-      co_return written.error();
-  if (auto done = co_await with_deadline((*writer)->async_commit(asio::deferred), s->options.asking); !done)
-    co_return done.error();
+      co_return refused(written.error());
+  auto done = co_await with_deadline((*writer)->async_commit(asio::deferred), s->options.asking);
+  // One of several nodes may be away, or full.
+  const bool partly = done.error() == errc::partial || done.error() == errc::store_full;
+  if (!done && !partly) co_return refused(done.error());
+  for (std::size_t i = 0; partly && i < keys.size(); ++i)
+    if (!(*writer)->keeps(i)) missing.insert(keys[i]);
   s->counted.written_bytes += at;
   co_return error_code();
 }

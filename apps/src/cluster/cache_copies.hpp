@@ -29,6 +29,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -43,12 +44,13 @@ struct cache_copies_options {
   duration asking = std::chrono::seconds(2);            // until find() gives up, and for each step of a transfer
   duration try_again = std::chrono::milliseconds(100);  // after a failure; twice as long each time, up to 5 s
   std::uint64_t batch = std::uint64_t{4} << 20;         // bytes, at the least a block
+  std::size_t most_waiting = 1 << 16;  // parts of sequences, a step each: one more ends its sequence\'s copies
 };
 
 struct cache_copies_counters {
   std::size_t followed = 0;           // sequences
   std::uint64_t written_bytes = 0;    // that the cache took
-  std::uint64_t failures = 0;         // batches that it did not take
+  std::uint64_t failures = 0;         // batches that it did not take, or not all of
   std::uint64_t waited_in_vain = 0;   // tokens that were told before a copy of what they rest on was there
   std::uint64_t restored_tokens = 0;  // whose KV came back
   bool up = true;                     // it took the last one; what it will do is not known at first
@@ -79,7 +81,9 @@ class cache_copies {
   struct state;
   struct part;
   class followed;
-  static awaitable<error_code> write(std::shared_ptr<state> s, const std::vector<part>& parts, bool whole);
+  // `missing`: what the store won't have, though it is well.
+  static awaitable<error_code> write(std::shared_ptr<state> s, const std::vector<part>& parts, bool whole,
+                                     std::set<block_key>& missing);
   static awaitable<error_code> read(std::shared_ptr<state> s, std::vector<block_key> keys, bool whole, kv_view into,
                                     std::vector<std::uint32_t> blocks);
   static awaitable<void> send(std::shared_ptr<state> s);

@@ -73,19 +73,19 @@ class cache_copies::followed final : public answer_follower, public std::enable_
   void note() { changed_.tell(); }
 
  private:
-  bool there(std::uint32_t tokens) const;
+  bool waits_for(std::uint32_t tokens) const;
   awaitable<void> until(std::uint32_t tokens);
-  void let_go();
+  void forget();
+  void give_up();
 
   const std::shared_ptr<state> s_;
   const std::string salt_;
   block_key last_;              // of its last whole block
   std::vector<token_id> rest_;  // behind that
   std::uint32_t round_ = 0;
-  std::uint32_t there_ = 0;  // tokens that the cache has
-  std::optional<std::uint32_t>
-      hole_;           // a block of which tokens were lost: it is made good when the block is there whole
-  bool over_ = false;  // a block was lost: nothing behind it is of use
+  std::uint32_t there_ = 0;        // tokens that the cache has
+  std::set<std::uint32_t> holes_;  // blocks of which tokens were lost: made good when the block is there whole
+  bool over_ = false;              // a block was lost: nothing behind it is of use
   bool behind_ = false;
   news changed_;
 };

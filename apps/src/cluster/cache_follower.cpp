@@ -55,63 +55,71 @@ void cache_copies::followed::computed(index_range tokens, std::span<const token_
   }
   // So that also what the last step computed is copied when the sequence has ended. Whole blocks of a prompt stay what they
   // are by being shared.
-  if (tokens.count == 1 && !behind_) now.held = std::move(where.held);
+  if (tokens.count == 1 && s_->counted.up && !behind_) now.held = std::move(where.held);
   s_->waiting.push_back(std::move(now));
+  if (s_->waiting.size() > s_->options.most_waiting) give_up();
   s_->work.tell();
 } catch (...) {
   over_ = true;
 }
 
 void cache_copies::followed::preempted() {
+  forget();
   ++round_;
   last_ = root_key(salt_);
   rest_.clear();
-  hole_.reset();
+  holes_.clear();
   over_ = false;
+}
+
+// What waits of it.
+void cache_copies::followed::forget() {
+  std::erase_if(s_->waiting, [this](const part& p) { return p.of.lock().get() == this; });
+}
+
+void cache_copies::followed::give_up() {
+  over_ = true;
+  forget();
+  note();
 }
 
 void cache_copies::followed::sent(const part& p) {
   if (p.round != round_ || over_) return;  // as right as it was, and of no more use than what comes again
   const auto bt = s_->shapes[1].block_tokens();
-  if (hole_ && !p.keys[1].empty() && p.end / bt > *hole_) hole_.reset();
-  if (!hole_) there_ = std::max(there_, p.end);
+  if (!p.keys[1].empty()) holes_.erase(holes_.begin(), holes_.lower_bound(p.end / bt));
+  there_ = std::max(there_, holes_.empty() ? p.end : std::min(p.end, *holes_.begin() * bt));
   note();
 }
 
 void cache_copies::followed::lost(const part& p) {
   if (p.round != round_) return;
   if (p.keys[1].empty())
-    hole_ = (p.end - 1) / s_->shapes[1].block_tokens();
+    holes_.insert((p.end - 1) / s_->shapes[1].block_tokens());
   else
-    over_ = true;
+    give_up();
 }
 
 awaitable<void> cache_copies::followed::covered(std::uint32_t tokens) {
   const auto self = shared_from_this();
-  if (there(tokens)) {
-    behind_ = false;
-    co_return;
-  }
-  if (!behind_) {
+  if (there_ >= tokens) behind_ = false;
+  if (waits_for(tokens)) {
     const auto waited = co_await with_deadline(until(tokens), s_->options.patience);
     if (!waited && waited.error() != errc::deadline) throw boost::system::system_error(waited.error());
-    behind_ = !there(tokens);
+    behind_ = there_ < tokens;
+    // Blocks of a sequence that nobody waits for are not kept from others.
+    if (behind_)
+      for (auto& p : s_->waiting)
+        if (p.of.lock() == self) p.held.clear();
   }
-  if (!behind_) co_return;
-  ++s_->counted.waited_in_vain;
-  let_go();
+  if (there_ < tokens) ++s_->counted.waited_in_vain;
 }
 
-// Blocks of a sequence that nobody waits for are not kept from others.
-void cache_copies::followed::let_go() {
-  for (auto& p : s_->waiting)
-    if (p.of.lock().get() == this) p.held.clear();
+bool cache_copies::followed::waits_for(std::uint32_t tokens) const {
+  return there_ < tokens && s_->counted.up && !over_ && !behind_;
 }
-
-bool cache_copies::followed::there(std::uint32_t tokens) const { return !s_->counted.up || there_ >= tokens; }
 
 awaitable<void> cache_copies::followed::until(std::uint32_t tokens) {
-  while (!there(tokens)) co_await changed_.async_wait(asio::deferred);
+  while (waits_for(tokens)) co_await changed_.async_wait(asio::deferred);
 }
 
 }  // namespace cokv::cluster

@@ -118,8 +118,10 @@ struct departure {
           kept = n;
           kept_more.tell();
         }};
-    if (const auto mine = wire_of(e).type; mine != to.wire.type)
-      how.convert = conversion{mine, to.wire.type, o.convert};
+    const auto mine = wire_of(e).type;
+    const auto through = mine == to.wire.type ? nullptr : o.convert->of(to.life);
+    if (mine != to.wire.type && !through) co_return errc::out_of_memory;
+    if (through) how.convert = conversion{mine, to.wire.type, through->get()};
     outbound_stream all(std::move(side), targets_of(to.legs, link), std::move(how));
     auto v = co_await with(std::move(all), [this, &shape](outbound_stream& s) -> awaitable<error_code> {
       std::vector<std::uint64_t> sent_to(shape.layers(), to.first);

@@ -14,6 +14,7 @@
 // |              | broke, or the request was preempted                                                          |
 #pragma once
 
+#include "cluster/converters.hpp"
 #include "cluster/link_pool.hpp"
 #include "cluster/ticket.hpp"
 #include "cokv/engine/engine.hpp"
@@ -23,7 +24,7 @@ namespace cokv::cluster {
 struct departure_options {
   std::size_t in_flight = 64;        // as outbound_options
   const packing* through = nullptr;  // as gather_options
-  const packing* convert = nullptr;  // where KV becomes the receiver's element type; none: it has to be ours
+  converters* convert = nullptr;     // where KV becomes the receiver's element type; none: it has to be ours
 };
 
 struct departed {

@@ -18,6 +18,11 @@ awaitable<result<std::shared_ptr<landing>>> landing::open(window_table windows, 
   if (from.fingerprint != e.running().fingerprint() || !fits(from.wire, wire, from.converts && o.converts) ||
       from.topology.text() != alone.text())
     co_return errc::namespace_mismatch;
+  // What is cut to short rows is many of them, each with its place in a window.
+  constexpr std::uint64_t most_rows = std::uint64_t{1} << 24;
+  const auto cut = std::gcd(wire.block_tokens, from.wire.block_tokens);
+  if (cut < wire.block_tokens && (r.prompt.size() / cut + 1) * 2 * wire.layers * wire.kv_heads > most_rows)
+    co_return errc::too_large;
   auto both = e.receive(std::move(r));
   if (!both) co_return both.error();
   auto& [answer, to] = *both;

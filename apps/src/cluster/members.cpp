@@ -46,6 +46,7 @@ struct members::member {
   std::shared_ptr<http::client> calls;
   std::shared_ptr<channel<char>> lost;
   std::optional<time_point> joined;  // by itself, and when it last said so
+  std::string joined_as;             // in which life
   std::string problem;
   std::pair<std::string, std::uint64_t> told_ring;  // which life of it, and the last epoch
 };
@@ -134,7 +135,9 @@ error_code members::join(const std::string& url, const std::string& life) {
   const auto known = state_->table.find(name);
   const bool by_itself = !known || state_->all.at(*known)->joined;
   const auto ec = add(*at);
-  if (by_itself) state_->all.at(*state_->table.find(name))->joined = clock::of(ex_).now();
+  auto& m = *state_->all.at(*state_->table.find(name));
+  m.joined_as = life;
+  if (by_itself) m.joined = clock::of(ex_).now();
   return ec;
 }
 
@@ -154,7 +157,9 @@ bool members::leave(const std::string& url) {
   const auto at = http::parse_server_url(url);
   if (!at || !state_->table.leave(at->to_string())) return false;
   constexpr std::size_t most = 1024;
-  if (const auto& life = state_->table.find(*state_->table.find(at->to_string()))->facts.self.life; !life.empty()) {
+  const auto id = *state_->table.find(at->to_string());
+  const auto& said = state_->all.at(id)->joined_as;  // also where nothing was heard of it yet
+  if (const auto& life = said.empty() ? state_->table.find(id)->facts.self.life : said; !life.empty()) {
     if (state_->let_go.size() == most) state_->let_go.erase(state_->let_go.begin());
     state_->let_go[at->to_string()] = life;
   }
@@ -262,21 +267,22 @@ awaitable<void> members::watch(std::shared_ptr<member> m) {
   stand();
 }
 
-std::unique_ptr<members::seat> members::holder_for(worker_table::id lost, std::uint64_t tokens,
+std::unique_ptr<members::seat> members::holder_for(worker_table::id lost, const std::string& life, std::uint64_t tokens,
                                                    const std::set<worker_table::id>& without) {
   for (auto id : state_->ring.holders(lost)) {
     const auto* w = state_->table.find(id);
     if (!group_ || without.contains(id) || !w || !w->usable(worker_role::decode)) continue;
     return std::make_unique<seat>(state_, state_->all.at(id), tokens);
   }
-  // In a cache every worker of its kind finds them.
+  // In a cache every worker of its kind finds them, or none does: two are asked, for one may be lost as well.
   const auto* gone = state_->table.find(lost);
-  if (!group_ || !gone || gone->facts.copies_at.empty()) return nullptr;
+  if (!group_ || !gone || gone->facts.copies_at.empty() || without.size() >= 2) return nullptr;
   const worker_table::worker* best = nullptr;
   worker_table::id at = 0;
   for (const auto& [id, w] : state_->table.all())
-    if (!without.contains(id) && w.usable(worker_role::decode) && w.facts.copies_at == gone->facts.copies_at &&
-        w.facts.self.wire == gone->facts.self.wire && (!best || w.tokens < best->tokens))
+    if (!without.contains(id) && (id != lost || w.facts.self.life != life) && w.usable(worker_role::decode) &&
+        w.facts.copies_at == gone->facts.copies_at && w.facts.self.wire == gone->facts.self.wire &&
+        (!best || w.tokens < best->tokens))
       best = &w, at = id;
   return best ? std::make_unique<seat>(state_, state_->all.at(at), tokens) : nullptr;
 }

@@ -84,9 +84,9 @@ class members {
   // Of that prompt, to wish by: none where no policy asks for them, or nobody has said how long a block is.
   prompt_keys keys_of(std::span<const token_id> prompt, std::string_view salt) const;
 
-  // The nearest that was told to keep copies of that worker's answers, also when that worker is gone; or where they are in a
+  // The nearest that was told to keep copies of that life's answers, also when that worker is gone; or where they are in a
   // cache, who has least to do of those that use it too. Null: there is none but those in `without`.
-  std::unique_ptr<seat> holder_for(worker_table::id lost, std::uint64_t tokens,
+  std::unique_ptr<seat> holder_for(worker_table::id lost, const std::string& life, std::uint64_t tokens,
                                    const std::set<worker_table::id>& without);
 
   // At that one, also where it gets nothing new. Null: it is not here.

@@ -163,6 +163,11 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
         room.waits = !s->told.empty();  // who has read a part of it would rather wait
         s->decode = co_await find(room);
         if (!s->decode) co_return room.full.empty() ? errc::unavailable : errc::queue_full;
+        if (std::exchange(s->lost_once, false) && s->lost) {
+          s->decode.reset();  // who came may have a copy of what was lost
+          continue;
+        }
+        s->lost.reset();
       }
       computing.wish.length = computing.wish.prompt + 1;
       computing.wish.keys = &keys;
@@ -194,7 +199,10 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
         ++answers_moved_;
         ++s->moved;
         tell(answer_change::answer_moved, *s, s->decode->url(), {}, s->told.size());
-        if (!s->told.empty() && !s->life.empty()) s->lost = {s->decode->id(), {s->life, s->living}};
+        if (!s->told.empty() && !s->life.empty()) {
+          s->lost = {s->decode->id(), {s->life, s->living}};
+          s->lost_once = true;
+        }
         give_up(s);
         break;
       default:

@@ -76,11 +76,12 @@ result<T> body_of(const http::reply& r, Read read) {
 // At one of those that keep copies of an answer that was lost, if one of them has it.
 awaitable<std::optional<remote_answers::outcome>> remote_answers::resume(std::shared_ptr<state> s,
                                                                          const generation_request& r) {
-  const auto lost = std::exchange(s->lost, std::nullopt);
+  const auto lost = s->lost;
   if (!lost) co_return std::nullopt;
   const auto& [worker, what] = *lost;
-  std::set<worker_table::id> tried{worker};
-  while (auto at = workers_.holder_for(worker, r.prompt.size() + r.max_tokens, tried)) {
+  std::set<worker_table::id> tried;
+  while (auto at = workers_.holder_for(worker, what.life, r.prompt.size() + r.max_tokens, tried)) {
+    s->lost.reset();  // as long as there is nobody to ask it is kept: somebody may come
     tried.insert(at->id());
     if (s->attempt >= most_attempts) break;
     ++s->attempt;

@@ -28,6 +28,7 @@ struct remote_answers::state {
   bool held = false;          // it may have the sequence
   // Where it was decoded when that worker was lost: what copies are of.
   std::optional<std::pair<worker_table::id, lost_answer>> lost;
+  bool lost_once = false;  // and who has copies is looked for once more, when a worker came that was waited for
   // For underway() alone.
   std::string prefill;  // where its prompt is, or was, computed
   std::uint32_t most = 0, moved = 0, resumed = 0;

@@ -26,13 +26,11 @@ link_options greeting(const engine& e, const std::string& name, const std::strin
   return out;
 }
 
-std::unique_ptr<cluster::packer> converter_of(device& where, const options& o) {
+std::unique_ptr<cluster::converters> converters_of(device& where, const options& o) {
   if (!o.convert_kv || o.role != "prefill") return nullptr;
   auto moves = where.make_stream({.name = "convert"});
   if (!moves) throw config_error("--convert-kv: " + moves.error().message());
-  auto out = std::make_unique<cluster::packer>(where, *moves);
-  if (!out->get()) throw config_error("--convert-kv: no memory for it");
-  return out;
+  return std::make_unique<cluster::converters>(where, std::move(*moves));
 }
 
 std::shared_ptr<remote> copies_store_of(const asio::any_io_executor& ex, const options& o) {
@@ -73,7 +71,7 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
       copies_at_(name_of_cache(o)),
       advertise_(o.advertise),
       converts_(o.convert_kv),
-      converter_(converter_of(where, o)),
+      converters_(converters_of(where, o)),
       windows_(ex),
       links_(greeting(e, name_, life_)),
       door_(windows_, links_),
@@ -93,7 +91,7 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
                  .copies = &copies_,
                  .cached = cached_.get()}),
       decode_(ex, entrance_, {.max_sequence = e.max_sequence(), .max_sequences = o.max_requests}),
-      prefill_(e, pool_, {.convert = converter_ ? converter_->get() : nullptr}) {
+      prefill_(e, pool_, {.convert = converters_.get()}) {
   if (!e.pool().memory().host_accessible())
     if (auto ec = windows_.stage(where))
       throw config_error("--device " + o.device + ": no pinned memory for links: " + ec.message());

@@ -10,7 +10,6 @@
 
 #include "cluster/epoch_gate.hpp"
 #include "cluster/landing_entrance.hpp"
-#include "cluster/packer.hpp"
 #include "cluster/prefill_service.hpp"
 #include "cluster/worker_info.hpp"
 #include "http/metrics.hpp"
@@ -44,7 +43,7 @@ class worker {
   cluster::worker_role role_;
   std::string name_, life_, copies_at_, advertise_;
   bool converts_;
-  std::unique_ptr<cluster::packer> converter_;  // of KV that goes to workers of another element type
+  std::unique_ptr<cluster::converters> converters_;  // of KV that goes to workers of another element type
   window_table windows_;
   link_options links_;
   cluster::epoch_gate gate_;

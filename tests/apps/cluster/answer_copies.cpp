@@ -79,12 +79,13 @@ struct answered {
 };
 
 // An answer of the first worker, whose copies wait until `covered` says so for each token.
-awaitable<answered> answer(ring_of& ring, std::vector<token_id> prompt, std::uint32_t n, bool waits = true) {
+awaitable<answered> answer(ring_of& ring, std::vector<token_id> prompt, std::uint32_t n, bool waits = true,
+                           std::size_t at = 0) {
   answered out;
-  out.follower = ring[0].copies.follow("r", 1, static_cast<std::uint32_t>(prompt.size()));
+  out.follower = ring[at].copies.follow("r", 1, static_cast<std::uint32_t>(prompt.size()));
   auto r = toy_request(prompt, n);
   r.follower = out.follower;
-  auto g = ring[0].engine.run.submit(r).value();
+  auto g = ring[at].engine.run.submit(r).value();
   for (;;) {
     auto [ec, piece] = co_await g.async_next(asio::as_tuple(asio::deferred));
     if (ec) break;
@@ -162,6 +163,24 @@ void with_a_copy(Body body) {
 }
 
 }  // namespace
+
+TEST_CASE("answer_copies: an answer that is begun anew by the same name at its first successor is copied too") {
+  once([](asio::any_io_executor ex) -> awaitable<void> {
+    ring_of ring(ex, 2);
+    co_await ring.run([&]() -> awaitable<void> {
+      for (std::size_t i : {0u, 1u})
+        CHECK(ring[i].copies.stand({.epoch = 1, .replicas = 1, .successors = {ring[1 - i].self()}}));
+      for (std::size_t at : {0u, 1u, 0u}) {
+        auto a = co_await answer(ring, toy_prompt(40, 1), 20, true, at);
+        CHECK(ring[at].copies.counters().waited_in_vain == 0);
+        CHECK(ring[1 - at].copies.counters().copies == 1);
+        a.follower.reset();
+        co_await wait_for(100ms);
+        CHECK(ring[1 - at].copies.counters().copies == 0);
+      }
+    });
+  });
+}
 
 TEST_CASE("answer_copies: of other tokens, another request or another worker there is no copy") {
   with_a_copy([](ring_of& ring, std::vector<token_id> tokens) -> awaitable<void> {

@@ -153,6 +153,11 @@ TEST_CASE(
       CHECK(all.join("nonsense", w.life) == errc::invalid_argument);
       w.life = "2";
       CHECK(!all.join(url, w.life));
+      CHECK(all.leave(url));  // before it was heard
+      co_await pause(50ms);
+      CHECK(all.join(url, w.life) == errc::closed);
+      w.life = "3";
+      CHECK(!all.join(url, w.life));
       co_await pause(50ms);
       CHECK(all.seat_for({.what = worker_role::decode, .prompt = 1, .length = 50}, {}));
       CHECK(all.leave(url));

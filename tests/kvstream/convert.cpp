@@ -7,6 +7,7 @@
 #include <limits>
 #include <random>
 
+#include "cokv/kvstream/converted.hpp"
 #include "cokv/kvstream/local_window.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"

@@ -1,6 +1,7 @@
+#include "cokv/kvstream/converted.hpp"
+
 #include <algorithm>
 
-#include "cokv/kvstream/convert.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
@@ -67,8 +68,8 @@ class converting_sink final : public detail::sink_backend {
     const auto& kernels = through.kernels;
     // Behind what a device copies there, where it has to.
     const auto each = size_of(how.to) + (on_host ? 0 : size_of(how.from));
-    const auto room = (through.staging.buffer_bytes() - alignment) / each * size_of(how.from);
     if (through.staging.buffer_bytes() < 2 * alignment) co_return errc::invalid_argument;
+    const auto room = (through.staging.buffer_bytes() - alignment) / each * size_of(how.from);
     if (!begin.ready())
       if (auto waited = co_await begin.async_wait(as_result); !waited) co_return waited.error();
     if (begin.status()) co_return begin.status();

@@ -2,27 +2,14 @@
 // nearest (ties to even), as IEEE 754 converts. A finite element that the other type has no finite value for is an error,
 // never an infinity: what is told to be there is what was computed, as near as the type can say it.
 //
-//     conversion as{.from = dtype::f32, .to = dtype::bf16, .through = &packing};
-//     sink theirs = converted(link.to(landing), as);                   // offsets and sizes count in our type
-//     co_await async_gather(view, what, theirs, 0);
-//
-// |              | a put into converted()                                                                    |
-// |--------------|-------------------------------------------------------------------------------------------|
-// | cancellation | every kind drains what has begun, no more begins                                          |
-// | memory       | pieces are referenced until they are converted, staging until it is put                   |
-// | completes    | as the put of what was converted                                                          |
-// | errors       | errc::out_of_range: an element that has no value in the other type; errc::invalid_argument: |
-// |              | half an element; errc::wrong_device: neither the host nor the packing stream's device       |
-// |              | reaches it; the event's, the stream's and the put's own                                   |
+//     std::vector<std::byte> theirs(n * size_of(dtype::bf16));
+//     if (!convert(ours, dtype::f32, theirs, dtype::bf16)) co_return errc::out_of_range;
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 
 #include "cokv/kvstream/dtype.hpp"
-#include "cokv/kvstream/gather.hpp"
-#include "cokv/kvstream/transfer.hpp"
 
 namespace cokv {
 
@@ -32,15 +19,5 @@ bool convertible(dtype t) noexcept;
 // As many elements as `from` has; `to` has room for them, and overlaps it nowhere. False: one has no value there; what was
 // written is worth nothing then. Both types are convertible.
 bool convert(std::span<const std::byte> from, dtype from_type, std::span<std::byte> to, dtype to_type) noexcept;
-
-struct conversion {
-  dtype from = dtype::f32, to = dtype::f32;
-  const packing* through = nullptr;  // outlives the sinks; its buffers bound what is on its way
-
-  std::uint64_t converted_bytes(std::uint64_t bytes) const noexcept { return bytes / size_of(from) * size_of(to); }
-};
-
-// A sink of elements of how.from into one of how.to.
-sink converted(sink to, conversion how);
 
 }  // namespace cokv

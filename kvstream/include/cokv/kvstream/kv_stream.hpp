@@ -42,7 +42,7 @@
 #include <utility>
 #include <vector>
 
-#include "cokv/kvstream/convert.hpp"
+#include "cokv/kvstream/converted.hpp"
 #include "cokv/kvstream/gather.hpp"
 #include "cokv/kvstream/peer_link.hpp"
 #include "cokv/kvstream/route.hpp"

@@ -59,7 +59,6 @@ awaitable<void> cache_copies::send(std::shared_ptr<state> s) {
       for (const bool whole : {false, true}) group.spawn(write(s, now, whole, missing));
     });
     const auto why = v.error();
-    if (why == asio::error::operation_aborted) throw boost::system::system_error(why);
     // What is others' by now, or what the store won't have, is lost to its sequence alone: the rest is sent once more.
     bool lost = false;
     std::erase_if(now, [&](part& p) {

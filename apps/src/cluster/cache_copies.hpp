@@ -44,7 +44,7 @@ struct cache_copies_options {
   duration asking = std::chrono::seconds(2);            // until find() gives up, and for each step of a transfer
   duration try_again = std::chrono::milliseconds(100);  // after a failure; twice as long each time, up to 5 s
   std::uint64_t batch = std::uint64_t{4} << 20;         // bytes, at the least a block
-  std::size_t most_waiting = 1 << 16;  // parts of sequences, a step each: one more ends its sequence\'s copies
+  std::size_t most_waiting = 1 << 16;  // parts of sequences, a step each: one more ends its sequence's copies
 };
 
 struct cache_copies_counters {

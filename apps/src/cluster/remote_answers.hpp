@@ -101,6 +101,7 @@ class remote_answers {
   awaitable<void> serve(std::shared_ptr<state> s, generation_request r, std::shared_ptr<void> at_end);
   awaitable<error_code> attempt_all(std::shared_ptr<state> s, generation_request r);
   awaitable<std::optional<outcome>> follow(std::shared_ptr<state> s, const generation_request& r);
+  awaitable<result<http::reply>> make_sequence(members::seat& at, const boost::json::object& order);
   awaitable<std::optional<outcome>> resume(std::shared_ptr<state> s, const generation_request& r);
   awaitable<outcome> attempt(std::shared_ptr<state> s, const generation_request& r, members::seat& prefill);
   awaitable<outcome> read(std::shared_ptr<state> s, const generation_request& r, members::seat* prefill,

@@ -73,6 +73,16 @@ result<T> body_of(const http::reply& r, Read read) {
 
 }  // namespace
 
+awaitable<result<http::reply>> remote_answers::make_sequence(members::seat& at, const json::object& order) {
+  return ask_patiently(at.calls(),
+                       {.method = verb::post,
+                        .target = "/v1/sequences",
+                        .body = json::serialize(order),
+                        .first_byte = options_.patience + options_.silence,
+                        .repeatable = true},
+                       options_.patience, options_.pause);
+}
+
 // At one of those that keep copies of an answer that was lost, if one of them has it.
 awaitable<std::optional<remote_answers::outcome>> remote_answers::resume(std::shared_ptr<state> s,
                                                                          const generation_request& r) {
@@ -89,13 +99,7 @@ awaitable<std::optional<remote_answers::outcome>> remote_answers::resume(std::sh
     s->held = true;
     const json::object order{
         {"id", text_of(s->id)}, {"attempt", s->attempt}, {"request", to_json(r)}, {"lost", to_json(what)}};
-    const auto made = co_await ask_patiently(s->decode->calls(),
-                                             {.method = verb::post,
-                                              .target = "/v1/sequences",
-                                              .body = json::serialize(order),
-                                              .first_byte = options_.patience + options_.silence,
-                                              .repeatable = true},
-                                             options_.patience, options_.pause);
+    const auto made = co_await make_sequence(*s->decode, order);
     const auto running = made && made->code == 200 ? body_of<running_sequence>(*made, read_running) : errc::not_found;
     if (running && running->attempt == s->attempt) {
       s->before = static_cast<std::uint32_t>(s->told.size());
@@ -125,13 +129,7 @@ awaitable<remote_answers::outcome> remote_answers::attempt(std::shared_ptr<state
       {"id", text_of(s->id)}, {"attempt", s->attempt}, {"request", to_json(r)}, {"from", to_json(prefill.self())}};
   s->held = true;  // also when its answer is lost
   const auto before = std::exchange(s->life, {});
-  const auto made = co_await ask_patiently(decode.calls(),
-                                           {.method = verb::post,
-                                            .target = "/v1/sequences",
-                                            .body = json::serialize(creation),
-                                            .first_byte = options_.patience + options_.silence,
-                                            .repeatable = true},
-                                           options_.patience, options_.pause);
+  const auto made = co_await make_sequence(decode, creation);
   if (!made) co_return outcome{fault::answer, errc::unavailable};
   // An earlier attempt's KV came after all; of one that was lost it isn't known where it began.
   if (made->code == 200) {

@@ -13,11 +13,11 @@ WARM_UP = "Where wast thou when I laid the foundations of the earth? declare, if
 
 
 class Server:
-    """One `cokv` server process, listening on a port of its own choice. `prefix` is what its command begins with."""
+    """One `cokv` server process, listening on a port of its own choice unless told. `prefix` is what its command begins with."""
 
-    def __init__(self, binary, *arguments, log=None, host="127.0.0.1", prefix=()):
+    def __init__(self, binary, *arguments, log=None, host="127.0.0.1", port=0, prefix=()):
         self.host = host
-        self.process = subprocess.Popen([*prefix, binary, *map(str, arguments), "--listen", f"{host}:0"],
+        self.process = subprocess.Popen([*prefix, binary, *map(str, arguments), "--listen", f"{host}:{port}"],
                                         stdout=subprocess.PIPE, stderr=log, text=True)
         for line in self.process.stdout:
             if found := re.search(rf"listening on (https?://{re.escape(host)}:(\d+))", line):

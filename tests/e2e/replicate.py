@@ -30,6 +30,20 @@ def an_answer_goes_on_from_the_cache(binary, folder):
         cluster.at_rest()
 
 
+def the_only_worker_goes_on_when_it_is_back(binary, folder):
+    with cache_of(binary) as cache, Cluster(binary, decode=("--replicate-to", cache.url)) as cluster:
+        whole = ask(cluster.port, **LONG)[1]["choices"][0]["text"]
+
+        def again(worker):
+            kill(worker)
+            cluster.decodes.append(Server(binary, "serve", "--model", MODEL, "--dtype", "f32", "--role", "decode",
+                                          "--replicate-to", cache.url, port=worker.port))
+        text, _ = at_the_worker_of(cluster, list(cluster.decodes), again)
+        same("the answer", text, whole)
+        same("answers that went on", metric(cluster.port, "cokv_resumed_answers_total"), 1)
+        same("tokens computed again", metric(cluster.port, "cokv_computed_again_tokens_total") <= 1, True)
+
+
 def many_answers_and_some_are_lost(binary, folder):
     requests = [r | {"max_tokens": 150 + 15 * i, "logit_bias": LONG["logit_bias"]}
                 for i, r in enumerate(some_requests(16, 52))]
@@ -100,5 +114,5 @@ def what_can_not_be_used_is_told(binary, folder):
         same(f"{done.stderr} says {word}", word in done.stderr.strip().splitlines()[-1], True)
 
 
-run(an_answer_goes_on_from_the_cache, many_answers_and_some_are_lost, a_cache_that_dies_is_missed_by_nobody,
+run(an_answer_goes_on_from_the_cache, the_only_worker_goes_on_when_it_is_back, many_answers_and_some_are_lost, a_cache_that_dies_is_missed_by_nobody,
     a_cache_that_wants_a_key, a_cache_that_is_not_there_keeps_no_blocks, what_can_not_be_used_is_told)

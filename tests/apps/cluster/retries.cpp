@@ -3,9 +3,8 @@
 #include <spdlog/spdlog.h>
 
 #include "cluster/epoch_route.hpp"
-#include "cluster/members_routes.hpp"
+#include "router_bed.hpp"
 #include "routing_bed.hpp"
-#include "serve/reign.hpp"
 
 using namespace cokv;
 using namespace cokv::test;
@@ -23,26 +22,11 @@ struct gated : Host {
   cluster::epoch_gate gate;
 };
 
-struct named_router {
+struct named_router : router_bed {
   named_router(asio::any_io_executor ex, std::string life, const std::vector<std::string>& urls,
                std::string stands_by_of, std::uint32_t replicas)
-      : options(of(std::move(stands_by_of))),
-        mine(ex, life, options, {}),
-        workers(ex, {.period = 100ms, .dead_after = 400ms}, mine.calls({}), {}, replicas,
-                {.by = cluster::policy::least_loaded}),
-        answers(ex, workers, {.prefix = std::move(life)}),
-        server(ex) {
-    workers.stand_by();
-    for (auto& url : urls) CHECK(!workers.add(url));
-    cluster::route_members(server, workers, true);
-    server.listen({"0.0.0.0", 80});
-  }
-  static serve::options of(std::string stands_by_of) {
-    serve::options o;
-    o.heartbeat = 100, o.dead_after = 400;
-    o.standby_of = std::move(stands_by_of);
-    return o;
-  }
+      : router_bed(ex, life, urls, std::move(stands_by_of), {}, replicas),
+        answers(ex, workers, {.prefix = std::move(life)}) {}
   static awaitable<void> serve(std::shared_ptr<named_router> h) {
     (void)co_await with(task_group{}, [h](task_group& group) -> awaitable<void> {
       group.spawn(h->workers.run());
@@ -54,11 +38,7 @@ struct named_router {
     });
   }
 
-  serve::options options;
-  serve::reign mine;
-  cluster::members workers;
   cluster::remote_answers answers;
-  http::server server;
   bool active = false;
 };
 

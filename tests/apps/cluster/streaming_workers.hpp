@@ -51,7 +51,7 @@ inline std::uint32_t other_blocks(sim_context& context, std::uint32_t same) {
 
 // As much room as so many blocks of four tokens have, at the least.
 inline std::uint32_t room_of(std::uint64_t fours, const engine_options& o) {
-  return static_cast<std::uint32_t>(fours * std::max<std::uint32_t>(1, 4 / o.block_tokens + (o.block_tokens == 3)));
+  return static_cast<std::uint32_t>(fours * ((o.block_tokens + 3) / o.block_tokens));
 }
 
 inline engine_options pinned_kv(engine_options o) {

@@ -6,12 +6,10 @@
 #include <map>
 
 #include "cluster/epoch_route.hpp"
-#include "cluster/members_routes.hpp"
 #include "cokv/runtime/sim_net.hpp"
 #include "cokv/runtime/sim_node.hpp"
 #include "cokv/runtime/with.hpp"
-#include "http/server.hpp"
-#include "serve/reign.hpp"
+#include "router_bed.hpp"
 #include "support/co_test.hpp"
 #include "support/enough.hpp"
 
@@ -61,24 +59,10 @@ struct worker_host {
 };
 
 // A router without its API: who it is, what it knows, and whether it answers.
-struct router_host {
+struct router_host : router_bed {
   router_host(asio::any_io_executor ex, std::string life, const std::vector<std::string>& urls,
               std::string stands_by_of)
-      : options(of(std::move(stands_by_of))),
-        mine(ex, std::move(life), options, {.connect = 200ms, .first_byte = 300ms}),
-        workers(ex, {.period = 100ms, .dead_after = 400ms}, mine.calls({.connect = 200ms, .first_byte = 300ms})),
-        server(ex) {
-    workers.stand_by();
-    for (auto& url : urls) CHECK(!workers.add(url));
-    cluster::route_members(server, workers, true);
-    server.listen({"0.0.0.0", 80});
-  }
-  static serve::options of(std::string stands_by_of) {
-    serve::options o;
-    o.heartbeat = 100, o.dead_after = 400;
-    o.standby_of = std::move(stands_by_of);
-    return o;
-  }
+      : router_bed(ex, std::move(life), urls, std::move(stands_by_of), {.connect = 200ms, .first_byte = 300ms}) {}
   static awaitable<void> serve(std::shared_ptr<router_host> h) {
     try {
       auto v = co_await with(task_group{}, [h](task_group& group) -> awaitable<void> {
@@ -94,10 +78,6 @@ struct router_host {
   }
   bool answers() const { return mine.active() && !ended; }
 
-  serve::options options;
-  serve::reign mine;
-  cluster::members workers;
-  http::server server;
   bool deposed = false, ended = false;
 };
 

@@ -261,4 +261,15 @@ std::uint64_t pool_bytes(const geometry& g, std::uint32_t blocks) {
   return g.block_bytes() * blocks;
 }
 
+std::uint64_t pool_bytes(const geometry& g, std::uint32_t blocks, std::span<const std::uint32_t> elsewhere) {
+  auto all = pool_bytes(g, blocks);
+  std::uint64_t largest = 0;
+  for (auto layer : elsewhere) {
+    const auto bytes = g.segment_bytes(layer) * blocks;
+    largest = std::max(largest, bytes);
+    all -= bytes;
+  }
+  return all + 2 * largest;
+}
+
 }  // namespace cokv

@@ -1,5 +1,7 @@
 #include "cokv/kvstream/kv_pool.hpp"
 
+#include <algorithm>
+#include <limits>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
@@ -51,17 +53,36 @@ struct waiting {
 }  // namespace
 
 struct detail::pool_state {
-  pool_state(geometry g, std::uint32_t blocks, buffer m)
-      : shape(std::move(g)), memory(std::move(m)), records(blocks), free(std::make_shared<free_list>()) {
+  static constexpr auto nowhere = std::numeric_limits<std::uint64_t>::max();
+
+  pool_state(geometry g, std::uint32_t blocks, buffer m, std::vector<std::uint32_t> layers_elsewhere)
+      : shape(std::move(g)),
+        memory(std::move(m)),
+        elsewhere(std::move(layers_elsewhere)),
+        records(blocks),
+        free(std::make_shared<free_list>()) {
     if (blocks == 0) throw config_error("kv pool: no blocks");
-    if (memory.size() < pool_bytes(shape, blocks))
-      throw config_error("kv pool: " + std::to_string(memory.size()) + " bytes of memory for " +
-                         std::to_string(pool_bytes(shape, blocks)));
-    for (std::uint32_t layer = 0; layer < shape.layers(); ++layer)
-      bases.push_back(segment_offset(shape, blocks, layer, 0));
+    for (std::size_t i = 0; i < elsewhere.size(); ++i)
+      if (elsewhere[i] >= shape.layers() || (i > 0 && elsewhere[i] <= elsewhere[i - 1]))
+        throw config_error("kv pool: layers that are elsewhere are not there, or not ascending");
+    if (elsewhere.size() == shape.layers()) throw config_error("kv pool: all layers are elsewhere");
+    const auto bytes = pool_bytes(shape, blocks, elsewhere);
+    if (memory.size() < bytes)
+      throw config_error("kv pool: " + std::to_string(memory.size()) + " bytes of memory for " + std::to_string(bytes));
+    for (std::uint32_t layer = 0, lacking = 0; layer < shape.layers(); ++layer) {
+      const bool here = lacking == elsewhere.size() || elsewhere[lacking] != layer;
+      bases.push_back(here ? here_bytes : nowhere);
+      if (here)
+        here_bytes += shape.segment_bytes(layer) * blocks;
+      else
+        ++lacking;
+    }
+    landing_bytes = (bytes - here_bytes) / 2;
     free->blocks.reserve(blocks);
     for (auto i = blocks; i-- > 0;) free->blocks.push_back(i);  // handed out from 0
   }
+
+  bool is_elsewhere(std::uint32_t layer) const { return std::ranges::binary_search(elsewhere, layer); }
 
   std::size_t free_count() const {
     std::lock_guard lock(free->mutex);
@@ -96,7 +117,9 @@ struct detail::pool_state {
 
   geometry shape;
   buffer memory;
-  std::vector<std::uint64_t> bases;
+  const std::vector<std::uint32_t> elsewhere;
+  std::vector<std::uint64_t> bases;  // by layer
+  std::uint64_t here_bytes = 0, landing_bytes = 0;
   std::vector<record> records;
   std::shared_ptr<free_list> free;
   std::vector<waiting> events;
@@ -142,11 +165,14 @@ std::uint32_t block_lease::shares() const noexcept { return state_ ? state_->rec
 
 kv_pool::kv_pool(geometry g, std::uint32_t blocks) {
   auto memory = buffer::host(pool_bytes(g, blocks));
-  state_ = std::make_shared<detail::pool_state>(std::move(g), blocks, std::move(memory));
+  state_ = std::make_shared<detail::pool_state>(std::move(g), blocks, std::move(memory), std::vector<std::uint32_t>());
 }
 
 kv_pool::kv_pool(geometry g, std::uint32_t blocks, buffer memory)
-    : state_(std::make_shared<detail::pool_state>(std::move(g), blocks, std::move(memory))) {}
+    : kv_pool(std::move(g), blocks, std::move(memory), {}) {}
+
+kv_pool::kv_pool(geometry g, std::uint32_t blocks, buffer memory, std::vector<std::uint32_t> elsewhere)
+    : state_(std::make_shared<detail::pool_state>(std::move(g), blocks, std::move(memory), std::move(elsewhere))) {}
 
 kv_pool::kv_pool(kv_pool&&) noexcept = default;
 kv_pool& kv_pool::operator=(kv_pool&&) noexcept = default;
@@ -203,18 +229,41 @@ result<block_lease> kv_pool::lease(block_ref ref) {
 
 buffer kv_pool::segment(std::uint32_t layer, const block_lease& lease) const {
   check(lease.state_ == state_, "a lease is used with the pool it came from");
+  check(!elsewhere(layer), "a layer that is elsewhere has no segments here");
   return state_->segment(layer, lease.index_);
 }
 
 result<buffer> kv_pool::segment(std::uint32_t layer, block_ref ref) const {
   if (layer >= state_->shape.layers()) return errc::out_of_range;
+  if (elsewhere(layer)) return errc::unsupported;
   if (!state_->current(ref)) return errc::stale_reference;
   return state_->segment(layer, ref.index);
 }
 
 std::uint64_t kv_pool::offset(std::uint32_t layer, std::uint32_t block) const {
   check(block < blocks(), "a block index is below the pool's blocks");
-  return state_->bases.at(layer) + state_->shape.segment_bytes(layer) * block;
+  const auto base = state_->bases.at(layer);
+  check(base != detail::pool_state::nowhere, "a layer that is elsewhere was given no place");
+  return base + state_->shape.segment_bytes(layer) * block;
+}
+
+bool kv_pool::elsewhere(std::uint32_t layer) const { return state_->is_elsewhere(layer); }
+bool kv_pool::whole() const noexcept { return state_->elsewhere.empty(); }
+
+std::array<buffer, 2> kv_pool::landings() const {
+  const auto& s = *state_;
+  if (whole()) return {};
+  return {s.memory.slice(s.here_bytes, s.landing_bytes),
+          s.memory.slice(s.here_bytes + s.landing_bytes, s.landing_bytes)};
+}
+
+void kv_pool::place(std::uint32_t layer, const buffer& landing) {
+  auto& s = *state_;
+  check(elsewhere(layer), "a layer that is here has its place");
+  const auto* first = s.memory.data() + s.here_bytes;
+  const bool second = landing.data() == first + s.landing_bytes;
+  check(landing.size() <= s.landing_bytes && (second || landing.data() == first), "a place is one of the two");
+  s.bases[layer] = s.here_bytes + (second ? s.landing_bytes : 0);
 }
 
 void kv_pool::hold_until(const block_lease& lease, event done) {

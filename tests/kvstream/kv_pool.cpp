@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "cokv/kvstream/kv_view.hpp"
 #include "cokv/kvstream/slice.hpp"
 #include "cokv/runtime/device.hpp"
 #include "cokv/runtime/error.hpp"
@@ -39,6 +40,48 @@ TEST_CASE("kv_pool: one contiguous extent a layer and block, none over another")
       for (std::size_t i = 0; i < s.size(); ++i) covered.insert(s.data() + i);
     }
   CHECK(covered.size() == pool_bytes(g, 3));
+}
+
+TEST_CASE("kv_pool: layers that are elsewhere have two places by turns, and nothing else of theirs is to be had") {
+  const auto g = geometry::attention(5, 2, 4, dtype::f32, 4);
+  const std::vector<std::uint32_t> elsewhere{1, 2, 4};
+  const auto layer = g.segment_bytes(0) * 3;
+  REQUIRE(pool_bytes(g, 3, elsewhere) == 4 * layer);
+  CHECK(pool_bytes(g, 3, {}) == pool_bytes(g, 3));
+  kv_pool pool(g, 3, buffer::host(4 * layer), elsewhere);
+  CHECK(!pool.whole());
+  CHECK((pool.elsewhere(2) && !pool.elsewhere(3)));
+  const auto at = pool.landings();
+  CHECK((at[0].size() == layer && at[1].size() == layer));
+  CHECK((at[0].data() == pool.memory().data() + 2 * layer && at[1].data() == at[0].data() + layer));
+  auto lease = pool.allocate().value();
+  CHECK(pool.offset(0, 2) == 2 * g.segment_bytes(0));
+  CHECK(pool.offset(3, 0) == layer);
+  CHECK_THROWS_AS(pool.offset(2, 0), std::logic_error);
+  pool.place(2, at[1]);
+  pool.place(4, at[0].slice(0, layer - 1));
+  CHECK(pool.offset(2, 1) == 3 * layer + g.segment_bytes(2));
+  CHECK(pool.offset(4, 0) == 2 * layer);
+  pool.place(2, at[0]);
+  CHECK(pool.offset(2, 0) == 2 * layer);
+
+  CHECK(pool.segment(3, lease).data() == pool.memory().data() + layer);
+  CHECK_THROWS_AS(pool.segment(1, lease), std::logic_error);
+  CHECK(pool.segment(1, lease.ref()).error() == errc::unsupported);
+  CHECK_THROWS_AS(kv_view(pool, {&lease, 1}), std::logic_error);
+  CHECK_THROWS_AS(pool.place(3, at[0]), std::logic_error);
+  CHECK_THROWS_AS(pool.place(1, at[0].slice(1, 1)), std::logic_error);
+  CHECK_THROWS_AS(pool.place(1, pool.memory()), std::logic_error);
+  CHECK_THROWS_AS(pool.place(1, buffer::host(8)), std::logic_error);
+
+  const auto made = [&](std::vector<std::uint32_t> those, std::uint64_t bytes) {
+    kv_pool(g, 3, buffer::host(bytes), std::move(those));
+  };
+  CHECK_THROWS_AS(made({1, 2, 4}, 4 * layer - 1), config_error);
+  CHECK_THROWS_AS(made({1, 1}, 5 * layer), config_error);
+  CHECK_THROWS_AS(made({2, 1}, 5 * layer), config_error);
+  CHECK_THROWS_AS(made({5}, 6 * layer), config_error);
+  CHECK_THROWS_AS(made({0, 1, 2, 3, 4}, 5 * layer), config_error);
 }
 
 TEST_CASE("kv_pool: all of n blocks or none") {

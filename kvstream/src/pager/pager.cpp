@@ -1,7 +1,6 @@
 #include "cokv/kvstream/pager.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -23,12 +22,6 @@ std::vector<std::uint32_t> ascending(std::vector<std::uint32_t> blocks, std::uin
   if (!blocks.empty() && blocks.back() >= limit)
     throw std::invalid_argument("pager: there is no block " + std::to_string(blocks.back()));
   return blocks;
-}
-
-std::vector<std::uint32_t> without(const std::vector<std::uint32_t>& all, const std::vector<std::uint32_t>& those) {
-  std::vector<std::uint32_t> out;
-  std::ranges::set_difference(all, those, std::back_inserter(out));
-  return out;
 }
 
 // Room for a layer that is in neither buffer: an error when there will be none.
@@ -125,12 +118,20 @@ void pager::use(std::vector<std::uint32_t> blocks) {
   state_->blocks = detail::ascending(std::move(blocks), state_->options.blocks);
 }
 
-void pager::done(std::uint32_t layer, event computed, std::vector<std::uint32_t> changed) {
+void pager::done(std::uint32_t layer, event computed, std::vector<std::uint32_t> changed,
+                 std::shared_ptr<const void> keep) {
   auto* l = state_->holder(state_->place_of(layer));
   if (!l || l->what != detail::holds::given)
     throw std::invalid_argument("pager: layer " + std::to_string(layer) + " was not given");
   l->fresh = detail::ascending(std::move(changed), state_->options.blocks);
+  if (keep) l->keeps.push_back(std::move(keep));
   state_->send_back(*l, std::move(computed));
+}
+
+// Of a layer that is on its way these blocks may be what they were or what they are: they are brought once more.
+void pager::rewritten(std::vector<std::uint32_t> blocks) {
+  const auto those = detail::ascending(std::move(blocks), state_->options.blocks);
+  for (auto& l : state_->landings) l.blocks = detail::without(l.blocks, those);
 }
 
 std::uint64_t pager::bytes_in() const noexcept { return state_->bytes_in; }

@@ -74,7 +74,10 @@ awaitable<void> run_send_back(std::shared_ptr<pager_state> s, pager_state::landi
   from.what = ec ? pager_state::holds::stuck : pager_state::holds::nothing;
   from.why = ec;
   from.told = false;
-  if (!ec) from.changed.clear();
+  if (!ec) {
+    from.changed.clear();
+    from.keeps.clear();
+  }
   s->look_ahead();
   s->changed.notify();
 }
@@ -95,6 +98,12 @@ awaitable<void> run_bring_more(std::shared_ptr<pager_state> s, pager_state::land
 }
 
 }  // namespace
+
+std::vector<std::uint32_t> without(const std::vector<std::uint32_t>& all, const std::vector<std::uint32_t>& those) {
+  std::vector<std::uint32_t> out;
+  std::ranges::set_difference(all, those, std::back_inserter(out));
+  return out;
+}
 
 std::vector<std::uint32_t> joined(const std::vector<std::uint32_t>& a, const std::vector<std::uint32_t>& b) {
   std::vector<std::uint32_t> out;

@@ -20,9 +20,10 @@ struct pager_state : std::enable_shared_from_this<pager_state> {
   struct landing {
     buffer memory;
     holds what = holds::nothing;
-    std::size_t place = 0;                      // of the layer, among those lent
-    std::vector<std::uint32_t> blocks;          // of the layer, those that came
-    std::vector<std::uint32_t> changed, fresh;  // to be written back: in any case, and if the step succeeds
+    std::size_t place = 0;                           // of the layer, among those lent
+    std::vector<std::uint32_t> blocks;               // of the layer, those that came
+    std::vector<std::uint32_t> changed, fresh;       // to be written back: in any case, and if the step succeeds
+    std::vector<std::shared_ptr<const void>> keeps;  // until those are written back
     error_code why;
     bool told = false;  // of why
   };
@@ -55,7 +56,8 @@ struct pager_state : std::enable_shared_from_this<pager_state> {
   background tasks;
 };
 
-// Both ascending.
+// All ascending.
+std::vector<std::uint32_t> without(const std::vector<std::uint32_t>& all, const std::vector<std::uint32_t>& those);
 std::vector<std::uint32_t> joined(const std::vector<std::uint32_t>& a, const std::vector<std::uint32_t>& b);
 
 }  // namespace cokv::detail

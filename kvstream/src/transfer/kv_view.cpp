@@ -1,5 +1,7 @@
 #include "cokv/kvstream/kv_view.hpp"
 
+#include <stdexcept>
+
 #include "cokv/runtime/error.hpp"
 
 namespace cokv {
@@ -37,6 +39,7 @@ class segments {
 }  // namespace
 
 kv_view::kv_view(const kv_pool& pool, std::span<const block_lease> leases) {
+  if (!pool.whole()) throw std::logic_error("kv_view: a pool has layers that are elsewhere");
   auto made = std::make_shared<state>(state{kv_layout::paged(pool.shape(), pool.blocks()), &pool, {}, {}});
   for (const auto& lease : leases) made->refs[lease.index()] = lease.ref();
   state_ = std::move(made);

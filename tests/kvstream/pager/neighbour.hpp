@@ -92,7 +92,7 @@ struct pager_rig {
   }
   // A layer of a step: what came is right, and some of its blocks change.
   void step(std::uint32_t layer, const buffer& kv, const std::vector<std::uint32_t>& used,
-            std::vector<std::uint32_t> changes) {
+            std::vector<std::uint32_t> changes, std::shared_ptr<const void> keep = {}) {
     CHECK(wrong(kv, layer, used) == 0);
     for (auto b : changes) ++versions[{layer, b}];
     // It may run when this rig is gone.
@@ -102,7 +102,7 @@ struct pager_rig {
           kv.bytes()[size * b + at] = page_truth(layer, b, now.at({layer, b}), at);
     };
     (void)compute.launch("layer", kernel);
-    pages.done(layer, compute.record(), std::move(changes));
+    pages.done(layer, compute.record(), std::move(changes), std::move(keep));
   }
   std::size_t wrong_there() {
     std::vector<std::uint32_t> all(options.blocks);

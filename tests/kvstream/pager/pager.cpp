@@ -246,6 +246,62 @@ TEST_CASE("pager: a step that fails writes nothing back") {
   }());
 }
 
+TEST_CASE("pager: what others write at the neighbour is brought again, also where it was on its way or there") {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    CAPTURE(seed);
+    sim_context context(seed);
+    run_to_end(context, [&]() -> awaitable<void> {
+      const auto ex = co_await asio::this_coro::executor;
+      near_rig rig(ex, {1, 3, 4}, 5);
+      for (int i = 0; i < 8; ++i) {
+        // Between two steps block 2 becomes another prompt's, whose KV is put there while layers come ahead.
+        if (i % 2 == 1) {
+          co_await rig.pages.async_settled();
+          co_await clock::of(ex).async_wait_for(duration(context.below(300'000)), asio::deferred);
+          for (auto l : rig.options.lent) {
+            ++rig.versions[{l, 2}];
+            rig.fill(rig.block(rig.memory.slice(rig.pages.offset(l), rig.bytes(l)), l, 2), l, 2);
+          }
+          rig.pages.rewritten({2});
+        }
+        rig.pages.use({0, 1, 2, 3});
+        for (auto l : rig.options.lent) {
+          auto kv = co_await rig.pages.async_layer(l);
+          rig.step(l, kv, {0, 1, 2, 3}, {1, 2});
+        }
+      }
+      co_await rig.pages.async_settled();
+      CHECK(rig.wrong_there() == 0);
+    }());
+  }
+}
+
+TEST_CASE("pager: what is to be kept until a layer is written back is dropped then, also behind failures") {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    CAPTURE(seed);
+    sim_context context(seed);
+    run_to_end(context, [&]() -> awaitable<void> {
+      const auto ex = co_await asio::this_coro::executor;
+      near_rig rig(ex, {1, 3, 4}, 5);
+      rig.there->put_fails = 0.3;
+      rig.pages.use({0, 1});
+      std::vector<std::weak_ptr<const int>> kept;
+      for (int i = 0; i < 4; ++i)
+        for (auto l : rig.options.lent) {
+          auto kv = co_await rig.pages.async_layer(l, as_result);
+          while (!kv) kv = co_await rig.pages.async_layer(l, as_result);
+          auto keep = std::make_shared<const int>(1);
+          kept.push_back(keep);
+          rig.step(l, *kv, {0, 1}, {1}, std::move(keep));
+          CHECK(!kept.back().expired());
+        }
+      rig.there->put_fails = 0;
+      const auto settled = co_await rig.pages.async_settled(as_result);
+      CHECK(std::ranges::all_of(kept, [](auto& k) { return k.expired(); }) == settled.has_value());
+    }());
+  }
+}
+
 TEST_CASE("pager: what doesn't fit together is refused") {
   sim_context context(1);
   auto n = std::make_shared<neighbour_memory>(context.get_executor(), 100'000);

@@ -148,5 +148,7 @@ std::vector<std::uint32_t> in_smaller_blocks(std::span<const std::uint32_t> tabl
 // config_error beyond kv_layout::max_bytes.
 std::uint64_t segment_offset(const geometry& g, std::uint32_t blocks, std::uint32_t layer, std::uint32_t block);
 std::uint64_t pool_bytes(const geometry& g, std::uint32_t blocks);
+// The same where the layers `elsewhere`, ascending, share two places of the largest one's size: kv_pool.hpp.
+std::uint64_t pool_bytes(const geometry& g, std::uint32_t blocks, std::span<const std::uint32_t> elsewhere);
 
 }  // namespace cokv

@@ -6,8 +6,11 @@
 //     auto lease = pool.allocate();                            // result<block_lease>
 //     stream.copy(pool.segment(0, *lease), source);            // the stream's reference holds the block
 //     lease->reset();                                          // free: quarantined until the copy is done
+//
+// Layers whose KV lies elsewhere have two places together, behind the others, into which it comes by turns (pager.hpp).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -71,6 +74,9 @@ class kv_pool {
   kv_pool(geometry g, std::uint32_t blocks);
   // In memory of the caller's, a device's say. Throws config_error when it is smaller than pool_bytes(g, blocks).
   kv_pool(geometry g, std::uint32_t blocks, buffer memory);
+  // Without the layers `elsewhere`: ascending, and not all of them; else config_error, as for memory smaller than
+  // pool_bytes(g, blocks, elsewhere).
+  kv_pool(geometry g, std::uint32_t blocks, buffer memory, std::vector<std::uint32_t> elsewhere);
   kv_pool(kv_pool&&) noexcept;
   kv_pool& operator=(kv_pool&&) noexcept;
   ~kv_pool();
@@ -91,11 +97,19 @@ class kv_pool {
   bool current(block_ref ref) const noexcept;
 
   // A layer's part of a block, contiguous. The buffer, its slices and copies keep the block from being handed out
-  // again, whichever thread drops them. Throws std::logic_error for a lease of another pool.
+  // again, whichever thread drops them. Throws std::logic_error for a lease of another pool, or a layer that is elsewhere
+  // (errc::unsupported).
   buffer segment(std::uint32_t layer, const block_lease& lease) const;
   result<buffer> segment(std::uint32_t layer, block_ref ref) const;
-  // Where it begins in memory().
+  // Where it begins in memory(); of a layer that is elsewhere, in the place it was given last: std::logic_error before.
   std::uint64_t offset(std::uint32_t layer, std::uint32_t block) const;
+
+  bool elsewhere(std::uint32_t layer) const;
+  bool whole() const noexcept;  // no layer is
+  // The two places of layers that are elsewhere; empty without such ones.
+  std::array<buffer, 2> landings() const;
+  // The layer is in this part of memory() from now on: a landing, or its beginning. Throws std::logic_error for another.
+  void place(std::uint32_t layer, const buffer& landing);
 
   // The block stays out of use until the event is ready, with success or not: for writers that work on memory() without
   // a buffer of the block.

@@ -28,7 +28,8 @@ struct kv_runs {
 class kv_view {
  public:
   kv_view() = default;  // a place for one: may only be assigned to and destroyed
-  // The pool outlives the view; the leases need not: a buffer of pieces() keeps its block from being handed out again.
+  // The pool outlives the view; the leases need not: a buffer of pieces() keeps its block from being handed out again. Throws
+  // std::logic_error for a pool that has not all layers.
   kv_view(const kv_pool& pool, std::span<const block_lease> leases);
   // Somebody else's memory, which nobody frees while the view or a buffer of it is there. Throws config_error, naming
   // the buffer, where there are fewer or more than the layout has, or where it reaches beyond one.

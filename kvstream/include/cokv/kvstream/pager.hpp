@@ -26,6 +26,9 @@
 // |              | once, whose KV is still here and given next time; of both buffers' layers, when neither can  |
 // |              | be written back to make room                                                                 |
 //
+// What others write at the neighbour, a prompt's KV that came from elsewhere say, goes straight there: rewritten() then has
+// it brought again. Blocks that steps changed are not theirs to write before `keep` of done() is dropped.
+//
 // A step whose event fails writes nothing back. async_settled: when everything that was handed to done() is at the
 // neighbour; it gives the error of what is not, and ends with every kind of cancellation. Layers may be asked for in
 // any order; those that follow each other as they are lent come ahead. One layer at a time is waited for. Not
@@ -83,8 +86,12 @@ class pager {
         std::forward<Token>(token), get_executor(),
         [s = state_, layer](detail::page_handler h) { page(s, layer, std::move(h)); });
   }
-  // The layer was computed with when the event is ready, and these blocks of it have changed.
-  void done(std::uint32_t layer, event computed, std::vector<std::uint32_t> changed);
+  // The layer was computed with when the event is ready, and these blocks of it have changed. `keep`: dropped when they are
+  // at the neighbour, or nowhere.
+  void done(std::uint32_t layer, event computed, std::vector<std::uint32_t> changed,
+            std::shared_ptr<const void> keep = {});
+  // Others wrote these blocks of lent layers there, all of whose writes are visible: what came of them before is not used.
+  void rewritten(std::vector<std::uint32_t> blocks);
 
   // void(error_code)
   template <class Token = asio::deferred_t>

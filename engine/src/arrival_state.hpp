@@ -15,6 +15,14 @@ class arrival_state {
 
   bool whole() const noexcept { return tokens == what->report.prompt_tokens; }  // and the token behind it
 
+  // Those that were not here before, and so are written.
+  std::vector<block_index> own_blocks(std::uint32_t block_tokens) const {
+    std::vector<block_index> out;
+    for (std::size_t i = start / block_tokens; i < held.size() && i * block_tokens < tokens; ++i)
+      out.push_back(held[i].block());
+    return out;
+  }
+
   // Told by the engine, when the answer has.
   void ended(error_code why) {
     why_ = why ? why : error_code(asio::error::eof);

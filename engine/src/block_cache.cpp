@@ -166,6 +166,12 @@ std::size_t block_cache::matching(std::span<const block_key> keys) const {
 }
 
 void block_cache::publish(const block_key& key, block_index block) { state_->filled(key, block); }
+void block_cache::clear() {
+  auto& s = *state_;
+  while (s.evict()) {
+  }
+  while (!s.by_key.empty()) s.forget(s.by_key.begin()->second);
+}
 block_hold block_cache::hold(block_index block) { return block_hold(state_, block); }
 buffer block_cache::segment(std::uint32_t layer, block_index block) const { return state_->segment(layer, block); }
 

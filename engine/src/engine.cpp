@@ -43,6 +43,12 @@ engine_options checked(engine_options o, const model_config& config, const Shape
   if (std::uint64_t{o.kv_blocks} * o.block_tokens < 2)
     throw config_error("kv-blocks: no room for a prompt and a token");
   o.max_running = std::min(o.max_running, o.max_batched_tokens);
+  if (o.lent) {
+    if (o.lent->layers.empty() || o.lent->layers.size() >= config.layers || o.lent->layers.back() >= config.layers)
+      throw config_error("lent layers: at least one of the model's, and not all");
+    if (o.swap != 0 || !o.tiers.empty() || o.async_scheduling)
+      throw config_error("lent layers: not together with swapping, KV tiers or scheduling ahead");
+  }
   o.connector.policy.reset();
   if (o.policy == kv_policy::automatic)
     o.connector.policy = {.layers = config.layers, .step_tokens = o.max_batched_tokens};
@@ -69,9 +75,13 @@ std::vector<kv_tier> reachable(std::vector<kv_tier> tiers, device& d, const kv_p
   return tiers;
 }
 
+std::vector<std::uint32_t> elsewhere(const engine_options& o) {
+  return o.lent ? o.lent->layers : std::vector<std::uint32_t>();
+}
+
 buffer kv_memory(device& d, const geometry& g, const engine_options& o) {
   const auto blocks = o.kv_blocks;
-  const auto bytes = pool_bytes(g, blocks);
+  const auto bytes = pool_bytes(g, blocks, elsewhere(o));
   if (d.name() == "cpu") check_memory_for({{"KV blocks", bytes}});
   auto b = d.allocate(bytes, o.kv_memory);
   if (!b)
@@ -94,7 +104,7 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
       compute_(compute_stream(device_)),
       text_(std::move(text)),
       pool(runs->kv_geometry(options.block_tokens), options.kv_blocks,
-           kv_memory(device_, runs->kv_geometry(options.block_tokens), options)),
+           kv_memory(device_, runs->kv_geometry(options.block_tokens), options), elsewhere(options)),
       ns(namespace_id::of(runs->fingerprint().hex(), pool.shape())),
       cache(pool, options.prefix_cache),
       connector(ex, ns, cache, reachable(options.tiers, device_, pool), options.connector),
@@ -107,6 +117,7 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
                   .ask_again = !options.tiers.empty(),
                   .ahead = options.async_scheduling},
                  cache, swap_ ? &swap_->blocks() : nullptr) {
+  if (options.lent) lent_.emplace(pool, cache, *options.lent);
   cache.on_room([this] { wake(); });
   if (options.on_kv_change) cache.on_change([this](const block_key& key, bool cached) { note_change(key, cached); });
   const step_size most{.rows = options.max_batched_tokens,
@@ -147,6 +158,8 @@ result<std::shared_ptr<generation_state>> engine_state::accept(generation_reques
   };
   if (draining_) return refuse(errc::closed);
   if (broken_) return refuse(broken_);
+  if (lent_ && lent_->lost()) return refuse(errc::unavailable);
+  if (lent_ && (r.sink || r.follower)) return refuse(errc::unsupported);
   const auto vocab = runs->config().vocab;
   const auto unknown = [&](token_id t) { return t < 0 || static_cast<std::uint32_t>(t) >= vocab; };
   if (r.prompt.empty() || r.max_tokens == 0 || check(r.sampling) || (!r.stop.empty() && !text_) ||
@@ -297,6 +310,12 @@ engine_counters engine_state::counters() const {
     c.swap_blocks = swap_->blocks().capacity();
     c.swap_blocks_free = swap_->blocks().available();
   }
+  if (lent_) {
+    c.lent_in_bytes = lent_->bytes_in();
+    c.lent_out_bytes = lent_->bytes_out();
+    c.lent_waiting = lent_->waited();
+    c.lender_lost = lent_->lost();
+  }
   c.prompt_tokens_left = scheduler_.prompt_tokens_left();
   c.blocks = pool.blocks();
   c.blocks_free = cache.available();
@@ -308,12 +327,29 @@ engine_counters engine_state::counters() const {
 
 }  // namespace detail
 
-std::uint64_t kv_pool_bytes(const engine_options& options, const model_config& config, dtype compute) {
-  auto shape = [&](std::uint32_t block_tokens) {
+namespace detail {
+namespace {
+
+auto shape_of(const model_config& config, dtype compute) {
+  return [&config, compute](std::uint32_t block_tokens) {
     return geometry::attention(config.layers, config.kv_heads, config.head_dim, compute, block_tokens);
   };
+}
+
+}  // namespace
+}  // namespace detail
+
+std::uint64_t kv_pool_bytes(const engine_options& options, const model_config& config, dtype compute) {
+  const auto shape = detail::shape_of(config, compute);
   const auto o = detail::checked(options, config, shape);
-  return pool_bytes(shape(o.block_tokens), o.kv_blocks);
+  return pool_bytes(shape(o.block_tokens), o.kv_blocks, detail::elsewhere(o));
+}
+
+std::uint64_t lent_kv_bytes(const std::vector<std::uint32_t>& layers, const engine_options& options,
+                            const model_config& config, dtype compute) {
+  const auto shape = detail::shape_of(config, compute);
+  const auto o = detail::checked(options, config, shape);
+  return pager::lent_bytes(shape(o.block_tokens), {.lent = layers, .blocks = o.kv_blocks});
 }
 
 }  // namespace cokv

@@ -49,7 +49,7 @@ void engine_state::begin_arrival(const schedule_load& l) {
 
 kv_room engine_state::room(const arrival_state& a) {
   const auto blocks = scheduler_.blocks(a.what->id);
-  kv_room out{.memory = cache.view(blocks),
+  kv_room out{.memory = lent_ ? lent_->room(blocks) : cache.view(blocks),
               .blocks = {blocks.begin(), blocks.end()},
               .refs = {},
               .first = std::min(a.start, a.tokens),
@@ -73,7 +73,12 @@ error_code engine_state::arrived_first(arrival_state& a, token_id t, std::option
 }
 
 void engine_state::keep(arrival_state& a, std::uint32_t tokens) {
-  if (a.what->ended() || !a.admitted) return;
+  // Leading tokens of a prompt that does not come are not worth their way to a neighbour.
+  if (a.what->ended() || !a.admitted || lent_) return;
+  publish(a, tokens);
+}
+
+void engine_state::publish(arrival_state& a, std::uint32_t tokens) {
   const auto id = a.what->id;
   const auto whole = std::min(tokens, a.tokens) / options.block_tokens * options.block_tokens;
   if (whole <= a.kept) return;
@@ -82,12 +87,36 @@ void engine_state::keep(arrival_state& a, std::uint32_t tokens) {
   a.kept = whole;
 }
 
-void engine_state::arrived(arrival_state& a) {
+void engine_state::arrived(std::shared_ptr<arrival_state> a) {
+  BOOST_ASSERT_MSG(a->what->ended() || (a->token.has_value() == a->whole() && a->admitted),
+                   "an arrival is complete behind its room and its first token");
+  if (!lent_) return settled(*a);
+  asio::co_spawn(ex, put_lent(shared_from_this(), std::move(a)), [weak = weak_from_this()](std::exception_ptr thrown) {
+    auto self = weak.lock();
+    if (thrown && self) self->broke(thrown);
+  });
+}
+
+// Nobody writes its room any more.
+void engine_state::given_up(arrival_state& a, error_code why) {
+  if (lent_) lent_->forget(a.own_blocks(options.block_tokens));
+  fail(*a.what, why);
+}
+
+// The layers that a neighbour keeps get there before anybody computes with them.
+awaitable<void> engine_state::put_lent(std::shared_ptr<engine_state> self, std::shared_ptr<arrival_state> a) {
+  auto blocks = a->own_blocks(self->options.block_tokens);
+  if (a->what->ended()) co_return self->lent_->forget(blocks);
+  if (auto ec = co_await self->lent_->put(std::move(blocks)))
+    self->lender_lost(ec);
+  else
+    self->settled(*a);
+}
+
+void engine_state::settled(arrival_state& a) {
   auto& g = *a.what;
   if (g.ended()) return;
-  BOOST_ASSERT_MSG(a.token.has_value() == a.whole() && a.admitted,
-                   "an arrival is complete behind its room and its first token");
-  keep(a, a.tokens);
+  publish(a, a.tokens);
   scheduler_.arrived(g.id, a.token);
   // Of a whole prompt nothing was computed here, but the last token counts as computed wherever it came from.
   note_admitted(g, std::min(a.whole() ? a.start : std::max(a.start, a.tokens), g.report.prompt_tokens - 1));
@@ -135,13 +164,13 @@ void arrival::keep(std::uint32_t tokens) {
 
 void arrival::complete() {
   const auto state = std::exchange(state_, nullptr);
-  if (auto owner = state->what->owner.lock()) owner->arrived(*state);
+  if (auto owner = state->what->owner.lock()) owner->arrived(state);
 }
 
 void arrival::fail(error_code why) {
   const auto state = std::exchange(state_, nullptr);
   if (!state) return;
-  if (auto owner = state->what->owner.lock()) owner->fail(*state->what, why);
+  if (auto owner = state->what->owner.lock()) owner->given_up(*state, why);
 }
 
 asio::any_io_executor arrival::get_executor() const { return state_->what->ex; }

@@ -9,6 +9,7 @@
 #include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/trace.hpp"
 #include "generation_state.hpp"
+#include "lent_layers.hpp"
 #include "swap_space.hpp"
 
 namespace cokv::detail {
@@ -51,7 +52,9 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   kv_room room(const arrival_state& a);
   error_code arrived_first(arrival_state& a, token_id t, std::optional<token_logprobs> l);
   void keep(arrival_state& a, std::uint32_t tokens);
-  void arrived(arrival_state& a);
+  void arrived(std::shared_ptr<arrival_state> a);
+  void given_up(arrival_state& a, error_code why);
+  error_code lend(source from, sink to);
   void fail(generation_state& g, error_code why);
   void cancel(generation_state& g);
   void cancel_all();
@@ -75,7 +78,13 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void broke(std::exception_ptr thrown);
   void wake();
   static awaitable<void> loop(std::shared_ptr<engine_state> self);
+  flying_step& take_off(const schedule& plan);
   void enqueue(const schedule& plan);
+  awaitable<void> enqueue_with_lent(const schedule& plan);
+  void lender_lost(error_code why);
+  static awaitable<void> put_lent(std::shared_ptr<engine_state> self, std::shared_ptr<arrival_state> a);
+  void settled(arrival_state& a);
+  void publish(arrival_state& a, std::uint32_t tokens);
   awaitable<void> end_oldest();
   void name_blocks();
   void preempted(request_id id);
@@ -122,6 +131,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
 
  private:
   std::unique_ptr<swap_space> swap_;  // none: nobody leaves the device but by preemption
+  std::optional<lent_layers> lent_;   // none: all layers are here
   scheduler scheduler_;
   static constexpr std::size_t most_opening = 4;
   std::map<request_id, std::shared_ptr<generation_state>> live_;

@@ -23,7 +23,7 @@ awaitable<void> engine_state::loop(std::shared_ptr<engine_state> self) {
       for (auto& m : plan.swaps) s.begin_swap(m);
       s.release_unused();
       planned = !plan.items.empty();
-      if (planned) s.enqueue(plan);
+      if (planned) s.lent_ ? co_await s.enqueue_with_lent(plan) : s.enqueue(plan);
     }
     if (s.flying_.size() == most || (!planned && !s.flying_.empty()))
       co_await s.end_oldest();
@@ -80,7 +80,7 @@ std::shared_ptr<batch> engine_state::spare_batch() {
   return batches_.emplace_back(std::make_shared<batch>());
 }
 
-void engine_state::enqueue(const schedule& plan) {
+flying_step& engine_state::take_off(const schedule& plan) {
   for (auto& item : plan.items) note_admitted(*live_.at(item.id), scheduler_.cached_tokens(item.id));
   flying_.push_back({&plan, {spare_batch(), compute_}, {}, {}, time_.now(), trace::of(ex).scope("engine", "step")});
   auto& now = flying_.back();
@@ -88,6 +88,11 @@ void engine_state::enqueue(const schedule& plan) {
   // Beside a step that runs, blocks are handed out and filled: by loads, and by whoever sends a prompt's KV.
   begin(now.step, plan.items, options.async_scheduling);
   find_sinks(now.step, plan.items);
+  return now;
+}
+
+void engine_state::enqueue(const schedule& plan) {
+  auto& now = take_off(plan);
   auto& ec = now.refused;
   if (flying_.size() > 1) ec = feed(now.step, plan.items);
   if (!ec) ec = enqueue_step(now.step);

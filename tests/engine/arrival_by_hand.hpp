@@ -10,7 +10,7 @@ inline token_id toy_next(const std::vector<token_id>& prompt) { return toy_answe
 // All of it at once.
 inline awaitable<kv_room> fill_room(engine& e, arrival& a, const std::vector<token_id>& prompt) {
   auto room = co_await a.async_room(asio::deferred);
-  fill_toy_kv(e.pool(), room.blocks, prompt, room.first, room.tokens);
+  fill_toy_kv(room, prompt, room.first, room.tokens);
   co_return room;
 }
 

@@ -26,7 +26,7 @@ awaitable<void> write(engine& e, arrival a, std::vector<token_id> prompt, tally&
   for (auto p = room.first; p < room.tokens;) {
     const auto end = std::min(room.tokens, p + bt * static_cast<std::uint32_t>(1 + ctx.below(3)));
     co_await wait_for(ctx.between(1ns, 2ms));
-    fill_toy_kv(e.pool(), room.blocks, prompt, p, end);
+    fill_toy_kv(room, prompt, p, end);
     p = end;
     if (ctx.chance(0.05)) {
       if (ctx.chance(0.5)) a.keep(p);
@@ -129,10 +129,10 @@ awaitable<void> some(engine& e) {
       auto both = e.receive(toy_request(prompt, 3)).value();
       group.spawn([](engine& e, arrival a, std::vector<token_id> prompt) -> awaitable<void> {
         auto room = co_await a.async_room(asio::deferred);
-        fill_toy_kv(e.pool(), room.blocks, prompt, room.first, 16);
+        fill_toy_kv(room, prompt, room.first, 16);
         co_await wait_for(100us);
         a.keep(16);
-        fill_toy_kv(e.pool(), room.blocks, prompt, 16, room.tokens);
+        fill_toy_kv(room, prompt, 16, room.tokens);
         CHECK(!a.first(toy_next(prompt)));
         co_await wait_for(100us);
         a.complete();
@@ -198,7 +198,7 @@ TEST_CASE("arrival: who makes room while a step computes it, gives up no block t
               group.spawn(read(std::move(both.first), prompt, 5, {}, no_eos, none));
               group.spawn([](engine& to, arrival a, std::vector<token_id> prompt) -> awaitable<void> {
                 const auto room = co_await a.async_room(asio::deferred);
-                fill_toy_kv(to.pool(), room.blocks, prompt, room.first, room.tokens);  // at once
+                fill_toy_kv(room, prompt, room.first, room.tokens);  // at once
                 CHECK(!a.first(toy_next(prompt)));
                 a.complete();
               }(e.run, std::move(both.second), prompt));

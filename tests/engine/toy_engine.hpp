@@ -37,11 +37,11 @@ inline std::vector<token_id> toy_answer(const std::vector<token_id>& prompt, std
   return out;
 }
 
-// The KV of a prompt's tokens [first, end), as another worker's model computes it, into the blocks that are to hold it.
-inline void fill_toy_kv(const kv_pool& pool, const std::vector<block_index>& blocks,
-                        const std::vector<token_id>& prompt, std::uint32_t first, std::uint32_t end) {
-  const auto memory = pool.memory();
-  const auto bt = pool.shape().block_tokens();
+// The KV of a prompt's tokens [first, end), as another worker's model computes it; segment(layer, i) is where the layer's part
+// of the prompt's ith block lies.
+template <class Segment>
+void fill_toy_kv(std::uint32_t bt, const Segment& segment_at, const std::vector<token_id>& prompt, std::uint32_t first,
+                 std::uint32_t end) {
   std::uint64_t seen[toy_model::layers];
   for (std::uint32_t l = 0; l < toy_model::layers; ++l) seen[l] = l;
   for (std::uint32_t p = 0; p < end; ++p) {
@@ -49,7 +49,7 @@ inline void fill_toy_kv(const kv_pool& pool, const std::vector<block_index>& blo
     for (std::uint32_t l = 0; l < toy_model::layers; ++l) {
       const std::uint64_t k = toy_model::mix(hidden, 2 * l + 1), v = toy_model::mix(k, 3);
       if (p >= first) {
-        auto* segment = memory.data() + pool.offset(l, blocks.at(p / bt));
+        std::byte* segment = segment_at(l, p / bt);
         std::memcpy(segment + p % bt * 8, &k, 8);
         std::memcpy(segment + (bt + p % bt) * 8, &v, 8);
       }
@@ -57,6 +57,29 @@ inline void fill_toy_kv(const kv_pool& pool, const std::vector<block_index>& blo
       hidden = toy_model::mix(hidden, seen[l]);
     }
   }
+}
+
+// Into the blocks of a pool that are to hold it.
+inline void fill_toy_kv(const kv_pool& pool, const std::vector<block_index>& blocks,
+                        const std::vector<token_id>& prompt, std::uint32_t first, std::uint32_t end) {
+  fill_toy_kv(
+      pool.shape().block_tokens(),
+      [&](std::uint32_t l, std::uint32_t b) { return pool.memory().data() + pool.offset(l, blocks.at(b)); }, prompt,
+      first, end);
+}
+
+// Into a room, wherever that is.
+inline void fill_toy_kv(const kv_room& room, const std::vector<token_id>& prompt, std::uint32_t first,
+                        std::uint32_t end) {
+  const auto g = room.memory.layout().shape();
+  fill_toy_kv(
+      g.block_tokens(),
+      [&](std::uint32_t l, std::uint32_t b) {
+        const auto pieces = room.memory.pieces(slice(g, {l, 1}, {room.blocks.at(b)})).value();
+        REQUIRE(pieces.size() == 1);
+        return pieces[0].data();
+      },
+      prompt, first, end);
 }
 
 inline std::vector<token_id> toy_prompt(std::size_t n, std::uint64_t seed) {

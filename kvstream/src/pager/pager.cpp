@@ -128,12 +128,6 @@ void pager::done(std::uint32_t layer, event computed, std::vector<std::uint32_t>
   state_->send_back(*l, std::move(computed));
 }
 
-// Of a layer that is on its way these blocks may be what they were or what they are: they are brought once more.
-void pager::rewritten(std::vector<std::uint32_t> blocks) {
-  const auto those = detail::ascending(std::move(blocks), state_->options.blocks);
-  for (auto& l : state_->landings) l.blocks = detail::without(l.blocks, those);
-}
-
 std::uint64_t pager::bytes_in() const noexcept { return state_->bytes_in; }
 std::uint64_t pager::bytes_out() const noexcept { return state_->bytes_out; }
 asio::any_io_executor pager::get_executor() const { return state_->changed.get_executor(); }
@@ -142,6 +136,16 @@ void pager::page(std::shared_ptr<detail::pager_state> s, std::uint32_t layer, de
   const auto place = s->place_of(layer);
   const auto ex = s->changed.get_executor();
   detail::run_as_operation(ex, detail::await_layer(std::move(s), place), std::move(h));
+}
+
+void pager::write(std::shared_ptr<detail::pager_state> s, std::uint32_t layer, buffer from,
+                  std::vector<std::uint32_t> blocks, asio::any_completion_handler<void(error_code)> h) {
+  const auto place = s->place_of(layer);
+  auto those = detail::ascending(std::move(blocks), s->options.blocks);
+  if (from.size() < s->segment(place) * s->options.blocks)
+    throw std::invalid_argument("pager: a layer is larger than what is to be written");
+  const auto ex = s->changed.get_executor();
+  detail::run_as_operation(ex, detail::write(std::move(s), place, std::move(from), std::move(those)), std::move(h));
 }
 
 void pager::settled(std::shared_ptr<detail::pager_state> s, asio::any_completion_handler<void(error_code)> h) {

@@ -69,6 +69,8 @@ awaitable<void> run_send_back(std::shared_ptr<pager_state> s, pager_state::landi
   error_code ec;
   // Where the step failed nothing was computed: what the neighbour has is what there is.
   if (co_await computed.async_wait(as_result)) from.changed = joined(from.changed, from.fresh);
+  // Of new blocks too, which never came: should they not get there, nothing of before may be brought over them.
+  from.blocks = joined(from.blocks, from.changed);
   from.fresh.clear();
   if (!from.changed.empty()) ec = co_await move(s, from.memory, from.place, from.changed, way::back);
   from.what = ec ? pager_state::holds::stuck : pager_state::holds::nothing;
@@ -98,6 +100,14 @@ awaitable<void> run_bring_more(std::shared_ptr<pager_state> s, pager_state::land
 }
 
 }  // namespace
+
+awaitable<error_code> write(std::shared_ptr<pager_state> s, std::size_t place, buffer from,
+                            std::vector<std::uint32_t> blocks) {
+  const auto ec = co_await move(s, std::move(from), place, blocks, way::back);
+  for (auto& l : s->landings)
+    if (l.place == place) l.blocks = without(l.blocks, blocks);
+  co_return ec;
+}
 
 std::vector<std::uint32_t> without(const std::vector<std::uint32_t>& all, const std::vector<std::uint32_t>& those) {
   std::vector<std::uint32_t> out;

@@ -56,6 +56,10 @@ struct pager_state : std::enable_shared_from_this<pager_state> {
   background tasks;
 };
 
+// Of what came meanwhile or before nothing is used: it may be what was there, or what is there, or some of both.
+awaitable<error_code> write(std::shared_ptr<pager_state> s, std::size_t place, buffer from,
+                            std::vector<std::uint32_t> blocks);
+
 // All ascending.
 std::vector<std::uint32_t> without(const std::vector<std::uint32_t>& all, const std::vector<std::uint32_t>& those);
 std::vector<std::uint32_t> joined(const std::vector<std::uint32_t>& a, const std::vector<std::uint32_t>& b);

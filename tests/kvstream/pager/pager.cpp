@@ -60,6 +60,10 @@ awaitable<void> whole_run(asio::any_io_executor ex) {
       rig.step(l, kv, {0, 1, 3}, {1});
     }
   co_await rig.pages.async_settled();
+  auto from = blank(rig.bytes(3));
+  ++rig.versions[{3, 2}];
+  rig.fill(rig.block(from, 3, 2), 3, 2);
+  co_await rig.pages.async_write(3, from, {2});
   CHECK(rig.wrong_there() == 0);
 }
 
@@ -208,7 +212,7 @@ TEST_CASE("pager: what fails is its layer's error, and can be asked for again; n
           for (;;) {
             auto kv = co_await rig.pages.async_layer(l, as_result);
             if (kv) {
-              rig.step(l, *kv, used, {used[1]});
+              rig.step(l, *kv, used, {used[1], i % 2 ? 4u : 1u});  // one that was not in use: new
               break;
             }
             CHECK(kv.error() == errc::unavailable);
@@ -246,7 +250,7 @@ TEST_CASE("pager: a step that fails writes nothing back") {
   }());
 }
 
-TEST_CASE("pager: what others write at the neighbour is brought again, also where it was on its way or there") {
+TEST_CASE("pager: what is written at the neighbour is brought again, also where it was on its way or there") {
   for (std::uint64_t seed = 1; seed <= 100; ++seed) {
     CAPTURE(seed);
     sim_context context(seed);
@@ -259,10 +263,11 @@ TEST_CASE("pager: what others write at the neighbour is brought again, also wher
           co_await rig.pages.async_settled();
           co_await clock::of(ex).async_wait_for(duration(context.below(300'000)), asio::deferred);
           for (auto l : rig.options.lent) {
+            auto from = blank(rig.bytes(l));
             ++rig.versions[{l, 2}];
-            rig.fill(rig.block(rig.memory.slice(rig.pages.offset(l), rig.bytes(l)), l, 2), l, 2);
+            rig.fill(rig.block(from, l, 2), l, 2);
+            co_await rig.pages.async_write(l, from, {2});
           }
-          rig.pages.rewritten({2});
         }
         rig.pages.use({0, 1, 2, 3});
         for (auto l : rig.options.lent) {
@@ -322,7 +327,7 @@ TEST_CASE("pager: what doesn't fit together is refused") {
   CHECK(rig.pages.offset(3) == rig.bytes(1));
 }
 
-TEST_CASE("pager: async_layer, async_settled: tokens, executors, cancellation") {
+TEST_CASE("pager: async_layer, async_settled, async_write: tokens, executors, cancellation") {
   check_operation("async_layer", [](sim_context& ctx) {
     auto rig = std::make_shared<near_rig>(ctx.get_executor(), std::vector<std::uint32_t>{1, 3}, 4);
     rig->pages.use({0, 1, 2});
@@ -331,6 +336,12 @@ TEST_CASE("pager: async_layer, async_settled: tokens, executors, cancellation") 
   check_operation("async_settled", [](sim_context& ctx) {
     auto rig = std::make_shared<near_rig>(ctx.get_executor(), std::vector<std::uint32_t>{1, 3}, 4);
     return matrix_row([rig](auto&& token) { return rig->pages.async_settled(std::forward<decltype(token)>(token)); });
+  });
+  check_operation("async_write", [](sim_context& ctx) {
+    auto rig = std::make_shared<near_rig>(ctx.get_executor(), std::vector<std::uint32_t>{1, 3}, 4);
+    return matrix_row([rig](auto&& token) {
+      return rig->pages.async_write(3, blank(rig->bytes(3)), {1, 2}, std::forward<decltype(token)>(token));
+    });
   });
 }
 

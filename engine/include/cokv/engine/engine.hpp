@@ -39,6 +39,7 @@
 #include "cokv/engine/tokenizer.hpp"
 #include "cokv/kvstream/step_cost.hpp"
 #include "cokv/kvstream/store.hpp"
+#include "cokv/kvstream/transfer.hpp"
 #include "cokv/runtime/clock.hpp"
 #include "cokv/runtime/detail/initiate_erased.hpp"
 #include "cokv/runtime/device.hpp"
@@ -48,6 +49,15 @@ namespace cokv {
 // What of the KV that tiers have is loaded: all of it, or what is expected to come sooner than it is computed
 // (load_policy.hpp), learned from what steps and loads take.
 enum class kv_policy { always, automatic };
+
+// Layers whose KV lies in a neighbour's memory, and comes back ahead of computing in each step: of the engine's own memory
+// they take two layers' (pager.hpp). lending_bound says how many hide, spread_layers() which.
+struct lent_kv {
+  std::vector<std::uint32_t> layers;  // ascending, not all
+  source from;                        // the neighbour's memory, lent_kv_bytes() of it
+  sink to;
+  std::uint64_t chunk = std::uint64_t{1} << 20;
+};
 
 struct engine_options {
   std::uint32_t kv_blocks = 0;  // 0: for two sequences of the greatest length, at most 1 GiB
@@ -63,6 +73,11 @@ struct engine_options {
   // Bytes of host memory for KV of more requests than the device has blocks for: those that decode take turns on the
   // device, and nothing is copied while all fit (scheduler.hpp). 0: none; who finds no blocks waits, or is computed again.
   std::uint64_t swap = 0;
+  // Not together with swap, tiers or async_scheduling; requests with a sink or a follower are refused (errc::unsupported).
+  std::optional<lent_kv> lent = {};
+  // What was lent is gone, and all KV with it: every request has failed with this code, and more are refused with
+  // errc::unavailable until lend().
+  std::function<void(error_code)> on_lender_lost = {};
   memory_kind kv_memory = memory_kind::device;  // tiers need a kind that the host can reach
   std::vector<kv_tier> tiers = {};              // behind the device, from the fastest to the slowest
   kv_policy policy = kv_policy::always;
@@ -74,8 +89,11 @@ struct engine_options {
   std::function<void(error_code, std::string_view what)> on_broken = {};
 };
 
-// Bytes of the KV that such an engine keeps on its device. Throws config_error naming an option that is wrong.
+// Bytes of the KV that such an engine keeps on its device, and of what a neighbour keeps. Throws config_error naming an
+// option that is wrong.
 std::uint64_t kv_pool_bytes(const engine_options& options, const model_config& config, dtype compute);
+std::uint64_t lent_kv_bytes(const std::vector<std::uint32_t>& layers, const engine_options& options,
+                            const model_config& config, dtype compute);
 
 struct generation_request {
   std::vector<token_id> prompt;
@@ -132,6 +150,10 @@ struct engine_counters {
   std::uint64_t swap_failures = 0;                            // copies; their requests stay, or are computed again
   std::size_t parked = 0;                                     // now on the host, to go on when their turn comes
   std::size_t swap_blocks = 0, swap_blocks_free = 0;          // the host's
+  std::uint64_t lent_in_bytes = 0, lent_out_bytes = 0;        // between the device and the neighbour that keeps layers
+  duration lent_waiting{};         // of steps for lent layers, when there was nothing left to compute
+  std::uint64_t lenders_lost = 0;  // so far
+  bool lender_lost = false;        // now
 };
 
 namespace detail {
@@ -200,6 +222,10 @@ class engine {
         [state = state_](drain_handler h) mutable { drain(std::move(state), std::move(h)); });
   }
   void cancel_all();
+  // Another neighbour, or the same one again, keeps the layers of engine_options::lent: behind on_lender_lost. errc::in_use:
+  // what was on its way from the one before may still come, ask again; errc::out_of_memory: it has less than that;
+  // errc::already_exists: one lends; errc::unsupported: an engine without lent layers.
+  error_code lend(source from, sink to);
 
   const asio::any_io_executor& get_executor() const noexcept;
   const model& running() const noexcept;

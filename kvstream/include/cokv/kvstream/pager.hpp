@@ -26,8 +26,9 @@
 // |              | once, whose KV is still here and given next time; of both buffers' layers, when neither can  |
 // |              | be written back to make room                                                                 |
 //
-// What others write at the neighbour, a prompt's KV that came from elsewhere say, goes straight there: rewritten() then has
-// it brought again. Blocks that steps changed are not theirs to write before `keep` of done() is dropped.
+// KV that was not computed here, a prompt's that came from elsewhere say, goes there by async_write, blocks that no step uses
+// meanwhile; what came of them before is not used again, whatever becomes of it. Blocks that steps changed are not to be
+// written before `keep` of done() is dropped. Its errors are the link's, its cancellation ends it when nothing is on its way.
 //
 // A step whose event fails writes nothing back. async_settled: when everything that was handed to done() is at the
 // neighbour; it gives the error of what is not, and ends with every kind of cancellation. Layers may be asked for in
@@ -90,9 +91,16 @@ class pager {
   // at the neighbour, or nowhere.
   void done(std::uint32_t layer, event computed, std::vector<std::uint32_t> changed,
             std::shared_ptr<const void> keep = {});
-  // Others wrote these blocks of lent layers there, all of whose writes are visible: what came of them before is not used.
-  void rewritten(std::vector<std::uint32_t> blocks);
 
+  // void(error_code): blocks of a lent layer as `from` has them, laid out as a landing buffer, are at the neighbour.
+  template <class Token = asio::deferred_t>
+  auto async_write(std::uint32_t layer, buffer from, std::vector<std::uint32_t> blocks, Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code)>(std::forward<Token>(token), get_executor(),
+                                                     [s = state_, layer, from, blocks = std::move(blocks)](
+                                                         asio::any_completion_handler<void(error_code)> h) mutable {
+                                                       write(s, layer, from, std::move(blocks), std::move(h));
+                                                     });
+  }
   // void(error_code)
   template <class Token = asio::deferred_t>
   auto async_settled(Token&& token = Token()) {
@@ -107,6 +115,8 @@ class pager {
 
  private:
   static void page(std::shared_ptr<detail::pager_state> s, std::uint32_t layer, detail::page_handler h);
+  static void write(std::shared_ptr<detail::pager_state> s, std::uint32_t layer, buffer from,
+                    std::vector<std::uint32_t> blocks, asio::any_completion_handler<void(error_code)> h);
   static void settled(std::shared_ptr<detail::pager_state> s, asio::any_completion_handler<void(error_code)> h);
   std::shared_ptr<detail::pager_state> state_;
 };

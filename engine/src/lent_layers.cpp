@@ -1,0 +1,159 @@
+#include "lent_layers.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/assert.hpp>
+
+#include "cokv/kvstream/kv_layout.hpp"
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/with.hpp"
+
+namespace cokv::detail {
+namespace {
+
+buffer kept_by(const buffer& memory, std::shared_ptr<void> owner) {
+  return buffer::adopt(memory.data(), memory.size(), memory.kind(), std::move(owner), memory.host_accessible());
+}
+
+// Whole pages of it are the system's again; what is left of it is undefined.
+void give_back(const buffer& memory) {
+  static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
+  const auto first = (begin + page - 1) / page * page, last = (begin + memory.size()) / page * page;
+  if (first < last) ::madvise(memory.data() + (first - begin), last - first, MADV_DONTNEED);
+}
+
+}  // namespace
+
+lent_layers::lent_layers(kv_pool& pool, block_cache& cache, lent_kv how)
+    : pool_(pool),
+      cache_(cache),
+      options_{.lent = std::move(how.layers), .blocks = pool.blocks(), .chunk = how.chunk},
+      staging_(buffer::reserve(pager::lent_bytes(pool.shape(), options_))) {
+  open(std::move(how.from), std::move(how.to));
+}
+
+void lent_layers::open(source from, sink to) {
+  const auto memory = std::make_shared<buffer>(pool_.memory());
+  auto at = pool_.landings();
+  for (auto& l : at) l = kept_by(l, memory);
+  pages_ = std::make_shared<pager>(pool_.shape(), std::move(from), std::move(to), std::move(at), options_);
+  landing_ = memory;
+}
+
+void lent_layers::lose() {
+  in_before_ = bytes_in();
+  out_before_ = bytes_out();
+  pages_.reset();
+  keep_.reset();
+}
+
+error_code lent_layers::lend(source from, sink to) {
+  if (!landing_.expired()) return errc::in_use;
+  const auto bytes = pager::lent_bytes(pool_.shape(), options_);
+  if (from.size() < bytes || to.size() < bytes) return errc::out_of_memory;
+  open(std::move(from), std::move(to));
+  return {};
+}
+
+void lent_layers::use(std::span<const batch_sequence> step) {
+  const auto tokens = pool_.shape().block_tokens();
+  std::vector<std::uint32_t> context;
+  changed_.clear();
+  for (const auto& s : step) {
+    const auto end = s.start + s.tokens.size();
+    for (std::size_t b = 0; b * tokens < s.start; ++b) context.push_back(s.blocks[b]);
+    for (std::size_t b = s.start / tokens; b * tokens < end; ++b) changed_.push_back(s.blocks[b]);
+  }
+  auto keep = std::make_shared<std::vector<block_hold>>();
+  for (auto b : changed_) keep->push_back(cache_.hold(b));
+  keep_ = std::move(keep);
+  if (pages_) pages_->use(std::move(context));
+}
+
+awaitable<error_code> lent_layers::bring(std::uint32_t layer, event before) {
+  const auto ex = co_await asio::this_coro::executor;
+  auto& time = clock::of(ex);
+  auto span = trace::of(ex).scope("KV lent", "wait for layer");
+  span.arg("layer", std::int64_t{layer});
+  // When there was nothing left to compute.
+  const auto idle = std::make_shared<std::optional<time_point>>();
+  before.async_wait(asio::bind_executor(ex, [idle, &time](error_code) { *idle = time.now(); }));
+  const auto pages = pages_;  // it may be lost meanwhile
+  if (!pages) co_return errc::unavailable;
+  const auto begun = time.now();
+  auto kv = co_await pages->async_layer(layer, as_result);
+  if (!kv && pages == pages_) kv = co_await pages->async_layer(layer, as_result);
+  if (*idle) waited_ += time.now() - std::max(begun, **idle);
+  if (pages != pages_) co_return errc::unavailable;
+  if (!kv) co_return kv.error();
+  pool_.place(layer, *kv);
+  co_return error_code();
+}
+
+void lent_layers::computed(std::uint32_t layer, event done) {
+  if (pages_) pages_->done(layer, std::move(done), changed_, keep_);
+}
+
+kv_view lent_layers::room(std::span<const block_index> blocks) const {
+  struct room_memory {
+    buffer pool, staging;
+    std::vector<buffer> blocks;  // a part of each, by which it is not handed out again
+  };
+  const auto& g = pool_.shape();
+  const auto all = std::make_shared<room_memory>(room_memory{pool_.memory(), staging_, {}});
+  std::uint32_t here = 0;
+  while (has(here)) ++here;
+  for (auto b : blocks) all->blocks.push_back(cache_.segment(here, b));
+
+  std::vector<std::vector<plane_strides>> groups;
+  std::vector<buffer> memory;
+  std::uint64_t staged = 0;
+  for (const auto& group : g.groups()) {
+    const auto segment = g.segment_bytes(group.first), layer_bytes = segment * pool_.blocks();
+    auto& planes = groups.emplace_back();
+    for (std::size_t i = 0; i < group.planes.size(); ++i)
+      planes.push_back({.offset = g.plane_offset(group.first, 0, i),
+                        .page = segment,
+                        .head = group.planes[i].per_head ? g.head_bytes(group.first) : 0,
+                        .token = g.row_bytes(group.first, i),
+                        .buffer = group.first,
+                        .next_buffer = 1});
+    for (auto l = group.first; l < group.first + group.count; ++l) {
+      memory.push_back(kept_by(
+          has(l) ? staging_.slice(staged, layer_bytes) : pool_.memory().slice(pool_.offset(l, 0), layer_bytes), all));
+      if (has(l)) staged += layer_bytes;
+    }
+  }
+  return {kv_layout::strided(g, {pool_.blocks(), g.block_tokens()}, std::move(groups)), std::move(memory)};
+}
+
+awaitable<error_code> lent_layers::put(std::vector<block_index> blocks) {
+  const auto pages = pages_;
+  if (!pages) co_return errc::unavailable;
+  auto span = trace::of(co_await asio::this_coro::executor).scope("KV lent", "prompt");
+  span.arg("blocks", static_cast<std::int64_t>(blocks.size()));
+  error_code ec;
+  for (auto layer : options_.lent) {
+    const auto from = staging_.slice(pages->offset(layer), pool_.shape().segment_bytes(layer) * pool_.blocks());
+    ec = (co_await pages->async_write(layer, from, blocks, as_result)).error();
+    if (ec && pages == pages_) ec = (co_await pages->async_write(layer, from, blocks, as_result)).error();
+    if (ec) break;
+  }
+  forget(blocks);
+  co_return pages == pages_ ? ec : make_error_code(errc::unavailable);
+}
+
+void lent_layers::forget(std::span<const block_index> blocks) {
+  std::uint64_t at = 0;
+  for (auto layer : options_.lent) {
+    const auto segment = pool_.shape().segment_bytes(layer);
+    for (auto b : blocks) give_back(staging_.slice(at + segment * b, segment));
+    at += segment * pool_.blocks();
+  }
+}
+
+}  // namespace cokv::detail

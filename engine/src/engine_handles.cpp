@@ -32,6 +32,7 @@ void engine::drain(std::shared_ptr<detail::engine_state> state, drain_handler h)
 }
 
 void engine::cancel_all() { state_->cancel_all(); }
+void engine::end_lending(error_code why) { state_->lender_lost(why); }
 error_code engine::lend(source from, sink to) { return state_->lend(std::move(from), std::move(to)); }
 const asio::any_io_executor& engine::get_executor() const noexcept { return state_->ex; }
 const model& engine::running() const noexcept { return *state_->runs; }

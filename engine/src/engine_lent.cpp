@@ -32,7 +32,7 @@ awaitable<void> engine_state::enqueue_with_lent(const schedule& plan) {
 
 // Layers that are here are no use without the others: all KV is lost, and with it every request.
 void engine_state::lender_lost(error_code why) {
-  if (lent_->lost()) return;
+  if (!lent_ || lent_->lost()) return;
   lent_->lose();
   ++counters_.lenders_lost;
   while (!live_.empty()) finish(std::shared_ptr(live_.begin()->second), why);

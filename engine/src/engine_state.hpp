@@ -55,6 +55,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void arrived(std::shared_ptr<arrival_state> a);
   void given_up(arrival_state& a, error_code why);
   error_code lend(source from, sink to);
+  void lender_lost(error_code why);
   void fail(generation_state& g, error_code why);
   void cancel(generation_state& g);
   void cancel_all();
@@ -81,7 +82,6 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   flying_step& take_off(const schedule& plan);
   void enqueue(const schedule& plan);
   awaitable<void> enqueue_with_lent(const schedule& plan);
-  void lender_lost(error_code why);
   static awaitable<void> put_lent(std::shared_ptr<engine_state> self, std::shared_ptr<arrival_state> a);
   void settled(arrival_state& a);
   void publish(arrival_state& a, std::uint32_t tokens);

@@ -77,8 +77,6 @@ void lent_layers::use(std::span<const batch_sequence> step) {
 awaitable<error_code> lent_layers::bring(std::uint32_t layer, event before) {
   const auto ex = co_await asio::this_coro::executor;
   auto& time = clock::of(ex);
-  auto span = trace::of(ex).scope("KV lent", "wait for layer");
-  span.arg("layer", std::int64_t{layer});
   // When there was nothing left to compute.
   const auto idle = std::make_shared<std::optional<time_point>>();
   before.async_wait(asio::bind_executor(ex, [idle, &time](error_code) { *idle = time.now(); }));
@@ -134,8 +132,6 @@ kv_view lent_layers::room(std::span<const block_index> blocks) const {
 awaitable<error_code> lent_layers::put(std::vector<block_index> blocks) {
   const auto pages = pages_;
   if (!pages) co_return errc::unavailable;
-  auto span = trace::of(co_await asio::this_coro::executor).scope("KV lent", "prompt");
-  span.arg("blocks", static_cast<std::int64_t>(blocks.size()));
   error_code ec;
   for (auto layer : options_.lent) {
     const auto from = staging_.slice(pages->offset(layer), pool_.shape().segment_bytes(layer) * pool_.blocks());

@@ -13,7 +13,6 @@
 #include "cokv/engine/block_cache.hpp"
 #include "cokv/engine/engine.hpp"
 #include "cokv/kvstream/pager.hpp"
-#include "cokv/runtime/trace.hpp"
 
 namespace cokv::detail {
 

@@ -18,12 +18,14 @@ LONG = {"prompt": " ".join(VERSES[:12]), "max_tokens": 600, "temperature": 1, "s
 
 class Cluster:
     def __init__(self, binary, *, both=(), prefill=(), decode=(), each_decode=None, router=(), prefills=1, decodes=1,
-                 dtype="f32", log=None):
+                 dtype="f32", lend=0, log=None):
         model = ("--model", MODEL, "--dtype", dtype, *both)
-        self.decodes = [Server(binary, "serve", *model, "--role", "decode", *decode, *own, log=log)
-                        for own in each_decode or [()] * decodes]
         self.prefills = [Server(binary, "serve", *model, "--role", "prefill", *prefill, log=log)
                          for _ in range(prefills)]
+        if lend:  # layers of each decode worker's KV
+            decode = (*decode, "--borrow-from", ",".join(s.url for s in self.prefills), "--borrow-layers", lend)
+        self.decodes = [Server(binary, "serve", *model, "--role", "decode", *decode, *own, log=log)
+                        for own in each_decode or [()] * decodes]
         self.decode, self.prefill = self.decodes[0], self.prefills[0]
         self.router = Server(binary, "serve", "--model", MODEL, "--dtype", dtype, "--role", "router", "--prefill",
                              ",".join(s.url for s in self.prefills), "--decode",

@@ -58,6 +58,15 @@ def with_turns_on_the_device(binary, folder):
                check=lambda c: at_least("bytes swapped", metric(c.decode.port, "cokv_swapped_bytes_total"), 1))
 
 
+def with_layers_lent(binary, folder):
+    for layers in (3, 7):
+        everywhere(binary, folder, f"{layers} layers lent", 110 + layers, longer=30, lend=layers, decodes=layers // 3,
+                   prefill=("--lend-memory", "1GiB", "--max-batched-tokens", 100),
+                   decode=("--kv-blocks", 300, "--block-tokens", 8),
+                   check=lambda c: at_least("bytes that came back", metric(c.decode.port, "cokv_borrowed_bytes_total",
+                                                                           way="in"), 1))
+
+
 def with_blocks_of_other_sizes(binary, folder):
     everywhere(binary, folder, "blocks", 104, prefill=("--block-tokens", 24), decode=("--block-tokens", 16))
 
@@ -86,4 +95,4 @@ def in_bf16_by_the_margin(binary, folder):
     at_least("tokens that were compared", compared, 5 * COUNT)
 
 
-run(plain, with_copies, with_turns_on_the_device, with_blocks_of_other_sizes, with_all_of_it, in_bf16_by_the_margin)
+run(plain, with_copies, with_turns_on_the_device, with_layers_lent, with_blocks_of_other_sizes, with_all_of_it, in_bf16_by_the_margin)

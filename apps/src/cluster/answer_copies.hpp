@@ -3,7 +3,7 @@
 //
 //     answer_copies copies(windows, device, greeting, {.life = life, .wire = wire_of(engine)});
 //     group.spawn(copies.run());                               // until close()
-//     door.on_ring([&](peer_link l) { return copies.keep(std::move(l)); });
+//     door.on("ring/", [&](peer_link l) { return copies.keep(std::move(l)); });
 //     copies.stand(place);                                     // PUT /v1/ring
 //     request.follower = copies.follow(id, attempt, prompt.size());
 //     co_await follower->covered(tokens);                      // before a token is told

@@ -15,6 +15,7 @@ std::function<awaitable<void>(std::uint32_t)> landing_entrance::follow(generatio
                                                                        std::uint32_t attempt) {
   const auto prompt = static_cast<std::uint32_t>(r.prompt.size());
   std::shared_ptr<answer_follower> f;
+  if (!engine_.pool().whole()) return {};  // of layers that are elsewhere there is nothing to copy
   if (options_.cached)
     f = options_.cached->follow(r.salt);
   else if (options_.copies)

@@ -66,7 +66,8 @@ awaitable<void> link_door::hear(peer_link link) {
       gone(*expected, number);
     }
   } always{expected_, link, number};
-  if (ring_ && link.peer().name.starts_with("ring/")) co_return co_await ring_(link);
+  for (const auto& [begins, keep] : keepers_)
+    if (link.peer().name.starts_with(begins)) co_return co_await keep(link);
   if (!link.peer().name.starts_with("kv/")) co_return;
   for (;;) {
     auto message = co_await link.async_receive(as_result);

@@ -7,7 +7,8 @@
 //     auto heard = door.expect(id, attempt);                   // before the peer can know of it
 //     while (!heard->begun) co_await heard->changed.async_wait();
 //
-// Links whose name begins with "ring/" bring copies of answers (answer_copies.hpp): they are handed on.
+// Links for other things are handed on by how their name begins: "ring/", copies of answers (answer_copies.hpp); "loan/", what
+// is done with memory that was lent (loans.hpp).
 //
 // Words of prompts that nobody expects are for nobody: of attempts of before. A peer that breaks the protocol loses its
 // link. Belongs to one context.
@@ -57,8 +58,9 @@ class link_door {
   // link_listener::listen()'s errors.
   error_code listen(std::string_view url);
   std::vector<std::string> urls() const;
-  // Who has links of the ring, until they end; without one they are refused.
-  void on_ring(std::function<awaitable<void>(peer_link)> keeps) { ring_ = std::move(keeps); }
+  // Who has links whose name begins so, "ring/", until they end; those that nobody has are refused.
+  using keeper = std::function<awaitable<void>(peer_link)>;
+  void on(std::string begins, keeper keeps) { keepers_.emplace_back(std::move(begins), std::move(keeps)); }
   // Accepts and hears until close(), or until it is cancelled; then no link of its is up.
   awaitable<void> run();
   void close();
@@ -75,7 +77,7 @@ class link_door {
 
   window_table windows_;
   link_options options_;
-  std::function<awaitable<void>(peer_link)> ring_;
+  std::vector<std::pair<std::string, keeper>> keepers_;
   std::vector<link_listener> listeners_;
   // Of it and of its coroutines: a context that is destroyed drops them in any order.
   using book = std::map<name, std::weak_ptr<heard_words>>;

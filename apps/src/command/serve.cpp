@@ -37,13 +37,29 @@ void add_serve(CLI::App& app, action& chosen) {
       ->type_name("FILE")
       ->needs(join);
   auto* link = c->add_option("--link", o->links,
-                             "Where KV comes in (--role decode): shm:///PATH, ucx://HOST:PORT, tcp://HOST:PORT; the "
+                             "Where KV comes in (--role decode; with --lend-memory prefill): shm:///PATH, "
+                             "ucx://HOST:PORT, tcp://HOST:PORT; the "
                              "first that a peer can use is taken. Unless told a socket of this machine, UCX where "
                              "there is an RDMA adapter, TCP. Neither encrypted nor authenticated")
                    ->type_name("URL[,URL...]")
                    ->delimiter(',');
   auto* advertise = c->add_option("--advertise", o->advertise, "What others call this machine (--role prefill, decode)")
                         ->type_name("HOST");
+  auto* lend = add_size(*c, "--lend-memory", o->lend_memory,
+                        "Memory that decode workers may keep layers of their KV in (--role prefill); 0: none");
+  auto* borrow = c->add_option("--borrow-from", o->borrow_from,
+                               "Prefill workers with --lend-memory, one of which keeps layers of this one's KV: more "
+                               "sequences in the same --kv-blocks of memory. Without a lender nothing is taken (--role "
+                               "decode)")
+                     ->type_name("URL[,URL...]")
+                     ->delimiter(',');
+  auto* borrow_layers = add_count(*c, "--borrow-layers", o->borrow_layers, 1, 4096,
+                                  "How many layers; as many as come while the others compute unless told")
+                            ->needs(borrow);
+  c->add_option("--borrow-key-file", o->borrow_key_file,
+                "File whose first line is the key for --borrow-from (right admin)")
+      ->type_name("FILE")
+      ->needs(borrow);
   auto* convert =
       c->add_flag(
            "--convert-kv", o->convert_kv,
@@ -143,7 +159,10 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                    {heartbeat, "router"},
                                                                    {dead_after, "router"},
                                                                    {join, "prefill or decode"},
-                                                                   {link, "decode"},
+                                                                   {link, "prefill or decode"},
+                                                                   {lend, "prefill"},
+                                                                   {borrow, "decode"},
+                                                                   {borrow_layers, "decode"},
                                                                    {advertise, "prefill or decode"},
                                                                    {convert, "prefill or decode"},
                                                                    {lease, "decode"},
@@ -156,7 +175,7 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                    {replica_memory, "decode"},
                                                                    {replica_patience, "decode"},
                                                                    {replicate_to, "decode"}};
-  c->callback([o, of_roles, slo_ttft, slo_tpot, &chosen] {
+  c->callback([o, of_roles, link, slo_ttft, slo_tpot, &chosen] {
     check_memory("--swap", o->swap);
     check_memory("--kv-host", o->kv_host);
     if (o->role == "decode") check_memory("--replica-memory", o->replica_memory);
@@ -166,6 +185,18 @@ void add_serve(CLI::App& app, action& chosen) {
     for (auto* option : {slo_ttft, slo_tpot})
       if (option->count() > 0 && o->policy != "slo")
         throw CLI::ValidationError(option->get_name(), "is for --policy slo");
+    if (link->count() > 0 && o->role == "prefill" && o->lend_memory == 0)
+      throw CLI::ValidationError("--link", "is for --role decode, or with --lend-memory");
+    check_memory("--lend-memory", o->lend_memory);
+    // What these move of a block is all of it, and some layers are not here.
+    if (!o->borrow_from.empty())
+      for (auto& [flag, told] : std::vector<std::pair<std::string, bool>>{{"--swap", o->swap != 0},
+                                                                          {"--kv-host", o->kv_host != 0},
+                                                                          {"--kv-dir", !o->kv_dir.empty()},
+                                                                          {"--kv-remote", !o->kv_remote.empty()},
+                                                                          {"--replicate-to", !o->replicate_to.empty()},
+                                                                          {"--async-scheduling", o->async_scheduling}})
+        if (told) throw CLI::ValidationError(flag, "does not go together with --borrow-from");
     if (o->dead_after <= o->heartbeat) throw CLI::ValidationError("--dead-after", "has to be more than --heartbeat");
     chosen = [o](streams io) {
       serve::run(*o, io.out);

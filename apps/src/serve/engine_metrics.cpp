@@ -59,6 +59,18 @@ void swapping(http::scrape& s, const engine_counters& c) {
             static_cast<double>(c.swap_failures));
 }
 
+void lending(http::scrape& s, const engine_counters& c) {
+  const std::pair<const char*, std::uint64_t> ways[] = {{"out", c.lent_out_bytes}, {"in", c.lent_in_bytes}};
+  for (const auto& [way, n] : ways)
+    s.counter("cokv_borrowed_bytes_total", "KV of layers that another worker keeps, on its way there and back",
+              static_cast<double>(n), {{"way", way}});
+  s.counter("cokv_borrowed_wait_seconds_total", "Time that steps waited for it with nothing left to compute",
+            std::chrono::duration<double>(c.lent_waiting).count());
+  s.counter("cokv_lenders_lost_total", "Times that it was lost, and all KV with it",
+            static_cast<double>(c.lenders_lost));
+  s.gauge("cokv_borrowing", "1 while another worker keeps layers", c.lender_lost ? 0 : 1);
+}
+
 void tier(http::scrape& s, const kv_tier_counters& c, const store_info& stored) {
   const http::labels at{{"tier", c.name}};
   auto counter = [&](const char* name, const char* help, std::uint64_t n) {
@@ -120,6 +132,7 @@ void add_engine_metrics(http::metrics& page, const engine& e, const std::vector<
     requests(s, c, refused_before());
     device_blocks(s, c, kv.device);
     swapping(s, c);
+    if (!e.pool().whole()) lending(s, c);
     for (std::size_t i = 0; i < kv.tiers.size(); ++i) tier(s, kv.tiers[i], stores.at(i)->info());
     s.gauge("cokv_kv_hidden_fraction", "Of the recent time in which KV moved, the part in which the model computed",
             hidden_fraction(e.get_executor()));

@@ -25,6 +25,12 @@ struct options {
   // A decode worker's doors for KV; empty: a socket of this machine and a port. `advertise`: what others call the host.
   std::vector<std::string> links;
   std::string advertise;
+  // Bytes that a prefill worker lends; of a decode worker, who lends it memory, how many layers it keeps there (0: as many as
+  // hide) and the key for those.
+  std::uint64_t lend_memory = 0;
+  std::vector<std::string> borrow_from;
+  std::uint32_t borrow_layers = 0;
+  std::string borrow_key_file;
   bool convert_kv = false;   // KV of another element type is taken, and given
   std::uint32_t lease = 30;  // seconds without a sign of a prompt's sender
   // Copies of answers: how many a router wants of each; bytes that a worker keeps for others, and milliseconds that it waits

@@ -14,6 +14,7 @@
 #include "openai/service.hpp"
 #include "random_id.hpp"
 #include "serve/activity.hpp"
+#include "serve/borrowing.hpp"
 #include "serve/engine_metrics.hpp"
 #include "serve/front.hpp"
 #include "serve/joining.hpp"
@@ -93,6 +94,7 @@ void check_fits(const options& o, const model_config& config) {
   try {
     detail::check_memory_for({{"weights", weight_bytes(config, type)},
                               {"KV blocks", kv_pool_bytes(engine_options_of(o, {}), config, type)},
+                              {"--lend-memory", o.lend_memory},
                               {"--swap", o.swap},
                               {"--kv-host", o.kv_host}});
   } catch (const config_error& e) {
@@ -102,10 +104,11 @@ void check_fits(const options& o, const model_config& config) {
 
 std::unique_ptr<engine> make_engine(const asio::any_io_executor& ex, const options& o, device where,
                                     std::shared_ptr<model> what, const tokenizer& text, const tiers& opened,
-                                    cache::event_log& kv) {
+                                    cache::event_log& kv, borrowing* borrowed) {
   try {
-    return std::make_unique<engine>(ex, std::move(where), std::move(what), text,
-                                    engine_options_of(o, opened, kv.of("device")));
+    auto how = engine_options_of(o, opened, kv.of("device"));
+    if (borrowed) borrowed->put_into(how);
+    return std::make_unique<engine>(ex, std::move(where), std::move(what), text, std::move(how));
   } catch (const config_error& e) {
     throw by_flag(e);
   }
@@ -134,7 +137,10 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   cache::event_log kv_events(random_number());
   const auto opened = co_await open_tiers(o, kv_events);
   const auto& tiers = opened.list;
-  const auto made = make_engine(ex, o, where, what, text, opened, kv_events);
+  std::unique_ptr<borrowing> borrowed;
+  if (!o.borrow_from.empty()) borrowed = co_await borrowing::open(where, o, config, engine_options_of(o, {}));
+  if (borrowed && !borrowed->needed()) borrowed.reset();
+  const auto made = make_engine(ex, o, where, what, text, opened, kv_events, borrowed.get());
   auto& runs = *made;
   openai::engine_backend backend(runs, text);
   openai::service api(
@@ -190,14 +196,13 @@ awaitable<void> serve(const options& o, std::ostream& out) {
       });
     };
     const auto serving = [&]() -> awaitable<void> {
-      if (!joins) co_return co_await server.run();
-      auto both = co_await with(task_group{}, [&](task_group& pair) -> awaitable<void> {
-        pair.spawn(joins->run());
+      auto all = co_await with(task_group{}, [&](task_group& beside) -> awaitable<void> {
+        if (joins) beside.spawn(joins->run());
+        if (borrowed) beside.spawn(borrowed->run(runs));
         co_await server.run();
-        pair.cancel();
+        beside.cancel();
       });
-      if (both.error() && both.error() != asio::error::operation_aborted)
-        throw boost::system::system_error(both.error());
+      if (all.error() && all.error() != asio::error::operation_aborted) throw boost::system::system_error(all.error());
     };
     co_await http::serve_until_signalled({server.local_endpoint(), server.secure(), serving, drain}, "cokv serve", out,
                                          grace, reload);

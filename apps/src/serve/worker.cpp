@@ -95,8 +95,14 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
   if (!e.pool().memory().host_accessible())
     if (auto ec = windows_.stage(where))
       throw config_error("--device " + o.device + ": no pinned memory for links: " + ec.message());
-  if (role_ == cluster::worker_role::prefill) return;
-  door_.on_ring([this](peer_link from) { return copies_.keep(std::move(from)); });
+  if (o.lend_memory != 0) {
+    loans_.emplace(windows_, where,
+                   cluster::loan_options{.life = life_, .limit = o.lend_memory, .links = [this] { return links(); }});
+    door_.on("loan/", [this](peer_link from) { return loans_->keep(std::move(from)); });
+  }
+  if (!has_door()) return;
+  if (role_ != cluster::worker_role::prefill)
+    door_.on("ring/", [this](peer_link from) { return copies_.keep(std::move(from)); });
   for (auto& url :
        o.links.empty() ? default_doors(o.listen.host, life_, std::filesystem::temp_directory_path()) : o.links) {
     // An address that stands for all of a machine's is none that others can call.
@@ -134,7 +140,7 @@ cluster::worker_facts worker::facts() const {
           .waiting = c.waiting,
           .prompt_tokens_left = c.prompt_tokens_left,
           .step = c.step,
-          .broken = c.broken,
+          .broken = c.broken || c.lender_lost,
           .copies_at = copies_at_,
           .doing = activity()};
 }
@@ -155,6 +161,7 @@ void worker::route(http::server& s) {
           },
           {.any_of = static_cast<std::uint8_t>(http::right::admin)});
   cluster::route_epoch(s, gate_);
+  if (loans_) loans_->route(s);
   if (role_ == cluster::worker_role::prefill) return prefill_.route(s);
   decode_.route(s);
   cluster::route_ring(s, copies_);
@@ -166,6 +173,9 @@ void worker::measure(http::scrape& s) const {
               static_cast<double>(prefill_.prompts()));
     s.counter("cokv_departed_bytes_total", "KV that was sent to other workers",
               static_cast<double>(prefill_.sent_bytes()));
+    if (!loans_) return;
+    s.gauge("cokv_lent_bytes", "Memory of --lend-memory that decode workers have", static_cast<double>(loans_->lent()));
+    s.gauge("cokv_loans", "Decode workers that have some", static_cast<double>(loans_->count()));
   } else {
     s.gauge("cokv_sequences", "Sequences that came from other workers, ended ones that may be asked for again too",
             static_cast<double>(decode_.sequences()));
@@ -196,8 +206,8 @@ void worker::measure(http::scrape& s) const {
 
 awaitable<void> worker::run() {
   (void)co_await with(task_group{}, [this](task_group& group) -> awaitable<void> {
+    if (has_door()) group.spawn(door_.run());
     if (role_ != cluster::worker_role::prefill) {
-      group.spawn(door_.run());
       group.spawn(copies_.run());
       if (cached_) group.spawn(cached_->run());
     }

@@ -10,6 +10,7 @@
 
 #include "cluster/epoch_gate.hpp"
 #include "cluster/landing_entrance.hpp"
+#include "cluster/loans.hpp"
 #include "cluster/prefill_service.hpp"
 #include "cluster/worker_info.hpp"
 #include "http/metrics.hpp"
@@ -37,6 +38,8 @@ class worker {
 
  private:
   cluster::worker_facts facts() const;
+  // Others' KV comes in, or what they keep here.
+  bool has_door() const noexcept { return role_ != cluster::worker_role::prefill || loans_; }
 
   engine& engine_;
   std::vector<kv_tier> tiers_;
@@ -55,6 +58,7 @@ class worker {
   cluster::landing_entrance entrance_;
   cluster::decode_service decode_;
   cluster::prefill_service prefill_;
+  std::optional<cluster::loans> loans_;  // none: nothing is lent
 };
 
 }  // namespace cokv::serve

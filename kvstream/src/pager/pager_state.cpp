@@ -8,6 +8,7 @@
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/semaphore.hpp"
+#include "cokv/runtime/trace.hpp"
 #include "cokv/runtime/with.hpp"
 
 namespace cokv::detail {
@@ -38,6 +39,9 @@ enum class way : std::uint8_t { in, back };
 // All of it, or the first error; nothing is on its way when it returns.
 awaitable<error_code> move(std::shared_ptr<pager_state> s, buffer memory, std::size_t place,
                            std::vector<std::uint32_t> blocks, way how) {
+  auto span = trace::of(s->from.get_executor())
+                  .scope("KV lent", (how == way::in ? "load " : "flush ") + std::to_string(s->options.lent[place]));
+  span.arg("blocks", static_cast<std::int64_t>(blocks.size()));
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     semaphore room(co_await asio::this_coro::executor, s->options.in_flight);
     for (const auto& r : ranges_of(blocks, s->segment(place), s->options.chunk)) {

@@ -19,7 +19,7 @@ struct copying_worker {
         copies(windows, open_device(ex, "sim:h200").value(), greeting(), named(std::move(o))),
         door(windows, greeting()) {
     REQUIRE(!door.listen("tcp://localhost:0"));
-    door.on_ring([this](peer_link l) { return copies.keep(std::move(l)); });
+    door.on("ring/", [this](peer_link l) { return copies.keep(std::move(l)); });
   }
   link_options greeting() const {
     link_options o{.silence = 3s};

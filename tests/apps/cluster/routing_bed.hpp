@@ -60,7 +60,7 @@ struct decode_host : cluster_worker {
         server(ex) {
     REQUIRE(!door.listen("tcp://0.0.0.0:7000"));
     api.route(server);
-    door.on_ring([this](peer_link from) { return copies.keep(std::move(from)); });
+    door.on("ring/", [this](peer_link from) { return copies.keep(std::move(from)); });
     cluster::route_ring(server, copies);
     route_facts(server, *this, cluster::worker_role::decode, [this, host](cluster::worker_facts& f) {
       f.epoch = copies.epoch();

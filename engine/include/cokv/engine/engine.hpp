@@ -226,6 +226,8 @@ class engine {
   // what was on its way from the one before may still come, ask again; errc::out_of_memory: it has less than that;
   // errc::already_exists: one lends; errc::unsupported: an engine without lent layers.
   error_code lend(source from, sink to);
+  // What was lent is known to be gone: as if a step had found out. Nothing, where nobody lends.
+  void end_lending(error_code why);
 
   const asio::any_io_executor& get_executor() const noexcept;
   const model& running() const noexcept;

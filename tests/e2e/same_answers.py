@@ -27,13 +27,14 @@ def one_server(binary, requests, dtype="f32"):
     return [answer for _, answer in answers]
 
 
-def everywhere(binary, folder, name, seed, *, decode=(), check=None, longer=0, **options):
+def everywhere(binary, folder, name, seed, *, decode=(), prefill=(), check=None, longer=0, **options):
     requests = [r | {"max_tokens": r["max_tokens"] + longer} for r in some_requests(COUNT, seed)]
     wanted = [told(a) for a in one_server(binary, requests)]
     for number, (link, url) in enumerate(links(folder).items()):
         decodes = options.get("decodes", 1)
         each = [("--link", url % i if "%" in url else url) for i in range(decodes)]
-        with Cluster(binary, decode=decode, each_decode=each, **options) as cluster:
+        lends = ("--link", url % 100 if "%" in url else url) if options.get("lend") else ()
+        with Cluster(binary, decode=decode, each_decode=each, prefill=(*prefill, *lends), **options) as cluster:
             for at in range(0, COUNT, AT_ONCE):
                 some = requests[at:at + AT_ONCE]
                 all_answered([asked(cluster.port, r) for r in some], some, wanted[at:at + AT_ONCE])

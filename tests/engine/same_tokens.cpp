@@ -1,5 +1,5 @@
 // Every family's answers do not depend on what else the engine does: alone, among 31 others, in chunks, preempted and
-// resumed, with its KV from the device, from memory or from disk, the tokens are those of PyTorch in f32; in bf16 they are
+// resumed, with layers lent to a neighbour, with its KV from the device, from memory or from disk, the tokens are those of PyTorch in f32; in bf16 they are
 // PyTorch's as far as each leads by at least 0.15, and with batch_invariant the same among themselves.
 #include <doctest/doctest.h>
 
@@ -9,7 +9,9 @@
 #include <random>
 
 #include "cokv/kvstream/file_store.hpp"
+#include "cokv/kvstream/local_window.hpp"
 #include "cokv/kvstream/memory_store.hpp"
+#include "cokv/kvstream/pager.hpp"
 #include "engine/files.hpp"
 #include "engine/generate_fixture.hpp"
 
@@ -123,6 +125,16 @@ void check_family(const std::string& name, dtype type, bool invariant) {
   }
   for (bool ahead : {false, true})
     check_same(serve(f, io, {.kv_blocks = 1024, .async_scheduling = ahead}, crowd), want, "among 31 others");
+  const auto layers = f.model->config().layers;
+  for (std::uint32_t away : {1u, layers - 1}) {
+    auto device = open_device(io.get_executor(), "cpu").value();
+    engine_options o{.kv_blocks = 256, .block_tokens = block, .max_batched_tokens = 20};
+    const auto lent = spread_layers(layers, away);
+    const auto bytes = lent_kv_bytes(lent, o, f.model->config(), f.model->compute_type());
+    const local_window there(buffer::host(bytes), device.make_stream().value());
+    o.lent = lent_kv{.layers = lent, .from = there.from(), .to = there.to()};
+    check_same(serve(f, io, o, crowd), want, "with layers lent");
+  }
   for (std::uint32_t budget : {1u, 7u, 33u})
     check_same(serve(f, io, {.max_batched_tokens = budget, .prefix_cache = false}, all_of(f)), want, "in chunks");
 
@@ -168,7 +180,9 @@ void check_family(const std::string& name, dtype type, bool invariant) {
 
 }  // namespace
 
-TEST_CASE("the same tokens alone, among 31 others, in chunks, preempted, and from every tier, in every family") {
+TEST_CASE(
+    "the same tokens alone, among 31 others, in chunks, preempted, with layers lent, and from every tier, in every "
+    "family") {
   for (auto* name : {"llama", "llama-bias", "qwen2", "glm", "gpt2", "opt", "opt-350m", "opt-bare", "bloom"})
     for (auto [type, invariant] : {std::pair{dtype::f32, false}, {dtype::bf16, true}, {dtype::bf16, false}})
       check_family(name, type, invariant);

@@ -11,6 +11,8 @@ namespace cokv::cluster {
 namespace json = boost::json;
 namespace {
 
+using namespace std::chrono_literals;
+
 parsed<window_ref> read_window(const json::value& v) {
   constexpr auto any = std::numeric_limits<std::uint64_t>::max();
   fields f(v, "window");
@@ -26,11 +28,11 @@ error_code refused(const http::reply& r) {
   return errc::unavailable;
 }
 
-// By the first of its doors that opens.
+// By the first of its doors that opens. Steps stand still while the lender does, so it is not waited for as long as for others.
 awaitable<result<peer_link>> reach(window_table windows, const loan_terms& terms) {
   error_code why = errc::not_found;
   for (const auto& url : terms.links) {
-    auto link = co_await async_connect(windows, url, {.name = "loan/" + terms.id}, as_result);
+    auto link = co_await async_connect(windows, url, {.name = "loan/" + terms.id, .silence = 3s}, as_result);
     if (link && link->peer().name.ends_with('/' + terms.life)) co_return std::move(*link);
     if (link) link->close();  // another worker's door
     why = link ? make_error_code(errc::unavailable) : link.error();

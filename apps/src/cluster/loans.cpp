@@ -79,8 +79,11 @@ awaitable<void> loans::lend(std::shared_ptr<state> s, http::exchange& x) {
   // Counted until nobody can touch it any more.
   *s->lent += *bytes;
   auto counted = std::shared_ptr<void>(s->lent.get(), [lent = s->lent, n = *bytes](void*) { *lent -= n; });
+  // Such that others on this machine reach it themselves, where there is such memory.
   const auto kind = s->where.name() == "cpu" ? memory_kind::shared : memory_kind::exportable;
   auto memory = co_await s->where.async_allocate(*bytes, kind, as_result);
+  if (!memory && memory.error() == errc::unsupported)
+    memory = co_await s->where.async_allocate(*bytes, memory_kind::device, as_result);
   if (!memory) co_return (void) co_await x.refuse(none);
   struct owner {
     std::shared_ptr<void> counted;  // until the memory is gone

@@ -1,6 +1,8 @@
 // Whole engines on a CUDA device: the answers that the same engine gives on the CPU. On stand-ins for CUDA and cuBLASLt in
 // every build, and unchanged on a device with the library (label gpu).
+#include "cokv/kvstream/local_window.hpp"
 #include "cokv/kvstream/memory_store.hpp"
+#include "cokv/kvstream/pager.hpp"
 #include "engine/cuda/some_families.hpp"
 #include "engine/generate_fixture.hpp"
 
@@ -126,6 +128,33 @@ TEST_CASE("cuda engines: KV goes to a tier as it is computed and comes back from
         const auto tiers = serves.kv_counters().tiers;
         CHECK(tiers.front().errors == 0);
         CHECK(serves.counters().blocks_in_use == 0);
+      }
+    });
+  });
+}
+
+TEST_CASE("cuda engines: with layers in a neighbour's memory, the same tokens") {
+  with_decoders([&](cuda_machine& m, std::mt19937& random, bool all) {
+    some_families(all, [&](const golden& family, dtype type) {
+      const auto model = load_model(family.folder, {.compute = type, .where = m.device});
+      const auto layers = model->config().layers;
+      engine_options o{.kv_blocks = 400,
+                       .block_tokens = static_cast<std::uint32_t>(4 + random() % 5),
+                       .max_batched_tokens = static_cast<std::uint32_t>(random() % 2 ? 1024 : 1 + random() % 40)};
+      auto plain = o;
+      const auto lent = spread_layers(layers, 1 + static_cast<std::uint32_t>(random() % (layers - 1)));
+      const auto bytes = lent_kv_bytes(lent, o, model->config(), type);
+      const local_window there(m.device.allocate(bytes, memory_kind::pinned).value(), m.device.make_stream().value());
+      o.lent = lent_kv{.layers = lent, .from = there.from(), .to = there.to()};
+      CAPTURE(lent.size());
+      const auto requests = some_requests(family, random, 6);
+      const auto run = [&] { m.run(); };
+      const auto got = answers(m.context, m.device, model, o, requests, run);
+      const auto want = answers(m.context, m.device, model, plain, requests, run);
+      for (std::size_t i = 0; i < got.size(); ++i) {
+        CHECK(got[i].ended == asio::error::eof);
+        if (type == dtype::f32) CHECK(got[i].tokens == want[i].tokens);
+        CHECK(got[i].tokens.size() == want[i].tokens.size());
       }
     });
   });

@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include "cokv/kvstream/lending_bound.hpp"
-#include "cokv/kvstream/pager.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/size.hpp"
@@ -27,8 +26,8 @@ http::client lender_of(const asio::any_io_executor& ex, const options& o, const 
 seconds since(const clock& time, time_point begun) { return std::max<seconds>(time.now() - begun, 1ns); }
 
 // All of the window once, as a pager fetches it.
-awaitable<error_code> fetch_all(source from, buffer into) {
-  const pager_options how;
+awaitable<error_code> fetch_all(source from, buffer into, std::uint64_t chunk) {
+  const pager_options how{.chunk = chunk};
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     semaphore room(co_await asio::this_coro::executor, how.in_flight);
     for (std::uint64_t at = 0; at < into.size(); at += how.chunk) {
@@ -119,7 +118,7 @@ awaitable<error_code> borrowing::look(std::size_t lender, const need& n, std::ui
   constexpr std::uint64_t probe = 64 << 20;
   auto part = co_await cluster::borrow(from, windows_, std::min(*free, probe));
   if (!part) co_return part.error();
-  const auto fast = co_await measure(*part);
+  const auto fast = co_await measure(where_, part->memory());
   part->link.close();
   (void)co_await part->link.async_closed(as_result);
   if (!fast) co_return fast.error();
@@ -152,23 +151,23 @@ awaitable<error_code> borrowing::look(std::size_t lender, const need& n, std::ui
   co_return error_code();
 }
 
-awaitable<result<borrowing::rates>> borrowing::measure(cluster::loan from) {
-  const auto& time = clock::of(where_.get_executor());
-  auto into = where_.allocate(from.window.size);
-  auto copies = where_.make_stream({.name = "measure"});
+awaitable<result<borrowing::rates>> borrowing::measure(device where, source from, std::uint64_t chunk) {
+  const auto& time = clock::of(where.get_executor());
+  auto into = where.allocate(from.size());
+  auto copies = where.make_stream({.name = "measure"});
   if (!into || !copies) co_return !into ? into.error() : copies.error();
   rates out;
   // The first time pages come about, on both sides.
-  if (auto ec = co_await fetch_all(from.memory(), *into)) co_return ec;
+  if (auto ec = co_await fetch_all(from, *into, chunk)) co_return ec;
   auto begun = time.now();
   std::uint64_t bytes = 0;
   for (; bytes == 0 || since(time, begun) < 50ms; bytes += into->size())
-    if (auto ec = co_await fetch_all(from.memory(), *into)) co_return ec;
+    if (auto ec = co_await fetch_all(from, *into, chunk)) co_return ec;
   out.link = static_cast<double>(bytes) / since(time, begun).count();
 
   begun = time.now();
   const auto byte = into->slice(0, 1);
-  if (auto one = co_await async_fetch(from.memory(), 0, byte, {}, as_result); !one) co_return one.error();
+  if (auto one = co_await async_fetch(from, 0, byte, {}, as_result); !one) co_return one.error();
   out.overhead = since(time, begun);
 
   // A copy reads and writes: it moves twice what it copies. Attention reads no faster.

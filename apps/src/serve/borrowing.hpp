@@ -13,6 +13,7 @@
 
 #include "cluster/loan.hpp"
 #include "cokv/engine/engine.hpp"
+#include "cokv/kvstream/pager.hpp"
 #include "serve/options.hpp"
 
 namespace cokv::serve {
@@ -38,6 +39,8 @@ class borrowing {
   // The most layers that hide (lending_bound.hpp) and for which `free` suffices, or `wanted` where somebody says so:
   // config_error when that is more than is free. Fewer than three would cost memory: two layers stay for what comes.
   static plan decide(const need& n, const rates& r, std::uint64_t free, std::uint32_t wanted);
+  // Of a neighbour's memory, fetched into the device's as a pager does it, and of the device's own.
+  static awaitable<result<rates>> measure(device where, source from, std::uint64_t chunk = pager_options().chunk);
 
   // `plain`: the engine's options without. Throws config_error naming the flag: URLs, keys, nobody who lends in a minute,
   // a lender with less than --borrow-layers need.
@@ -54,7 +57,6 @@ class borrowing {
   borrowing(device where, const options& o);
   awaitable<error_code> look(std::size_t lender, const need& n, std::uint32_t wanted);
   awaitable<result<cluster::loan>> ask(std::uint64_t bytes);
-  awaitable<result<rates>> measure(cluster::loan from);
 
   device where_;
   window_table windows_;

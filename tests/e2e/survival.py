@@ -4,8 +4,8 @@ clean error, nobody waits longer than the deadline, and nothing is left behind.
 
 usage: survival.py COKV [--runs 200] [--seconds 100] [--seed N]
 
-A router, two prefill and three decode workers that keep copies of each other's answers, each
-in a network namespace of its own where this may make some (root, iproute2), else all on loopback and nobody is cut off. A run is six
+A router, two prefill and three decode workers that keep copies of each other's answers, one of which keeps layers of its KV in
+a prefill worker's memory, each in a network namespace of its own where this may make some (root, iproute2), else all on loopback and nobody is cut off. A run is six
 streamed answers and one or two faults at random times: kill -9 (another worker comes for it), SIGSTOP for up to 5 s, a network
 link that is down for as long. Ends after so many runs, or seconds.
 """
@@ -78,12 +78,15 @@ class Network:
 
 
 class Worker(Server):
-    def __init__(self, binary, network, role, log):
-        prefix, host, self.link = network.place()
-        self.role = role
-        more = ("--lease", 5, "--link", f"tcp://{host}:0") if role == "decode" else ()
+    """`before`: whose place it takes, and address."""
+
+    def __init__(self, binary, network, role, log, more=(), before=None):
+        self.place = prefix, host, self.link = before.place if before else network.place()
+        self.role, self.more = role, more
+        own = ("--lease", 5) if role == "decode" else ("--lend-memory", "64MiB")
         super().__init__(binary, "serve", "--model", MODEL, "--dtype", "f32", "--threads", 1, "--role", role, "--advertise", host,
-                         "--max-batched-tokens", 128, "--kv-blocks", 1024, *more, log=log, host=host, prefix=prefix)
+                         "--link", f"tcp://{host}:0", "--max-batched-tokens", 128, "--kv-blocks", 1024, *own, *more, log=log,
+                         host=host, port=before.port if before else 0, prefix=prefix)
 
     def metric(self, name, **labels):
         return metric(self.port, name, self.host, **labels)
@@ -106,8 +109,10 @@ class Fleet:
                              "--heartbeat", 200, "--dead-after", 700, log=log)
         self.workers = []
         try:
-            for role in ("prefill", "prefill", "decode", "decode", "decode"):
+            for role in ("prefill", "prefill", "decode", "decode"):
                 self.add(role)
+            lenders = ",".join(w.url for w in self.workers if w.role == "prefill")
+            self.add("decode", ("--borrow-from", lenders, "--borrow-layers", 3))
             until("the router answers", self.answers)
             self.all_here()
         except BaseException:
@@ -126,8 +131,8 @@ class Fleet:
         except (OSError, IndexError):
             return False
 
-    def add(self, role):
-        worker = Worker(self.binary, self.network, role, self.log)
+    def add(self, role, more=(), before=None):
+        worker = Worker(self.binary, self.network, role, self.log, more, before)
         self.workers.append(worker)
         same("the router takes it", self.tell("POST", "/v1/workers", {"url": worker.url}), 204)
 
@@ -144,13 +149,18 @@ class Fleet:
     def replace(self, worker):
         self.workers.remove(worker)
         self.tell("DELETE", f"/v1/workers?url={worker.url}")
-        self.add(worker.role)
+        self.add(worker.role, worker.more, worker)
 
     def at_rest(self):
         for w in self.workers:
             for what, labels in (("cokv_kv_blocks", {"tier": "device", "state": "in_use"}), ("cokv_requests_running", {}),
                                  ("cokv_sequences", {}), ("cokv_copied_sequences", {})):
                 until(f"{what} of a {w.role} worker is 0", lambda: w.metric(what, **labels) == 0, 45)
+        loans = lambda: sum(w.metric("cokv_loans") for w in self.workers if w.role == "prefill")
+        until("one decode worker borrows", lambda: self.workers_that_borrow() == loans() == 1)
+
+    def workers_that_borrow(self):
+        return sum(w.metric("cokv_borrowing") for w in self.workers if w.more)
 
     def close(self):
         for server in (self.router, *self.workers):

@@ -117,7 +117,10 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
                   .ask_again = !options.tiers.empty(),
                   .ahead = options.async_scheduling},
                  cache, swap_ ? &swap_->blocks() : nullptr) {
-  if (options.lent) lent_.emplace(pool, cache, *options.lent);
+  if (options.lent) {
+    lent_.emplace(pool, cache, std::move(*options.lent), [this](error_code ec) { lent_settled(ec); });
+    options.lent.reset();
+  }
   cache.on_room([this] { wake(); });
   if (options.on_kv_change) cache.on_change([this](const block_key& key, bool cached) { note_change(key, cached); });
   const step_size most{.rows = options.max_batched_tokens,

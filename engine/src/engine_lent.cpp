@@ -20,8 +20,9 @@ awaitable<void> engine_state::enqueue_with_lent(const schedule& plan) {
         break;
       }
     }
-    ec = enqueue_layer(step, l);
-    before = step.where.record();
+    auto computed = enqueue_layer(step, l);
+    ec = computed.error();
+    before = computed ? *computed : step.where.record();
     if (lent) lent_->computed(l, before);
   }
   lent_->end_step();
@@ -29,6 +30,10 @@ awaitable<void> engine_state::enqueue_with_lent(const schedule& plan) {
   now.over = step.where.record();
   name_blocks();
 }
+
+// Blocks may have come out of quarantine; or a layer has two failures to be written back behind it, and nobody would try again
+// before a step needs it.
+void engine_state::lent_settled(error_code ec) { ec ? lender_lost(ec) : wake(); }
 
 // Layers that are here are no use without the others: all KV is lost, and with it every request.
 void engine_state::lender_lost(error_code why) {

@@ -85,7 +85,7 @@ awaitable<void> engine_state::load_and_compute(std::shared_ptr<engine_state> sel
       const schedule_item behind{l.id, l.start + l.count, l.compute, l.sample};
       s.begin(step, {&behind, 1}, true);
     }
-    ec = s.enqueue_layer(step, layer);
+    ec = s.enqueue_layer(step, layer).error();
   }
   if (!ec) ec = s.enqueue_end(step);
   if (!ec) step.kv.finish(step.where.record());
@@ -131,7 +131,7 @@ awaitable<bool> engine_state::recompute(const schedule_load& l, const model_step
   error_code ec;
   for (std::uint32_t i = 0; !ec && i < runs->config().layers; ++i) {
     if (step.where.in_flight() >= most_enqueued) co_await step.where.async_drain(asio::as_tuple(asio::deferred));
-    ec = enqueue_layer(step, i);
+    ec = enqueue_layer(step, i).error();
   }
   if (!ec) step.kv.finish(step.where.record());
   // Both are to be in the steps' way one after the other.

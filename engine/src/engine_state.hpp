@@ -66,7 +66,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
 
   const asio::any_io_executor ex;
   const std::shared_ptr<model> runs;
-  const engine_options options;
+  engine_options options;  // but for what it lends, which is lent_layers's
   const std::uint32_t max_sequence;
 
  private:
@@ -82,6 +82,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   flying_step& take_off(const schedule& plan);
   void enqueue(const schedule& plan);
   awaitable<void> enqueue_with_lent(const schedule& plan);
+  void lent_settled(error_code ec);
   static awaitable<void> put_lent(std::shared_ptr<engine_state> self, std::shared_ptr<arrival_state> a);
   void settled(arrival_state& a);
   void publish(arrival_state& a, std::uint32_t tokens);
@@ -109,7 +110,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void tell_followers(const flying_step& over);
   error_code feed(const model_step& step, std::span<const schedule_item> items);
   error_code enqueue_step(model_step& step);
-  error_code enqueue_layer(model_step& step, std::uint32_t layer);
+  result<event> enqueue_layer(model_step& step, std::uint32_t layer);
   error_code enqueue_end(model_step& step);
   void postprocess(const model_step& step);
   void fail_step(const schedule& plan, error_code why);

@@ -189,16 +189,16 @@ error_code engine_state::enqueue_step(model_step& step) {
     return *whole;
   }
   for (std::uint32_t l = 0; l < layers; ++l)
-    if (auto ec = enqueue_layer(step, l)) return ec;
+    if (auto computed = enqueue_layer(step, l); !computed) return computed.error();
   return enqueue_end(step);
 }
 
-error_code engine_state::enqueue_layer(model_step& step, std::uint32_t layer) {
+result<event> engine_state::enqueue_layer(model_step& step, std::uint32_t layer) {
   if (auto ec = runs->forward(layer, step.what, pool, step.where)) return ec;
   const auto computed = step.where.record();
   step.kv.layer_done(layer, computed);
   tell_layer(step, layer, computed);
-  return {};
+  return computed;
 }
 
 error_code engine_state::enqueue_end(model_step& step) {

@@ -1,13 +1,11 @@
 #include "lent_layers.hpp"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <boost/assert.hpp>
 
 #include "cokv/kvstream/kv_layout.hpp"
+#include "cokv/runtime/detail/timeline_core.hpp"
 #include "cokv/runtime/error.hpp"
+#include "cokv/runtime/memory_handle.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
 
@@ -18,21 +16,27 @@ buffer kept_by(const buffer& memory, std::shared_ptr<void> owner) {
   return buffer::adopt(memory.data(), memory.size(), memory.kind(), std::move(owner), memory.host_accessible());
 }
 
-// Whole pages of it are the system's again; what is left of it is undefined.
-void give_back(const buffer& memory) {
-  static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const auto begin = reinterpret_cast<std::uintptr_t>(memory.data());
-  const auto first = (begin + page - 1) / page * page, last = (begin + memory.size()) / page * page;
-  if (first < last) ::madvise(memory.data() + (first - begin), last - first, MADV_DONTNEED);
+// Of a step's changes: ready when the last layer's are at the neighbour, or will never be.
+struct written_back {
+  explicit written_back(const asio::any_io_executor& ex) : line(std::make_shared<timeline_core>(ex)) {}
+  ~written_back() { line->advance(1); }
+  std::shared_ptr<timeline_core> line;
+};
+
+buffer reserved(std::uint64_t bytes) {
+  auto made = reserve_shared(bytes);
+  if (!made) throw config_error("lent layers: no memory to be reserved: " + made.error().message());
+  return *made;
 }
 
 }  // namespace
 
-lent_layers::lent_layers(kv_pool& pool, block_cache& cache, lent_kv how)
+lent_layers::lent_layers(kv_pool& pool, block_cache& cache, lent_kv how, settled_handler settled)
     : pool_(pool),
       cache_(cache),
+      settled_(std::move(settled)),
       options_{.lent = std::move(how.layers), .blocks = pool.blocks(), .chunk = how.chunk},
-      staging_(buffer::reserve(pager::lent_bytes(pool.shape(), options_))) {
+      staging_(reserved(pager::lent_bytes(pool.shape(), options_))) {
   open(std::move(how.from), std::move(how.to));
 }
 
@@ -40,6 +44,12 @@ void lent_layers::open(source from, sink to) {
   const auto memory = std::make_shared<buffer>(pool_.memory());
   auto at = pool_.landings();
   for (auto& l : at) l = kept_by(l, memory);
+  of_this_ = std::make_shared<settled_handler>(settled_);
+  options_.on_stuck = [ex = from.get_executor(), weak = std::weak_ptr(of_this_)](error_code ec) {
+    asio::post(ex, [weak, ec] {
+      if (const auto told = weak.lock()) (*told)(ec);
+    });
+  };
   pages_ = std::make_shared<pager>(pool_.shape(), std::move(from), std::move(to), std::move(at), options_);
   landing_ = memory;
 }
@@ -47,6 +57,7 @@ void lent_layers::open(source from, sink to) {
 void lent_layers::lose() {
   in_before_ = bytes_in();
   out_before_ = bytes_out();
+  of_this_.reset();
   pages_.reset();
   keep_.reset();
 }
@@ -68,10 +79,16 @@ void lent_layers::use(std::span<const batch_sequence> step) {
     for (std::size_t b = 0; b * tokens < s.start; ++b) context.push_back(s.blocks[b]);
     for (std::size_t b = s.start / tokens; b * tokens < end; ++b) changed_.push_back(s.blocks[b]);
   }
-  auto keep = std::make_shared<std::vector<block_hold>>();
-  for (auto b : changed_) keep->push_back(cache_.hold(b));
+  if (!pages_) return;
+  pages_->use(std::move(context));
+  const auto ex = pages_->get_executor();
+  auto keep = std::make_shared<written_back>(ex);
+  const event back(keep->line, 1);
+  for (auto b : changed_) cache_.device()->quarantine(b, back);
+  back.async_wait(asio::bind_executor(ex, [weak = std::weak_ptr(of_this_)](error_code) {
+    if (const auto told = weak.lock()) (*told)({});
+  }));
   keep_ = std::move(keep);
-  if (pages_) pages_->use(std::move(context));
 }
 
 awaitable<error_code> lent_layers::bring(std::uint32_t layer, event before) {
@@ -139,15 +156,20 @@ awaitable<error_code> lent_layers::put(std::vector<block_index> blocks) {
     if (ec && pages == pages_) ec = (co_await pages->async_write(layer, from, blocks, as_result)).error();
     if (ec) break;
   }
-  forget(blocks);
+  forget(std::move(blocks));
   co_return pages == pages_ ? ec : make_error_code(errc::unavailable);
 }
 
-void lent_layers::forget(std::span<const block_index> blocks) {
+// Neighbours together: each is a call to the system.
+void lent_layers::forget(std::vector<block_index> blocks) {
+  std::ranges::sort(blocks);
   std::uint64_t at = 0;
   for (auto layer : options_.lent) {
     const auto segment = pool_.shape().segment_bytes(layer);
-    for (auto b : blocks) give_back(staging_.slice(at + segment * b, segment));
+    for (std::size_t i = 0, n; i < blocks.size(); i += n) {
+      for (n = 1; i + n < blocks.size() && blocks[i + n] == blocks[i] + n;) ++n;
+      give_back(staging_.slice(at + segment * blocks[i], segment * n));
+    }
     at += segment * pool_.blocks();
   }
 }

@@ -62,15 +62,16 @@ result<std::shared_ptr<shared_mapping>> shared_mapping::map_whole(std::shared_pt
   return made;
 }
 
-result<std::shared_ptr<shared_mapping>> shared_mapping::make(std::size_t bytes) {
-  if (bytes > physical_memory()) return errc::out_of_memory;
+result<std::shared_ptr<shared_mapping>> shared_mapping::make(std::size_t bytes, bool reserved) {
+  if (bytes > physical_memory() && !reserved) return errc::out_of_memory;
   const int fd = ::memfd_create("cokv", MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return last_error();
   auto file = own_descriptor(fd);
   const auto whole = std::max<std::size_t>(bytes, 1);
   // Allocated now: what the system only promised would kill the process when it is touched.
-  int e;
-  while ((e = ::posix_fallocate(fd, 0, static_cast<off_t>(whole))) == EINTR) {
+  int e = 0;
+  if (reserved && ::ftruncate(fd, static_cast<off_t>(whole)) != 0) e = errno;
+  while (!reserved && (e = ::posix_fallocate(fd, 0, static_cast<off_t>(whole))) == EINTR) {
   }
   if (e != 0)
     return e == ENOSPC || e == ENOMEM || e == EFBIG ? error_code(errc::out_of_memory)
@@ -93,7 +94,6 @@ result<std::shared_ptr<shared_mapping>> shared_mapping::map(const memory_handle&
   auto mapping = map_whole(own_descriptor(own), size);
   // A peer that is gone writes nothing any more: not even a child it left behind.
   if (mapping && ::madvise((*mapping)->data(), size, MADV_DONTFORK) != 0) return last_error();
-  if (mapping) (*mapping)->of_peer_ = true;
   return mapping;
 }
 
@@ -104,10 +104,7 @@ shared_mapping::~shared_mapping() {
     all.mappings.erase(static_cast<std::byte*>(data_));
   }
   if (before_unmap_) before_unmap_(data_);
-  if (of_peer_)
-    unmap_unwaited(data_, mapped_, std::move(file_));  // with the descriptor goes the memory
-  else
-    ::munmap(data_, mapped_);
+  unmap_unwaited(data_, mapped_, std::move(file_));  // with the descriptor goes the memory
 }
 
 result<buffer> shared_buffer(std::shared_ptr<shared_mapping> mapping, std::size_t offset, std::size_t bytes) {
@@ -122,6 +119,19 @@ result<buffer> allocate_shared(std::size_t bytes) {
   auto mapping = detail::shared_mapping::make(bytes);
   if (!mapping) return mapping.error();
   return detail::shared_buffer(std::move(*mapping), 0, bytes);
+}
+
+result<buffer> reserve_shared(std::size_t bytes) {
+  auto mapping = detail::shared_mapping::make(bytes, true);
+  if (!mapping) return mapping.error();
+  return detail::shared_buffer(std::move(*mapping), 0, bytes);
+}
+
+void give_back(const buffer& reserved) noexcept {
+  static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<std::uintptr_t>(reserved.data());
+  const auto first = (begin + page - 1) / page * page, last = (begin + reserved.size()) / page * page;
+  if (first < last) ::madvise(reserved.data() + (first - begin), last - first, MADV_REMOVE);
 }
 
 result<memory_handle> export_shared(const buffer& memory) {

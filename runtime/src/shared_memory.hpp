@@ -13,7 +13,8 @@ namespace cokv::detail {
 // A mapping, and what frees it besides: a device that registered it.
 class shared_mapping {
  public:
-  static result<std::shared_ptr<shared_mapping>> make(std::size_t bytes);
+  // `reserved`: its pages come when they are touched.
+  static result<std::shared_ptr<shared_mapping>> make(std::size_t bytes, bool reserved = false);
   // Refuses what is smaller than it says, not sealed, or no memfd at all: reading beyond its end would kill the process.
   static result<std::shared_ptr<shared_mapping>> map(const memory_handle& handle);
   ~shared_mapping();
@@ -35,7 +36,6 @@ class shared_mapping {
   std::size_t mapped_;
   std::shared_ptr<const int> file_;
   std::function<void(void*)> before_unmap_;
-  bool of_peer_ = false;  // which may be dead by the time that it is unmapped
 };
 
 // [offset, offset + bytes) of it; the range is checked.

@@ -28,7 +28,7 @@ class unwaited {
 };
 
 // Less than this is unmapped in a millisecond: 20 to 30 ms a GiB of touched pages that others have, too, and 180 to 250 ms
-// where they are given back to the system with it, as a dead peer's are (x86-64, pages of 4 KiB).
+// where they are given back to the system with it, as our own are and a dead peer's (x86-64, pages of 4 KiB).
 inline constexpr std::size_t unmapped_at_once = 4 << 20;
 
 // Then `after` goes, on the thread that unmapped it.

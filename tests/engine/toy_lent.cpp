@@ -210,6 +210,46 @@ TEST_CASE("lent layers: without a neighbour nothing is taken; one that has too l
       {.real = false, .seeds = 1});
 }
 
+TEST_CASE("lent layers: what can't be written back ends the loan, also when no step would ask for it again") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        lent_engine l(ex, small(), {1, 3});
+        const auto prompt = toy_prompt(9, 1);
+        auto g = l.e.run.submit(toy_request(prompt, 3)).value();
+        (void)co_await g.async_next(asio::deferred);
+        l.there->put_fails = 1;
+        const auto rest = co_await read_all(std::move(g));
+        co_await wait_for(10ms);
+        CHECK(l.lost == std::vector{make_error_code(errc::unavailable)});
+        CHECK((rest.ended == asio::error::eof || rest.ended == errc::unavailable));
+        const auto c = l.e.run.counters();
+        CHECK(c.lender_lost);
+        CHECK(c.blocks_in_use == 0);
+        CHECK(c.blocks_free == c.blocks);
+      },
+      {.real = false, .seeds = 30});
+}
+
+TEST_CASE("lent layers: a block whose last token is still on its way back is not another prompt's yet") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        auto o = small(6);
+        o.prefix_cache = false;
+        lent_engine l(ex, o, {3}, {.layer = 20us, .token = 2us});
+        tally t;
+        auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+          const auto first = toy_prompt(9, 1), second = toy_prompt(20, 2);  // that takes all blocks
+          group.spawn(read(l.e.run.submit(toy_request(first, 3)).value(), first, 3, {}, t));
+          co_await wait_for(10us);  // it has its blocks
+          auto both = l.e.run.receive(toy_request(second, 4)).value();
+          group.spawn(arrive(l.e.run, std::move(both.second), second));
+          group.spawn(read(std::move(both.first), second, 4, {}, t));
+        });
+        CHECK((v && t.answered == 2));
+      },
+      {.real = false, .seeds = 200});
+}
+
 TEST_CASE("lent layers: what does not go together is refused") {
   sim_context ctx(1);
   const auto make = [&](engine_options o, std::vector<std::uint32_t> layers) {

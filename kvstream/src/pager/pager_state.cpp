@@ -43,9 +43,9 @@ awaitable<error_code> move(std::shared_ptr<pager_state> s, buffer memory, std::s
                   .scope("KV lent", (how == way::in ? "load " : "flush ") + std::to_string(s->options.lent[place]));
   span.arg("blocks", static_cast<std::int64_t>(blocks.size()));
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
-    semaphore room(co_await asio::this_coro::executor, s->options.in_flight);
+    semaphore room(co_await asio::this_coro::executor, s->options.in_flight * s->options.chunk);
     for (const auto& r : ranges_of(blocks, s->segment(place), s->options.chunk)) {
-      permit turn = co_await room.async_acquire();
+      permit turn = co_await room.async_acquire(r.bytes);
       auto piece = memory.slice(r.first, r.bytes);
       const auto at = s->offset(place) + r.first;
       group.spawn([](awaitable<result<transferred>> moving, std::uint64_t& count,
@@ -76,13 +76,16 @@ awaitable<void> run_send_back(std::shared_ptr<pager_state> s, pager_state::landi
   // Of new blocks too, which never came: should they not get there, nothing of before may be brought over them.
   from.blocks = joined(from.blocks, from.changed);
   from.fresh.clear();
-  if (!from.changed.empty()) ec = co_await move(s, from.memory, from.place, from.changed, way::back);
+  for (int tries = 0; tries == 0 || (ec && tries < 2); ++tries)
+    if (!from.changed.empty()) ec = co_await move(s, from.memory, from.place, from.changed, way::back);
   from.what = ec ? pager_state::holds::stuck : pager_state::holds::nothing;
   from.why = ec;
   from.told = false;
   if (!ec) {
     from.changed.clear();
     from.keeps.clear();
+  } else if (s->options.on_stuck) {
+    s->options.on_stuck(ec);
   }
   s->look_ahead();
   s->changed.notify();
@@ -107,9 +110,15 @@ awaitable<void> run_bring_more(std::shared_ptr<pager_state> s, pager_state::land
 
 awaitable<error_code> write(std::shared_ptr<pager_state> s, std::size_t place, buffer from,
                             std::vector<std::uint32_t> blocks) {
+  const auto forget = [&] {
+    for (auto& l : s->landings)
+      if (l.place == place) l.blocks = without(l.blocks, blocks);
+  };
+  // Nobody reads them now: what looks ahead does not bring them while they are written.
+  s->blocks = without(s->blocks, blocks);
+  forget();
   const auto ec = co_await move(s, std::move(from), place, blocks, way::back);
-  for (auto& l : s->landings)
-    if (l.place == place) l.blocks = without(l.blocks, blocks);
+  forget();
   co_return ec;
 }
 

@@ -76,7 +76,7 @@ class arrival {
   // nothing happened: a token outside the vocabulary, a second one, or one that is sampled here.
   error_code first(token_id t, std::optional<token_logprobs> logprobs = {});
   // The leading `tokens` are right, and nobody can write them any more: their whole blocks are shared, and saved to tiers,
-  // whatever becomes of the rest.
+  // whatever becomes of the rest. Nothing, where layers are lent: there only whole prompts are shared.
   void keep(std::uint32_t tokens);
   // All of it is there, and nobody can write it any more; behind the room, and first() where that comes from elsewhere.
   void complete();

@@ -38,6 +38,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -50,7 +51,9 @@ struct pager_options {
   std::vector<std::uint32_t> lent;               // layers, ascending
   std::uint32_t blocks = 1;                      // that a layer has room for
   std::uint64_t chunk = std::uint64_t{1} << 20;  // what is fetched at once: others use the link in between
-  std::size_t in_flight = 4;                     // chunks on their way
+  std::size_t in_flight = 4;                     // chunks on their way, or as many bytes of smaller pieces
+  // What a step changed could not be written back, twice, and stays in its landing: until its layer is asked for again.
+  std::function<void(error_code)> on_stuck = {};
 };
 
 // `count` of so many layers, as far from each other as can be. With two landing buffers only two layers can be ahead:

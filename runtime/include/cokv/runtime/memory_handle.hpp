@@ -32,6 +32,11 @@ struct memory_handle {
 
 // Memory of kind shared, without a device; thread-safe. errc::out_of_memory, or the system's error.
 result<buffer> allocate_shared(std::size_t bytes);
+// The same, cleared, that the system gives page by page as it is touched first, by whom ever: where it has none left then, it
+// ends a process. Whole pages of it that give_back() is told of are the system's again, and cleared when they are
+// touched next; nobody else may use them at that time.
+result<buffer> reserve_shared(std::size_t bytes);
+void give_back(const buffer& reserved) noexcept;
 // errc::unsupported for a buffer that lies in no shared mapping of this process.
 result<memory_handle> export_shared(const buffer& memory);
 // All that the descriptor holds, which must be a sealed memfd: otherwise errc::invalid_argument. A child process does

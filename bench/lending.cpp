@@ -198,7 +198,7 @@ int main(int argc, char** argv) {
   const two_devices devices(s);
   const borrowing::rates rates{.link = link_of(s, devices), .memory = s.memory};
   constexpr auto plenty = std::uint64_t{1} << 50;
-  const auto most = borrowing::decide(need, rates, plenty, 0).layers;
+  const auto most = borrowing::decide(need, rates, plenty, 0)->layers;
   const auto each = (s.context + s.answer + block_tokens - 1) / block_tokens;
   const auto fit = [&](std::uint32_t blocks) { return std::max<std::size_t>(1, blocks / each); };
   std::printf("%s: %.0f GB/s in chunks of %s, so %u of %u layers hide; %u KV blocks of its own\n\n", model.c_str(),
@@ -216,7 +216,7 @@ int main(int argc, char** argv) {
   tried.erase(std::unique(tried.begin(), tried.end()), tried.end());
   for (const bool full : {false, true})
     for (auto lent : tried) {
-      const auto plan = lent == 0 ? none : borrowing::decide(need, rates, plenty, lent);
+      const auto plan = lent == 0 ? none : *borrowing::decide(need, rates, plenty, lent);
       const auto sequences = fit(full ? plan.blocks : need.blocks);
       if (sequences > fit(plan.blocks)) continue;
       const auto got = decode(s, devices, plan, sequences);

@@ -45,6 +45,16 @@ def another_one_lends(binary, folder, do):
         same("text", told(ask(cluster.port, **requests[0])[1]), wanted[0])
 
 
+def one_with_too_little_is_passed_over(binary, folder):
+    model = ("--model", MODEL, "--dtype", "f32")
+    with Server(binary, "serve", *model, "--role", "prefill", "--lend-memory", "64KiB") as little, \
+            Server(binary, "serve", *model, "--role", "prefill", "--lend-memory", "512MiB") as much, \
+            Server(binary, "serve", *model, "--role", "decode", "--borrow-from", f"{little.url},{much.url}",
+                   "--borrow-layers", 4) as decode:
+        same("who lends", [metric(s.port, "cokv_loans") for s in (little, much)], [0, 1])
+        same("it borrows", metric(decode.port, "cokv_borrowing"), 1)
+
+
 def a_lender_that_is_killed(binary, folder):
     another_one_lends(binary, folder, kill)
 
@@ -118,9 +128,9 @@ def what_is_wrong_is_told(binary, folder):
     assert "--borrow-from" in refused("decode", "--borrow-from", "ftp://127.0.0.1:1")
     assert "--lend-memory" in refused("decode", "--lend-memory", "1GiB")
     assert "--link" in refused("prefill", "--link", "tcp://127.0.0.1:0")
-    with Server(binary, "serve", "--model", MODEL, "--role", "prefill", "--lend-memory", "64KiB") as small:
-        assert "64KiB are lent" in refused("decode", "--borrow-from", small.url, "--borrow-layers", 3)
+    with Server(binary, "serve", "--model", MODEL, "--role", "prefill", "--lend-memory", "64MiB") as lends:
+        assert "no room for a block" in refused("decode", "--borrow-from", lends.url, "--borrow-layers", 1, "--kv-blocks", 1)
 
 
-run(a_lender_that_is_killed, a_lender_that_ends, a_lender_that_stands_still, the_only_lender_comes_back,
+run(one_with_too_little_is_passed_over, a_lender_that_is_killed, a_lender_that_ends, a_lender_that_stands_still, the_only_lender_comes_back,
     without_a_lender_answers_end, a_decode_worker_that_dies_gives_back, what_is_wrong_is_told)

@@ -3,8 +3,10 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <future>
 #include <thread>
 
@@ -155,4 +157,40 @@ TEST_CASE("local streams: a connection that is detached ends with its descriptor
     other.reset();
     while (!gone) co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(1));
   });
+}
+
+TEST_CASE(
+    "reserved shared memory: its pages come when they are touched, whoever does, and go when they are given back") {
+  constexpr std::size_t bytes = std::size_t{1} << 40, page = 4096;  // more than there is
+  const auto mine = reserve_shared(bytes);
+  REQUIRE(mine.has_value());
+  CHECK((mine->kind() == memory_kind::shared && mine->size() == bytes && mine->host_accessible()));
+  const auto handle = export_shared(mine->slice(8 * page, 4 * page));
+  REQUIRE(handle.has_value());
+  const auto all_of_it = import_shared(*handle);
+  REQUIRE(all_of_it.has_value());
+  const auto theirs = all_of_it->slice(8 * page, 4 * page);
+  struct stat status{};
+  const auto used = [&] {
+    CHECK(::fstat(*handle->file, &status) == 0);
+    return static_cast<std::size_t>(status.st_blocks) * 512;
+  };
+  CHECK(used() == 0);
+  const auto part = mine->slice(8 * page, 4 * page);
+  CHECK(part.bytes()[5] == std::byte{});
+  std::ranges::fill(theirs.bytes(), std::byte{7});
+  CHECK(part.bytes()[page] == std::byte{7});
+  CHECK(used() == 4 * page);
+
+  give_back(mine->slice(8 * page + 1, 3 * page));  // two whole pages
+  CHECK(used() == 2 * page);
+  CHECK(theirs.bytes()[1] == std::byte{7});
+  CHECK(theirs.bytes()[page] == std::byte{});
+  CHECK(part.bytes()[3 * page] == std::byte{7});
+  give_back(mine->slice(9 * page, 100));
+  give_back(buffer());
+  give_back(*mine);
+  CHECK(used() == 0);
+  part.bytes()[0] = std::byte{1};
+  CHECK(theirs.bytes()[0] == std::byte{1});
 }

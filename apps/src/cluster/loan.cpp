@@ -76,7 +76,12 @@ awaitable<result<std::uint64_t>> lendable(http::client& from) {
 }
 
 awaitable<result<loan>> borrow(http::client& from, window_table windows, std::uint64_t bytes) {
-  const auto got = co_await from.post("/v1/loans", json::serialize(json::object{{"bytes", bytes}}));
+  // Its memory is made first, page by page.
+  const auto made = 5s + std::chrono::milliseconds(bytes / 500'000);
+  const auto got = co_await from.ask({.method = http::verb::post,
+                                      .target = "/v1/loans",
+                                      .body = json::serialize(json::object{{"bytes", bytes}}),
+                                      .first_byte = made});
   if (!got) co_return got.error();
   if (got->code != 201) co_return refused(*got);
   const auto v = http::parse_json(got->body);

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <boost/json/object.hpp>
-#include <chrono>
 #include <string>
 #include <vector>
 
@@ -35,7 +34,8 @@ struct loan {
 
 // What could be lent there now, in bytes. errc::unsupported: it lends nothing; the client's.
 awaitable<result<std::uint64_t>> lendable(http::client& from);
-// errc::out_of_memory: it has not so much; errc::permission_denied; the client's and the link's.
+// errc::out_of_memory: it has not so much; errc::unavailable: its device, at the moment; errc::permission_denied; the client's
+// and the link's.
 awaitable<result<loan>> borrow(http::client& from, window_table windows, std::uint64_t bytes);
 
 }  // namespace cokv::cluster

@@ -52,7 +52,6 @@ loans::~loans() {
   state_->parts.clear();
 }
 
-std::uint64_t loans::limit() const noexcept { return state_->o.limit; }
 std::uint64_t loans::lent() const noexcept { return *state_->lent; }
 std::size_t loans::count() const noexcept { return state_->parts.size(); }
 
@@ -73,18 +72,20 @@ awaitable<void> loans::lend(std::shared_ptr<state> s, http::exchange& x) {
   if (!body) co_return;
   const auto bytes = read_wish(*body);
   if (!bytes) co_return (void) co_await x.refuse(bytes.error());
-  const http::problem none{status::insufficient_storage, "not so much memory is left to be lent", "bytes",
-                           "out_of_memory"};
-  if (*bytes > s->o.limit - *s->lent) co_return (void) co_await x.refuse(none);
-  // Counted until nobody can touch it any more.
-  *s->lent += *bytes;
-  auto counted = std::shared_ptr<void>(s->lent.get(), [lent = s->lent, n = *bytes](void*) { *lent -= n; });
-  // Such that others on this machine reach it themselves, where there is such memory.
-  const auto kind = s->where.name() == "cpu" ? memory_kind::shared : memory_kind::exportable;
+  const auto left = s->o.limit - *s->lent;
+  if (*bytes > left)
+    co_return (void) co_await x.refuse(
+        {status::insufficient_storage, "not so much memory is left to be lent", "bytes", "out_of_memory"});
+  const http::problem not_now{status::service_unavailable, "it can't be lent now", {}, "unavailable"};
+  if (s->parts.size() >= s->o.most) co_return (void) co_await x.refuse(not_now);
+  // Counted, by pages, until nobody can touch it any more.
+  constexpr std::uint64_t page = 4096;
+  const auto taken = std::min(left, (*bytes + page - 1) / page * page);
+  *s->lent += taken;
+  auto counted = std::shared_ptr<void>(s->lent.get(), [lent = s->lent, taken](void*) { *lent -= taken; });
+  const auto kind = s->where.name() == "cpu" ? memory_kind::shared : memory_kind::device;
   auto memory = co_await s->where.async_allocate(*bytes, kind, as_result);
-  if (!memory && memory.error() == errc::unsupported)
-    memory = co_await s->where.async_allocate(*bytes, memory_kind::device, as_result);
-  if (!memory) co_return (void) co_await x.refuse(none);
+  if (!memory) co_return (void) co_await x.refuse(not_now);
   struct owner {
     std::shared_ptr<void> counted;  // until the memory is gone
     buffer memory;
@@ -92,11 +93,14 @@ awaitable<void> loans::lend(std::shared_ptr<state> s, http::exchange& x) {
   auto all = buffer::adopt(memory->data(), *bytes, memory->kind(), std::make_shared<owner>(std::move(counted), *memory),
                            memory->host_accessible());
   auto window = s->windows.expose({std::move(all)}, window_access::both);
-  if (!window) co_return (void) co_await x.refuse(none);
+  if (!window) co_return (void) co_await x.refuse(not_now);
 
   loan_terms terms{.id = random_id(), .life = s->o.life, .links = s->o.links(), .window = window->ref()};
   s->parts.emplace(terms.id, state::part{std::move(*window)});
-  if (!s->tasks.spawn(expire(s, terms.id))) s->parts.erase(terms.id);
+  if (!s->tasks.spawn(expire(s, terms.id))) {
+    s->parts.erase(terms.id);
+    co_return (void) co_await x.refuse(not_now);
+  }
   co_await x.respond(status::created, "application/json", json::serialize(to_json(terms)));
 }
 

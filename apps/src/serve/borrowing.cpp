@@ -3,6 +3,7 @@
 #include <spdlog/spdlog.h>
 
 #include "cokv/kvstream/lending_bound.hpp"
+#include "cokv/kvstream/pager.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/size.hpp"
@@ -25,16 +26,18 @@ http::client lender_of(const asio::any_io_executor& ex, const options& o, const 
 
 seconds since(const clock& time, time_point begun) { return std::max<seconds>(time.now() - begun, 1ns); }
 
-// All of the window once, as a pager fetches it.
-awaitable<error_code> fetch_all(source from, buffer into, std::uint64_t chunk) {
-  const pager_options how{.chunk = chunk};
+// All of the window once, as a pager fetches blocks that are not neighbours.
+awaitable<error_code> fetch_all(source from, buffer into, std::uint64_t piece) {
+  const pager_options how;
   auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
-    semaphore room(co_await asio::this_coro::executor, how.in_flight);
-    for (std::uint64_t at = 0; at < into.size(); at += how.chunk) {
-      permit turn = co_await room.async_acquire();
-      group.spawn([](source from, std::uint64_t at, buffer piece, permit) -> awaitable<error_code> {
-        co_return (co_await async_fetch(from, at, piece, {}, as_result)).error();
-      }(from, at, into.slice(at, std::min(how.chunk, into.size() - at)), std::move(turn)));
+    const auto room_bytes = std::max<std::uint64_t>(how.in_flight * how.chunk, piece);
+    semaphore room(co_await asio::this_coro::executor, room_bytes);
+    for (std::uint64_t at = 0; at < into.size(); at += piece) {
+      const auto n = std::min(piece, into.size() - at);
+      permit turn = co_await room.async_acquire(n);
+      group.spawn([](source from, std::uint64_t at, buffer part, permit) -> awaitable<error_code> {
+        co_return (co_await async_fetch(from, at, part, {}, as_result)).error();
+      }(from, at, into.slice(at, n), std::move(turn)));
     }
   });
   co_return v.error();
@@ -51,7 +54,7 @@ lending_bound bound_of(const borrowing::need& n, const borrowing::rates& r, std:
 
 }  // namespace
 
-borrowing::plan borrowing::decide(const need& n, const rates& r, std::uint64_t free, std::uint32_t wanted) {
+result<borrowing::plan> borrowing::decide(const need& n, const rates& r, std::uint64_t free, std::uint32_t wanted) {
   const auto layers = n.shape.layers();
   std::uint64_t largest = 0;
   for (std::uint32_t l = 0; l < layers; ++l) largest = std::max(largest, n.shape.segment_bytes(l));
@@ -65,16 +68,20 @@ borrowing::plan borrowing::decide(const need& n, const rates& r, std::uint64_t f
   };
   if (wanted > 0) {
     const auto p = with(wanted);
-    if (p.bytes > free)
-      throw config_error("--borrow-layers: " + std::to_string(wanted) + " layers of " + std::to_string(p.blocks) +
-                         " blocks are " + format_size(p.bytes) + ", and " + format_size(free) + " are lent");
+    if (p.blocks == 0)
+      throw config_error("--borrow-layers: " + std::to_string(wanted) + " leave no room for a block in --kv-blocks");
+    if (p.bytes > free) return errc::out_of_memory;
     return p;
   }
-  for (auto lent = layers - 1; lent >= 3; --lent) {
+  bool hides = false;
+  for (auto lent = layers - 1; lent >= 3 && lent < layers; --lent) {
     const auto p = with(lent);
-    if (p.bytes <= free && bound_of(n, r, p.blocks).layers(layers) >= lent) return p;
+    if (p.blocks == 0 || bound_of(n, r, p.blocks).layers(layers) < lent) continue;
+    if (p.bytes <= free) return p;
+    hides = true;
   }
-  return {};
+  if (hides) return errc::out_of_memory;
+  return plan{};
 }
 
 borrowing::borrowing(device where, const options& o) : where_(std::move(where)), windows_(where_.get_executor()) {
@@ -94,6 +101,7 @@ awaitable<std::unique_ptr<borrowing>> borrowing::open(device where, const option
                .blocks = static_cast<std::uint32_t>(kv_pool_bytes(plain, config, type) / shape.block_bytes()),
                .weight_bytes = static_cast<double>(weight_bytes(config, type))};
   std::unique_ptr<borrowing> out(new borrowing(std::move(where), o));
+  out->piece_ = std::min<std::uint64_t>(shape.segment_bytes(0), pager_options().chunk);
   auto& time = clock::of(co_await asio::this_coro::executor);
   const auto begun = time.now();
   error_code why;
@@ -118,51 +126,53 @@ awaitable<error_code> borrowing::look(std::size_t lender, const need& n, std::ui
   constexpr std::uint64_t probe = 64 << 20;
   auto part = co_await cluster::borrow(from, windows_, std::min(*free, probe));
   if (!part) co_return part.error();
-  const auto fast = co_await measure(where_, part->memory());
+  const auto fast = co_await measure(where_, part->memory(), piece_);
   part->link.close();
   (void)co_await part->link.async_closed(as_result);
   if (!fast) co_return fast.error();
-  plan_ = decide(n, *fast, *free, wanted);
+  const auto decided = decide(n, *fast, *free, wanted);
+  if (!decided) co_return decided.error();
+  plan_ = *decided;
   const auto layers = n.shape.layers();
   const auto speeds = fmt::format("{:.2f} GB/s from there, {:.1f} GB/s here", fast->link / 1e9, fast->memory / 1e9);
   if (!needed()) {
     spdlog::info("no layers are kept by {}: too few would hide ({})", from.at().to_string(), speeds);
     co_return error_code();
   }
-  layers_ = spread_layers(layers, plan_.layers);
-  last_ = lender;
   // What was given back is free in a moment.
   auto& time = clock::of(co_await asio::this_coro::executor);
-  for (int tries = 0;; ++tries) {
-    auto all = co_await cluster::borrow(from, windows_, plan_.bytes);
-    if (all) {
-      loan_ = std::move(*all);
-      break;
-    }
-    if (all.error() != errc::out_of_memory || tries == 100) co_return all.error();
+  auto all = co_await cluster::borrow(from, windows_, plan_.bytes);
+  for (int tries = 0; !all && all.error() == errc::out_of_memory && tries < 100; ++tries) {
     co_await time.async_wait_for(10ms, asio::deferred);
+    all = co_await cluster::borrow(from, windows_, plan_.bytes);
   }
-  const auto hidden = bound_of(n, *fast, plan_.blocks).layers(layers);
+  if (!all) co_return all.error();
+  loan_ = std::move(*all);
+  layers_ = spread_layers(layers, plan_.layers);
+  last_ = lender;
   spdlog::info("{} of {} layers are kept by {}: {} of its memory, {} KV blocks instead of {} ({})", plan_.layers,
                layers, from.at().to_string(), format_size(plan_.bytes), plan_.blocks, n.blocks, speeds);
-  if (hidden < plan_.layers)
+  if (plan_.blocks <= n.blocks)
+    spdlog::warn("--borrow-layers {}: no more blocks than without, since two layers' room is for what comes",
+                 plan_.layers);
+  if (const auto hidden = bound_of(n, *fast, plan_.blocks).layers(layers); hidden < plan_.layers)
     spdlog::warn("--borrow-layers {}: only {} hide behind computing; full steps wait for the rest", plan_.layers,
                  hidden);
   co_return error_code();
 }
 
-awaitable<result<borrowing::rates>> borrowing::measure(device where, source from, std::uint64_t chunk) {
+awaitable<result<borrowing::rates>> borrowing::measure(device where, source from, std::uint64_t piece) {
   const auto& time = clock::of(where.get_executor());
   auto into = where.allocate(from.size());
   auto copies = where.make_stream({.name = "measure"});
   if (!into || !copies) co_return !into ? into.error() : copies.error();
   rates out;
   // The first time pages come about, on both sides.
-  if (auto ec = co_await fetch_all(from, *into, chunk)) co_return ec;
+  if (auto ec = co_await fetch_all(from, *into, piece)) co_return ec;
   auto begun = time.now();
   std::uint64_t bytes = 0;
   for (; bytes == 0 || since(time, begun) < 50ms; bytes += into->size())
-    if (auto ec = co_await fetch_all(from, *into, chunk)) co_return ec;
+    if (auto ec = co_await fetch_all(from, *into, piece)) co_return ec;
   out.link = static_cast<double>(bytes) / since(time, begun).count();
 
   begun = time.now();
@@ -193,11 +203,11 @@ void borrowing::put_into(engine_options& o) {
 }
 
 // The one that lent is asked last: it may be going.
-awaitable<result<cluster::loan>> borrowing::ask(std::uint64_t bytes) {
+awaitable<result<cluster::loan>> borrowing::ask() {
   error_code why = errc::unavailable;
   for (std::size_t i = 1; i <= lenders_.size(); ++i) {
     const auto next = (last_ + i) % lenders_.size();
-    auto got = co_await cluster::borrow(lenders_[next], windows_, bytes);
+    auto got = co_await cluster::borrow(lenders_[next], windows_, plan_.bytes);
     if (got) {
       last_ = next;
       co_return got;
@@ -207,22 +217,34 @@ awaitable<result<cluster::loan>> borrowing::ask(std::uint64_t bytes) {
   co_return why;
 }
 
+// As soon as nothing of before is under way, if the loan lasts.
+awaitable<error_code> borrowing::lend_to(engine& e, const cluster::loan& l) {
+  auto& time = clock::of(co_await asio::this_coro::executor);
+  for (;;) {
+    if (auto gone = l.link.error()) co_return gone;
+    const auto ec = e.lend(l.memory(), l.memory_to());
+    if (ec != errc::in_use) co_return ec;
+    co_await time.async_wait_for(10ms, asio::deferred);
+  }
+}
+
 awaitable<void> borrowing::run(engine& e) {
   auto& time = clock::of(co_await asio::this_coro::executor);
   for (;;) {
     co_await loan_.link.async_closed(asio::deferred);
     e.end_lending(loan_.link.error());
-    for (error_code before;;) {
-      auto got = co_await ask(plan_.bytes);
-      error_code ec = got.error();
-      while (got && (ec = e.lend(got->memory(), got->memory_to())) == errc::in_use)
-        co_await time.async_wait_for(10ms, asio::deferred);
+    for (auto told = time_point::min();;) {
+      auto got = co_await ask();
+      const auto ec = got ? co_await lend_to(e, *got) : got.error();
       if (!ec) {
         loan_ = std::move(*got);
         break;
       }
-      if (ec != before) spdlog::warn("nobody lends memory for them: {}; it is tried again", ec.message());
-      before = ec;
+      if (told == time_point::min() || time.now() - told > 1min) {
+        spdlog::warn("nobody lends {} for {} layers of KV: {}; it is tried again", format_size(plan_.bytes),
+                     plan_.layers, ec.message());
+        told = time.now();
+      }
       co_await time.async_wait_for(500ms, asio::deferred);
     }
     spdlog::info("{} layers are kept by {}", plan_.layers, lenders_[last_].at().to_string());

@@ -13,7 +13,6 @@
 
 #include "cluster/loan.hpp"
 #include "cokv/engine/engine.hpp"
-#include "cokv/kvstream/pager.hpp"
 #include "serve/options.hpp"
 
 namespace cokv::serve {
@@ -36,14 +35,14 @@ class borrowing {
     std::uint32_t blocks = 0;  // that there are then
     std::uint64_t bytes = 0;   // of the lender's
   };
-  // The most layers that hide (lending_bound.hpp) and for which `free` suffices, or `wanted` where somebody says so:
-  // config_error when that is more than is free. Fewer than three would cost memory: two layers stay for what comes.
-  static plan decide(const need& n, const rates& r, std::uint64_t free, std::uint32_t wanted);
-  // Of a neighbour's memory, fetched into the device's as a pager does it, and of the device's own.
-  static awaitable<result<rates>> measure(device where, source from, std::uint64_t chunk = pager_options().chunk);
+  // The most layers that hide (lending_bound.hpp) and for which `free` suffices, or `wanted` where somebody says so. Fewer
+  // than three would cost memory: two layers stay for what comes. errc::out_of_memory: `free` is too little for any.
+  static result<plan> decide(const need& n, const rates& r, std::uint64_t free, std::uint32_t wanted);
+  // Of a neighbour's memory, fetched into the device's in pieces as a pager does it, and of the device's own.
+  static awaitable<result<rates>> measure(device where, source from, std::uint64_t piece);
 
-  // `plain`: the engine's options without. Throws config_error naming the flag: URLs, keys, nobody who lends in a minute,
-  // a lender with less than --borrow-layers need.
+  // `plain`: the engine's options without. Throws config_error naming the flag: URLs, keys, nobody who lends (enough) in a
+  // minute, layers that leave no block.
   static awaitable<std::unique_ptr<borrowing>> open(device where, const options& o, const model_config& config,
                                                     const engine_options& plain);
   borrowing(const borrowing&) = delete;
@@ -56,12 +55,14 @@ class borrowing {
  private:
   borrowing(device where, const options& o);
   awaitable<error_code> look(std::size_t lender, const need& n, std::uint32_t wanted);
-  awaitable<result<cluster::loan>> ask(std::uint64_t bytes);
+  awaitable<result<cluster::loan>> ask();
+  awaitable<error_code> lend_to(engine& e, const cluster::loan& l);
 
   device where_;
   window_table windows_;
   std::deque<http::client> lenders_;
   std::size_t last_ = 0;  // who lent
+  std::uint64_t piece_ = 0;
   plan plan_;
   std::vector<std::uint32_t> layers_;
   cluster::loan loan_;

@@ -168,7 +168,8 @@ awaitable<void> serve(const options& o, std::ostream& out) {
     w.route(server);
     page.add([&w](http::scrape& s) { w.measure(s); });
     if (!o.join.empty()) joins.emplace(ex, o, own_url(o, server.local_endpoint()), w.life());
-    for (auto& url : of_several->links()) spdlog::info("KV comes in at {}", url);
+    for (auto& url : of_several->links())
+      spdlog::info("{} at {}", o.role == "prefill" ? "memory is lent" : "KV comes in", url);
   }
   view::journal events(ex);
   const auto describe = [&] {

@@ -247,6 +247,8 @@ def main():
                     raise
                 runs += 1
                 errors += failed
+                if failed:
+                    print(f"run {runs}: {len(failed)} ended with an error, in {names}", flush=True)
                 for name in names:
                     seen[name] = seen.get(name, 0) + 1
                 if runs % 25 == 0:

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "cli/cli.hpp"
 #include "cli/values.hpp"
 #include "serve/run.hpp"
@@ -39,7 +41,9 @@ void add_serve(CLI::App& app, action& chosen) {
   auto* link = c->add_option("--link", o->links,
                              "Where KV comes in (--role decode; with --lend-memory prefill): shm:///PATH, "
                              "ucx://HOST:PORT, tcp://HOST:PORT; the "
-                             "first that a peer can use is taken. Unless told a socket of this machine, UCX where "
+                             "first that a peer can use is taken. mpi:// is for "
+                             "workers of one mpirun, prefill ones too, all of which are told it. Unless told a socket "
+                             "of this machine, UCX where "
                              "there is an RDMA adapter, TCP. Neither encrypted nor authenticated")
                    ->type_name("URL[,URL...]")
                    ->delimiter(',');
@@ -185,8 +189,9 @@ void add_serve(CLI::App& app, action& chosen) {
     for (auto* option : {slo_ttft, slo_tpot})
       if (option->count() > 0 && o->policy != "slo")
         throw CLI::ValidationError(option->get_name(), "is for --policy slo");
-    if (link->count() > 0 && o->role == "prefill" && o->lend_memory == 0)
-      throw CLI::ValidationError("--link", "is for --role decode, or with --lend-memory");
+    const bool of_a_job = std::ranges::all_of(o->links, [](auto& url) { return url.starts_with("mpi://"); });
+    if (link->count() > 0 && o->role == "prefill" && o->lend_memory == 0 && !of_a_job)
+      throw CLI::ValidationError("--link", "is for --role decode, or with --lend-memory, or mpi://");
     check_memory("--lend-memory", o->lend_memory);
     // What these move of a block is all of it, and some layers are not here.
     if (!o->borrow_from.empty())

@@ -169,7 +169,10 @@ awaitable<void> serve(const options& o, std::ostream& out) {
     page.add([&w](http::scrape& s) { w.measure(s); });
     if (!o.join.empty()) joins.emplace(ex, o, own_url(o, server.local_endpoint()), w.life());
     for (auto& url : of_several->links())
-      spdlog::info("{} at {}", o.role == "prefill" ? "memory is lent" : "KV comes in", url);
+      if (o.role != "prefill")
+        spdlog::info("KV comes in at {}", url);
+      else if (o.lend_memory != 0)
+        spdlog::info("memory is lent at {}", url);
   }
   view::journal events(ex);
   const auto describe = [&] {

@@ -71,6 +71,7 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
       copies_at_(name_of_cache(o)),
       advertise_(o.advertise),
       converts_(o.convert_kv),
+      has_door_(o.role != "prefill" || o.lend_memory != 0 || !o.links.empty()),
       converters_(converters_of(where, o)),
       windows_(ex),
       links_(greeting(e, name_, life_)),
@@ -100,7 +101,7 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
                    cluster::loan_options{.life = life_, .limit = o.lend_memory, .links = [this] { return links(); }});
     door_.on("loan/", [this](peer_link from) { return loans_->keep(std::move(from)); });
   }
-  if (!has_door()) return;
+  if (!has_door_) return;
   if (role_ != cluster::worker_role::prefill)
     door_.on("ring/", [this](peer_link from) { return copies_.keep(std::move(from)); });
   for (auto& url :
@@ -206,7 +207,7 @@ void worker::measure(http::scrape& s) const {
 
 awaitable<void> worker::run() {
   (void)co_await with(task_group{}, [this](task_group& group) -> awaitable<void> {
-    if (has_door()) group.spawn(door_.run());
+    if (has_door_) group.spawn(door_.run());
     if (role_ != cluster::worker_role::prefill) {
       group.spawn(copies_.run());
       if (cached_) group.spawn(cached_->run());

@@ -38,14 +38,13 @@ class worker {
 
  private:
   cluster::worker_facts facts() const;
-  // Others' KV comes in, or what they keep here.
-  bool has_door() const noexcept { return role_ != cluster::worker_role::prefill || loans_; }
 
   engine& engine_;
   std::vector<kv_tier> tiers_;
   cluster::worker_role role_;
   std::string name_, life_, copies_at_, advertise_;
   bool converts_;
+  bool has_door_;  // by which others' KV comes in, or what they keep here; or for the ranks of its MPI job
   std::unique_ptr<cluster::converters> converters_;  // of KV that goes to workers of another element type
   window_table windows_;
   link_options links_;

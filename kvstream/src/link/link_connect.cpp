@@ -288,7 +288,9 @@ result<link_listener> link_listener::listen(window_table windows, std::string_vi
     if (auto ec = detail::check_nccl(*windows.registry())) return ec;
   auto door = detail::listen_streams(windows.get_executor(), *url);
   if (!door) return door.error();
-  if (url->scheme != detail::link_scheme::shm && url->scheme != detail::link_scheme::mpi)
+  if (url->scheme == detail::link_scheme::mpi)
+    url->rank = door->local_endpoint().port;
+  else if (url->scheme != detail::link_scheme::shm)
     url->at.port = door->local_endpoint().port;
   options = detail::fitting(std::move(options), *url, *windows.registry());
   auto acceptor = std::make_shared<detail::link_acceptor>(std::move(windows), std::move(*door), std::move(*url),

@@ -237,7 +237,7 @@ TEST_CASE("mpi: links both ways and to oneself, at once") {
     auto memory = blank(1 << 20);
     auto w = windows.expose({memory}, window_access::both).value();
     auto door = link_listener::listen(windows, "mpi://").value();
-    CHECK(door.url() == "mpi://");
+    CHECK((door.url() == "mpi://0" || door.url() == "mpi://1"));
     CHECK(link_listener::listen(windows, "mpi://").error() == errc::in_use);
     CHECK((co_await async_connect(windows, "mpi://2", {}, as_result)).error() == errc::invalid_argument);
     std::vector<peer_link> made, taken;

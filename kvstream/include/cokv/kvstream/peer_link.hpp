@@ -202,7 +202,7 @@ class link_listener {
   static result<link_listener> listen(window_table windows, std::string_view url, link_options options = {});
 
   asio::any_io_executor get_executor() const;
-  std::string url() const;  // with the port that was taken where 0 was asked for
+  std::string url() const;  // with the port that was taken where 0 was asked for, or the rank
   void close();
 
   // void(error_code, peer_link)

@@ -45,7 +45,8 @@ class mpi_door final : public listener::impl {
       open_ ? port_.accept(op) : op.complete(asio::error::operation_aborted, {});
     });
   }
-  endpoint local_endpoint() const override { return {}; }
+  // A rank is to the job what a port is to a host.
+  endpoint local_endpoint() const override { return {{}, static_cast<std::uint16_t>(port_.process().rank())}; }
   void close() override {
     if (std::exchange(open_, false)) port_.close_door();
   }

@@ -77,6 +77,7 @@ error_code mpi_process::start() {
   if (level < MPI_THREAD_FUNNELED || (level < MPI_THREAD_SERIALIZED && !main)) return errc::unsupported;
   // Without waiting: the other ranks may ask later.
   if (auto ec = check(api_.Comm_size(api_.world, &size_))) return ec;
+  if (auto ec = check(api_.Comm_rank(api_.world, &rank_))) return ec;
   return check(api_.Comm_idup(api_.world, &comm_, &duplicating_));
 }
 

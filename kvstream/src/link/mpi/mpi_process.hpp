@@ -21,6 +21,7 @@ class mpi_process {
   const mpi_api& api() const noexcept { return api_; }
   MPI_Comm comm() const noexcept { return comm_; }
   int size() const noexcept { return size_; }
+  int rank() const noexcept { return rank_; }
 
   std::uint32_t most_tags() const noexcept { return static_cast<std::uint32_t>(most_tags_); }
   // The communicator is there when every rank has asked for it: get_ready() looks.
@@ -38,7 +39,7 @@ class mpi_process {
   MPI_Comm comm_ = nullptr;
   MPI_Request duplicating_ = nullptr;
   bool ready_ = false;
-  int size_ = 0;
+  int size_ = 0, rank_ = 0;
   int last_tag_ = 0, most_tags_ = 0;
   std::vector<std::shared_ptr<void>> buried_;
 };

@@ -4,9 +4,10 @@ import os
 import random
 import signal
 import socket
+import subprocess
 
 from checks import MODEL, ROOT, same, until
-from lib_servers import Server, metric, request_bytes
+from lib_servers import Server, fetch, metric, request_bytes
 
 VERSES = open(os.path.join(ROOT, "models/text/genesis.txt")).read().strip().split("\n")
 CASES = json.load(open(os.path.join(ROOT, "models/tiny-kjv/expected.json")))
@@ -16,16 +17,75 @@ LONG = {"prompt": " ".join(VERSES[:12]), "max_tokens": 600, "temperature": 1, "s
         "logit_bias": {str(json.load(open(os.path.join(MODEL, "config.json")))["eos_token_id"]): -100}}
 
 
+class Ranks:
+    """Servers that mpirun starts together, each command's one as a rank of one job, which listens at its port."""
+
+    def __init__(self, commands, ports, log=None):
+        self.servers = [Rank(port, self) for port in ports]
+        line = ["mpirun", "--oversubscribe"]
+        for port, command in zip(ports, commands):
+            line += [*([":"] if line[-1] != "--oversubscribe" else []), "-n", "1", *map(str, command), "--listen",
+                     f"127.0.0.1:{port}"]
+        as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        self.process = subprocess.Popen(line, env=os.environ | as_root, stdout=subprocess.DEVNULL, stderr=log)
+        for server in self.servers:
+            until(f"rank {self.servers.index(server)} listens", server.answers, 60)
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self.process.wait(timeout=60)
+
+
+def free_ports(count):
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [s.getsockname()[1] for s in held]
+    for s in held:
+        s.close()
+    return ports
+
+
+class Rank:
+    def __init__(self, port, job):
+        self.port, self.url, self.job = port, f"http://127.0.0.1:{port}", job
+
+    @property
+    def process(self):
+        return self.job.process
+
+    def answers(self):
+        if self.process.poll() is not None:
+            raise AssertionError(f"mpirun ended with {self.process.poll()}")
+        try:
+            return fetch(self.port, "/healthz") is not None
+        except (OSError, SystemExit):
+            return False
+
+    def stop(self):
+        self.job.stop()
+        return 0
+
+    def __exit__(self, *_):
+        self.job.stop()
+
+
 class Cluster:
     def __init__(self, binary, *, both=(), prefill=(), decode=(), each_decode=None, router=(), prefills=1, decodes=1,
-                 dtype="f32", lend=0, log=None):
+                 dtype="f32", lend=0, mpi=False, log=None):
         model = ("--model", MODEL, "--dtype", dtype, *both)
-        self.prefills = [Server(binary, "serve", *model, "--role", "prefill", *prefill, log=log)
-                         for _ in range(prefills)]
-        if lend:  # layers of each decode worker's KV
-            decode = (*decode, "--borrow-from", ",".join(s.url for s in self.prefills), "--borrow-layers", lend)
-        self.decodes = [Server(binary, "serve", *model, "--role", "decode", *decode, *own, log=log)
-                        for own in each_decode or [()] * decodes]
+        command = lambda role, *more: (binary, "serve", *model, "--role", role, *more)
+        # Layers of each decode worker's KV.
+        borrow = lambda ports: ("--borrow-from", ",".join(f"http://127.0.0.1:{p}" for p in ports), "--borrow-layers",
+                                lend) if lend else ()
+        if mpi:
+            ports = free_ports(prefills + decodes)
+            prefill, decode = (*prefill, "--link", "mpi://"), (*decode, *borrow(ports[:prefills]), "--link", "mpi://")
+            ranks = Ranks([command("prefill", *prefill)] * prefills + [command("decode", *decode)] * decodes, ports, log)
+            self.prefills, self.decodes = ranks.servers[:prefills], ranks.servers[prefills:]
+        else:
+            self.prefills = [Server(*command("prefill", *prefill), log=log) for _ in range(prefills)]
+            decode = (*decode, *borrow([s.port for s in self.prefills]))
+            self.decodes = [Server(*command("decode", *decode, *own), log=log) for own in each_decode or [()] * decodes]
         self.decode, self.prefill = self.decodes[0], self.prefills[0]
         self.router = Server(binary, "serve", "--model", MODEL, "--dtype", dtype, "--role", "router", "--prefill",
                              ",".join(s.url for s in self.prefills), "--decode",

@@ -5,6 +5,7 @@ tokens in f32, sampled ones too; in bf16 as far as each token leads by the margi
 COKV_REQUESTS says how many each time; 24 unless told, 200 for the whole of it.
 """
 import os
+import shutil
 
 from checks import MODEL, at_least, run, same
 from cluster import Cluster, all_answered, ask, asked, some_requests, told
@@ -30,19 +31,26 @@ def one_server(binary, requests, dtype="f32"):
 def everywhere(binary, folder, name, seed, *, decode=(), prefill=(), check=None, longer=0, **options):
     requests = [r | {"max_tokens": r["max_tokens"] + longer} for r in some_requests(COUNT, seed)]
     wanted = [told(a) for a in one_server(binary, requests)]
-    for number, (link, url) in enumerate(links(folder).items()):
-        decodes = options.get("decodes", 1)
+
+    def the_same(link, cluster):
+        for at in range(0, COUNT, AT_ONCE):
+            some = requests[at:at + AT_ONCE]
+            all_answered([asked(cluster.port, r) for r in some], some, wanted[at:at + AT_ONCE])
+        at_least("prompts that were sent", metric(cluster.prefill.port, "cokv_departed_prompts_total"), COUNT)
+        if check:
+            check(cluster)
+        cluster.at_rest()
+        print(f"      {name} over {link}: {COUNT} requests the same", flush=True)
+
+    decodes = options.get("decodes", 1)
+    if shutil.which("mpirun") and not os.environ.get("COKV_SANITIZE"):
+        with Cluster(binary, decode=decode, prefill=prefill, mpi=True, **options) as cluster:
+            the_same("mpi", cluster)
+    for link, url in links(folder).items():
         each = [("--link", url % i if "%" in url else url) for i in range(decodes)]
         lends = ("--link", url % 100 if "%" in url else url) if options.get("lend") else ()
         with Cluster(binary, decode=decode, each_decode=each, prefill=(*prefill, *lends), **options) as cluster:
-            for at in range(0, COUNT, AT_ONCE):
-                some = requests[at:at + AT_ONCE]
-                all_answered([asked(cluster.port, r) for r in some], some, wanted[at:at + AT_ONCE])
-            at_least("prompts that were sent", metric(cluster.prefill.port, "cokv_departed_prompts_total"), COUNT)
-            if check:
-                check(cluster)
-            cluster.at_rest()
-        print(f"      {name} over {link}: {COUNT} requests the same", flush=True)
+            the_same(link, cluster)
 
 
 def plain(binary, folder):

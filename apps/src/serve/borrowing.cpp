@@ -88,6 +88,10 @@ borrowing::borrowing(device where, const options& o) : where_(std::move(where)),
   if (where_.name() != "cpu")
     if (auto ec = windows_.stage(where_))
       throw config_error("--device " + o.device + ": no pinned memory for links: " + ec.message());
+  // The ranks of a job wait for each other as they join it: this one has to before it asks another one for anything.
+  if (std::ranges::any_of(o.links, [](auto& url) { return url.starts_with("mpi://"); }))
+    if (auto joined = link_listener::listen(windows_, "mpi://"); !joined)
+      throw config_error("--link mpi://: " + joined.error().message());
   for (const auto& url : o.borrow_from) lenders_.push_back(lender_of(where_.get_executor(), o, url));
 }
 

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <string>
 
+#include "cokv/runtime/error.hpp"
 #include "kernel/cpu/activation.hpp"
 #include "kernel/cpu/attention.hpp"
 #include "kernel/cpu/matmul.hpp"
 #include "kernel/cpu/norm.hpp"
 #include "kernel/cpu/parallel.hpp"
 #include "kernel/cpu/rows.hpp"
+#include "model/part_of.hpp"
 #include "model/positions.hpp"
 
 namespace cokv {
@@ -34,15 +36,22 @@ T* grown(std::vector<T>& v, std::size_t n) {
 
 class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_decoder> {
  public:
-  cpu_decoder(model_config config, cpu_weights weights, std::shared_ptr<const void> keep, id256 id, dtype compute)
-      : config_(std::move(config)),
+  cpu_decoder(const model_config& config, cpu_weights weights, std::shared_ptr<const void> keep, id256 id,
+              dtype compute, model_part part)
+      : config_(part_of(config, part)),
+        part_(std::move(part)),
         fingerprint_(id),
         compute_(compute),
         keep_(std::move(keep)),
         weights_(std::move(weights)) {
     frequencies_ = rotary_frequencies(config_);
-    slopes_ = alibi_slopes(config_);
+    if (auto all = alibi_slopes(config); !all.empty()) {
+      const auto own = all.begin() + std::ptrdiff_t{part_.who.rank} * config_.heads;
+      slopes_.assign(own, own + config_.heads);
+    }
   }
+
+  model_part part() const noexcept override { return part_; }
 
   const model_config& config() const noexcept override { return config_; }
   dtype compute_type() const noexcept override { return compute_; }
@@ -53,6 +62,47 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
 
   error_code forward(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool& kv,
                      stream& compute) override {
+    if (!part_.alone()) return errc::unsupported;
+    return launch(layer, step, kv, compute, [](const cpu_decoder& d, std::uint32_t l, batch& s, const auto& view) {
+      d.attend(l, s, view);
+      d.after_attention(l, s);
+      d.run_mlp(l, s);
+      d.after_mlp(l, s);
+    });
+  }
+
+  error_code forward_half(std::uint32_t layer, layer_half which, const std::shared_ptr<batch>& step, const kv_pool& kv,
+                          stream& compute) override {
+    if (part_.alone()) return errc::unsupported;
+    return launch(layer, step, kv, compute, [which](const cpu_decoder& d, std::uint32_t l, batch& s, const auto& view) {
+      which == layer_half::attention ? d.attend(l, s, view) : d.run_mlp(l, s);
+    });
+  }
+
+  error_code add_summand(std::uint32_t layer, layer_half which, const std::shared_ptr<batch>& step,
+                         stream& compute) override {
+    if (part_.alone()) return errc::unsupported;
+    return compute.launch("sum " + std::to_string(layer), [self = shared_from_this(), step, layer, which] {
+      auto& s = scratch(*step);
+      kernel::parallel(self->rows_of(s), static_cast<double>(self->config_.hidden), [&](std::size_t r) {
+        const std::size_t h = self->config_.hidden;
+        for (std::size_t i = r * h; i < (r + 1) * h; ++i) s.x[i] += step->summand[i];
+      });
+      which == layer_half::attention ? self->after_attention(layer, *step) : self->after_mlp(layer, *step);
+    });
+  }
+
+  error_code finish(const std::shared_ptr<batch>& step, stream& compute) override {
+    if (!part_.last()) return errc::unsupported;
+    const auto n = static_cast<double>(step->samples());
+    return compute.launch("logits", [self = shared_from_this(), step] { self->run_head(*step); },
+                          {.flops = 2 * n * config_.embedding_dim * config_.vocab,
+                           .bytes = n > 0 ? static_cast<double>(weights_.head.matrix.bytes()) : 0});
+  }
+
+ private:
+  template <class F>
+  error_code launch(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool& kv, stream& compute, F f) {
     for (auto& s : step->sequences)  // a table of positions ends there
       if (s.start + s.tokens.size() > config_.max_positions) return errc::invalid_argument;
     kernel::layer_kv view{kv.memory().data() + kv.offset(layer, 0),
@@ -63,21 +113,10 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
                           kv.shape().block_tokens()};
     return compute.launch(
         "layer " + std::to_string(layer),
-        [self = shared_from_this(), step, memory = kv.memory(), view, layer] {
-          if (layer == 0) self->begin(*step);
-          self->run_layer(layer, *step, view);
-        },
+        [self = shared_from_this(), step, memory = kv.memory(), view, layer, f] { f(*self, layer, *step, view); },
         price(layer, *step));
   }
 
-  error_code finish(const std::shared_ptr<batch>& step, stream& compute) override {
-    const auto n = static_cast<double>(step->samples());
-    return compute.launch("logits", [self = shared_from_this(), step] { self->run_head(*step); },
-                          {.flops = 2 * n * config_.embedding_dim * config_.vocab,
-                           .bytes = n > 0 ? static_cast<double>(weights_.head.matrix.bytes()) : 0});
-  }
-
- private:
   cost price(std::uint32_t layer, const batch& step) const {
     const double weights = weights_.layers[layer].bytes();
     cost c{.flops = 2 * static_cast<double>(step.rows()) * weights / static_cast<double>(size_of(compute_)),
@@ -109,9 +148,12 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
     kernel::parallel(n, 10.0 * static_cast<double>(half) + static_cast<double>(h) / 4, [&](std::size_t r) {
       if (half > 0)
         kernel::rotary_angles(frequencies_, s.position[r], s.cosines.data() + r * half, s.sines.data() + r * half);
-      if (!weights_.project_in) embed(static_cast<std::size_t>(tokens[r]), s.position[r], s.x.data() + r * h);
+      if (!part_.first())
+        std::copy_n(step.hidden.data() + r * h, h, s.x.data() + r * h);
+      else if (!weights_.project_in)
+        embed(static_cast<std::size_t>(tokens[r]), s.position[r], s.x.data() + r * h);
     });
-    if (weights_.project_in) project_embeddings(tokens, s);
+    if (part_.first() && weights_.project_in) project_embeddings(tokens, s);
   }
 
   // A token's place in the residual stream.
@@ -149,25 +191,54 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
       kernel::layer_norm(x, w.weight.data(), w.bias.data(), config_.norm_eps, out, type, rows, config_.hidden);
   }
 
-  void run_layer(std::uint32_t layer, batch& step, const kernel::layer_kv& kv) const {
+  std::size_t rows_of(const decoder_scratch& s) const {
+    return s.rows.empty() ? 0 : s.rows.back().row + s.rows.back().count;
+  }
+
+  // Where a product's result is added to: the stream, or what all ranks add up.
+  void add(const kernel::product& p, batch& step) const {
+    if (part_.alone())
+      kernel::matmul(p, scratch(step).x.data(), kernel::into::adds);
+    else
+      step.summand.resize(p.m * config_.hidden), kernel::matmul(p, step.summand.data());
+  }
+
+  void attend(std::uint32_t layer, batch& step, const kernel::layer_kv& kv) const {
+    if (layer == 0) begin(step);
     auto& s = scratch(step);
     auto& l = weights_.layers[layer];
     const auto all = s.position.size();
     each_row(all, [&](std::size_t r) { take_in(l.attention_norm, s, r); });
     kernel::matmul(l.qkv(s.input.data(), all), s.qkv.data());
     each_row(all, [&](std::size_t r) { place_kv(step, kv, r); });
-    if (layer + 1 == config_.layers) keep_sampled(step);  // nobody asks for the others any more
+    if (part_.last() && layer + 1 == config_.layers) keep_sampled(step);  // nobody asks for the others any more
     kernel::attention(s.qkv.data(), qkv_width(), s.attended.data(), compute_, config_.heads, kv, s.rows, slopes_);
+    add(l.out(s.attended.data(), rows_of(s)), step);
+  }
 
-    const auto rows = s.rows.empty() ? 0 : s.rows.back().row + s.rows.back().count;
-    kernel::matmul(l.out(s.attended.data(), rows), s.x.data(), kernel::into::adds);
-    each_row(rows, [&](std::size_t r) {
+  void after_attention(std::uint32_t layer, batch& step) const {
+    auto& s = scratch(step);
+    auto& l = weights_.layers[layer];
+    each_row(rows_of(s), [&](std::size_t r) {
       settle(l.attention_norm, s, r);
       take_in(l.mlp_norm, s, r);
     });
+  }
+
+  void run_mlp(std::uint32_t layer, batch& step) const {
+    auto& s = scratch(step);
+    auto& l = weights_.layers[layer];
+    const auto rows = rows_of(s);
     kernel::matmul_activated(l.up(s.input.data(), rows), {config_.gated, config_.act}, s.active.data(), compute_);
-    kernel::matmul(l.down(s.active.data(), rows), s.x.data(), kernel::into::adds);
-    if (!config_.norm_first) each_row(rows, [&](std::size_t r) { settle(l.mlp_norm, s, r); });
+    add(l.down(s.active.data(), rows), step);
+  }
+
+  void after_mlp(std::uint32_t layer, batch& step) const {
+    auto& s = scratch(step);
+    const auto rows = rows_of(s);
+    if (!config_.norm_first) each_row(rows, [&](std::size_t r) { settle(weights_.layers[layer].mlp_norm, s, r); });
+    if (!part_.last() && layer + 1 == config_.layers)
+      step.hidden.assign(s.x.data(), s.x.data() + rows * config_.hidden);
   }
 
   // f(row) for each, over the arena's threads.
@@ -249,7 +320,8 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
     return std::size_t{config_.heads + 2 * config_.kv_heads} * config_.head_dim;
   }
 
-  model_config config_;
+  model_config config_;  // of the part
+  model_part part_;
   id256 fingerprint_;
   dtype compute_;
   std::shared_ptr<const void> keep_;
@@ -259,9 +331,10 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
 
 }  // namespace
 
-std::shared_ptr<model> make_cpu_decoder(model_config config, cpu_weights weights, std::shared_ptr<const void> keep,
-                                        id256 fingerprint, dtype compute) {
-  return std::make_shared<cpu_decoder>(std::move(config), std::move(weights), std::move(keep), fingerprint, compute);
+std::shared_ptr<model> make_cpu_decoder(const model_config& config, cpu_weights weights,
+                                        std::shared_ptr<const void> keep, id256 fingerprint, dtype compute,
+                                        const model_part& part) {
+  return std::make_shared<cpu_decoder>(config, std::move(weights), std::move(keep), fingerprint, compute, part);
 }
 
 }  // namespace cokv

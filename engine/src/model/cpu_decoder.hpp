@@ -6,8 +6,9 @@
 
 namespace cokv {
 
-// `keep` holds the memory that the weights' tables lie in.
-std::shared_ptr<model> make_cpu_decoder(model_config config, cpu_weights weights, std::shared_ptr<const void> keep,
-                                        id256 fingerprint, dtype compute);
+// `config` is the whole model's, `weights` those of its part; `keep` holds the memory that their tables lie in.
+std::shared_ptr<model> make_cpu_decoder(const model_config& config, cpu_weights weights,
+                                        std::shared_ptr<const void> keep, id256 fingerprint, dtype compute,
+                                        const model_part& part);
 
 }  // namespace cokv

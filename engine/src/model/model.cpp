@@ -1,6 +1,7 @@
 // What a model does on the host unless it knows better: choosing tokens, and passing them on.
 #include "cokv/engine/model.hpp"
 
+#include "cokv/runtime/error.hpp"
 #include "kernel/cpu/parallel.hpp"
 
 namespace cokv {
@@ -17,6 +18,13 @@ void choose(batch_sample& one, std::span<const float> logits) {
 }
 
 }  // namespace
+
+error_code model::forward_half(std::uint32_t, layer_half, const std::shared_ptr<batch>&, const kv_pool&, stream&) {
+  return errc::unsupported;
+}
+error_code model::add_summand(std::uint32_t, layer_half, const std::shared_ptr<batch>&, stream&) {
+  return errc::unsupported;
+}
 
 error_code model::reserve(batch&, const step_size&) { return {}; }
 

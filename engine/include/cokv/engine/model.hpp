@@ -9,6 +9,17 @@
 //     m->finish(step, compute);
 //     co_await compute.record().async_wait();
 //     m->collect(*step);                                            // step->logits holds one row
+//
+// A part of a model (model_options::part) is some of its layers, and of each some of its heads and of its MLP's columns. Its
+// config and KV are the part's. A stage that is not the first begins with step->hidden as the one before left it. Ranks
+// of a stage, where there are several, take each layer in two halves, behind each of which their summands are added up:
+//
+//     for (std::uint32_t l = 0; l < m->config().layers; ++l)
+//       for (auto which : {cokv::layer_half::attention, cokv::layer_half::mlp}) {
+//         m->forward_half(l, which, step, kv, compute);
+//         ...all of it is done: step->summand becomes the sum over all ranks, the same bits in each...
+//         m->add_summand(l, which, step, compute);
+//       }
 #pragma once
 
 #include <cstdint>
@@ -25,6 +36,7 @@
 #include "cokv/kvstream/geometry.hpp"
 #include "cokv/kvstream/id256.hpp"
 #include "cokv/kvstream/kv_pool.hpp"
+#include "cokv/kvstream/topology.hpp"
 #include "cokv/runtime/device.hpp"
 #include "cokv/runtime/stream.hpp"
 
@@ -72,6 +84,8 @@ struct batch {
   std::vector<batch_sequence> sequences;
   std::vector<batch_sample> sampled;  // of the sequences that sample, in order; or none, where logits are wanted
   std::vector<float> logits;          // [sequences that sample, in order][vocab]
+  std::vector<float> hidden;          // [rows][hidden], between two stages of a model
+  std::vector<float> summand;         // [rows][hidden], of one rank of several
   std::shared_ptr<void> scratch;      // the model's
 
   std::size_t rows() const noexcept {
@@ -99,9 +113,23 @@ struct step_size {
   std::uint32_t block_tokens = 16;
 };
 
+// Which part of a model: the layers of a stage, a rank's heads and columns. What every rank has is added once: by rank 0.
+struct model_part {
+  topology split = topology();
+  worker who = {};
+
+  bool whole() const noexcept { return split.workers() == 1; }
+  bool first() const noexcept { return who.stage == 0; }                 // has the embedding
+  bool last() const noexcept { return who.stage + 1 == split.depth(); }  // has the output matrix
+  bool alone() const noexcept { return split.degree() == 1; }            // in its stage
+};
+
+enum class layer_half : std::uint8_t { attention, mlp };
+
 class model {
  public:
   virtual ~model() = default;
+  virtual model_part part() const noexcept { return {}; }
   virtual const model_config& config() const noexcept = 0;
   virtual dtype compute_type() const noexcept = 0;  // of products and KV
   // Names the function that is computed: see cokv::fingerprint.
@@ -112,7 +140,12 @@ class model {
   // else the stream's refusal, if there is one.
   virtual error_code forward(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool& kv,
                              stream& compute) = 0;
-  // Enqueues what follows the last layer: the logits.
+  // For ranks that are not alone, instead of forward(): see above. errc::unsupported of a model that is whole.
+  virtual error_code forward_half(std::uint32_t layer, layer_half which, const std::shared_ptr<batch>& step,
+                                  const kv_pool& kv, stream& compute);
+  virtual error_code add_summand(std::uint32_t layer, layer_half which, const std::shared_ptr<batch>& step,
+                                 stream& compute);
+  // Enqueues what follows the last layer: the logits. Of a last stage.
   virtual error_code finish(const std::shared_ptr<batch>& step, stream& compute) = 0;
 
   // Has the memory made that steps of up to this size work in, to be found in `step`: what there is no room for is told
@@ -139,6 +172,9 @@ struct model_options {
   // the CPU they do in any case, but in bf16 on processors with a matrix unit (Intel AMX): there decoding gets slower by
   // it, as on a CUDA device prompts do.
   bool batch_invariant = false;
+  // Of the checkpoint's matrices only this is kept, and computed with. config_error naming what of the model it does not divide.
+  // On the CPU.
+  model_part part = {};
 };
 
 // Bytes that the matrices of such a model take on the CPU, once loaded.

@@ -105,7 +105,7 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
       text_(std::move(text)),
       pool(runs->kv_geometry(options.block_tokens), options.kv_blocks,
            kv_memory(device_, runs->kv_geometry(options.block_tokens), options), elsewhere(options)),
-      ns(namespace_id::of(runs->fingerprint().hex(), pool.shape())),
+      ns(namespace_id::of(runs->fingerprint().hex(), pool.shape(), runs->kv_shard())),
       cache(pool, options.prefix_cache),
       connector(ex, ns, cache, reachable(options.tiers, device_, pool), options.connector),
       swap_(options.swap == 0 ? nullptr : std::make_unique<swap_space>(device_, pool.shape(), options.swap)),

@@ -1,6 +1,8 @@
 // Parts of a model, put together again: the logits and tokens of the whole, however it was cut.
 #include <doctest/doctest.h>
 
+#include <set>
+
 #include "cokv/runtime/error.hpp"
 #include "engine/files.hpp"
 #include "engine/golden.hpp"
@@ -137,6 +139,11 @@ TEST_CASE("parts: the bundled model in every way that it can be cut") {
       auto& first = *b.all[0];
       CHECK(first.kv.shape().layers() == 8 / stages);
       CHECK(first.kv.shape().kv_heads(0) == std::max(1u, 4 / ranks));
+      // KV of each part has a name of its own; ranks that have the same heads have the same.
+      std::set<namespace_id> names;
+      for (auto& p : b.all) names.insert(namespace_id::of(p->m->fingerprint().hex(), p->kv.shape(), p->m->kv_shard()));
+      CHECK(names.size() == stages * std::min(ranks, 4u));
+      CHECK(names.contains(namespace_id::of(whole.m->fingerprint().hex(), whole.kv.shape())) == (b.all.size() == 1));
     }
 }
 

@@ -40,6 +40,7 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
               dtype compute, model_part part)
       : config_(part_of(config, part)),
         part_(std::move(part)),
+        shard_(kv_shard_of(config, part_)),
         fingerprint_(id),
         compute_(compute),
         keep_(std::move(keep)),
@@ -52,6 +53,7 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
   }
 
   model_part part() const noexcept override { return part_; }
+  shard kv_shard() const noexcept override { return shard_; }
 
   const model_config& config() const noexcept override { return config_; }
   dtype compute_type() const noexcept override { return compute_; }
@@ -322,6 +324,7 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
 
   model_config config_;  // of the part
   model_part part_;
+  shard shard_;
   id256 fingerprint_;
   dtype compute_;
   std::shared_ptr<const void> keep_;

@@ -104,6 +104,14 @@ model_config part_of(const model_config& whole, const model_part& p) {
   return out;
 }
 
+shard kv_shard_of(const model_config& c, const model_part& p) {
+  if (p.whole()) return {};
+  return {.first_layer = p.split.layers(c.layers, p.who.stage).first,
+          .of_layers = c.layers,
+          .first_head = static_cast<std::uint32_t>(kv_heads_of(c, p).first),
+          .of_heads = c.kv_heads};
+}
+
 decoder_tensors part_of(const decoder_tensors& all, const model_config& whole, const model_part& p) {
   if (p.whole()) return all;
   const auto layers = p.split.layers(whole.layers, p.who.stage);

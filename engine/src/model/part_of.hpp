@@ -8,6 +8,7 @@ namespace cokv {
 
 // Of the whole model's. Throws config_error naming the number that can't be divided so.
 model_config part_of(const model_config& whole, const model_part& part);
+shard kv_shard_of(const model_config& whole, const model_part& part);
 decoder_tensors part_of(const decoder_tensors& all, const model_config& whole, const model_part& part);
 
 }  // namespace cokv

@@ -36,6 +36,7 @@
 #include "cokv/kvstream/geometry.hpp"
 #include "cokv/kvstream/id256.hpp"
 #include "cokv/kvstream/kv_pool.hpp"
+#include "cokv/kvstream/namespace_id.hpp"
 #include "cokv/kvstream/topology.hpp"
 #include "cokv/runtime/device.hpp"
 #include "cokv/runtime/stream.hpp"
@@ -130,6 +131,7 @@ class model {
  public:
   virtual ~model() = default;
   virtual model_part part() const noexcept { return {}; }
+  virtual shard kv_shard() const noexcept { return {}; }  // which of the whole's KV it has, for namespaces
   virtual const model_config& config() const noexcept = 0;
   virtual dtype compute_type() const noexcept = 0;  // of products and KV
   // Names the function that is computed: see cokv::fingerprint.

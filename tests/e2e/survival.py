@@ -155,7 +155,11 @@ class Fleet:
         for w in self.workers:
             for what, labels in (("cokv_kv_blocks", {"tier": "device", "state": "in_use"}), ("cokv_requests_running", {}),
                                  ("cokv_sequences", {}), ("cokv_copied_sequences", {})):
-                until(f"{what} of a {w.role} worker is 0", lambda: w.metric(what, **labels) == 0, 45)
+                try:
+                    until(f"{what} of a {w.role} worker is 0", lambda: w.metric(what, **labels) == 0, 45)
+                except AssertionError:
+                    print(f"{w.url} {w.more}\n" + fetch(w.port, "/metrics", w.host), flush=True)
+                    raise
         loans = lambda: sum(w.metric("cokv_loans") for w in self.workers if w.role == "prefill")
         until("one decode worker borrows", lambda: self.workers_that_borrow() == loans() == 1)
 

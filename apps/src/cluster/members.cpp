@@ -90,7 +90,14 @@ void members::seat::leave(bool done) {
 
 worker_table::id members::seat::id() const noexcept { return at_->id; }
 const std::string& members::seat::url() const noexcept { return at_->name; }
-void members::seat::suspect() { at_->suspected.tell(); }
+void members::seat::suspect() {
+  of_->table.doubt(at_->id);
+  at_->suspected.tell();
+}
+bool members::seat::doubted() const {
+  const auto* w = of_->table.find(at_->id);
+  return w && w->doubted && w->facts.self.life == self_.life;
+}
 
 members::members(asio::any_io_executor ex, health_options health, http::client_options how,
                  std::optional<kv_wire> model, std::uint32_t replicas, placement_options placement)

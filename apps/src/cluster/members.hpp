@@ -65,7 +65,8 @@ class members {
     http::client& calls() noexcept { return *calls_; }
     channel<char>& lost() noexcept { return *lost_; }  // closed: nothing that it has will come
     void suspect();
-    void done();  // it is load no more, and the KV is there; all else stays
+    bool doubted() const;  // since somebody suspected it, nothing was heard of this run of it
+    void done();           // it is load no more, and the KV is there; all else stays
 
    private:
     void leave(bool done);

@@ -163,6 +163,12 @@ awaitable<error_code> remote_answers::attempt_all(std::shared_ptr<state> s, gene
         room.waits = !s->told.empty();  // who has read a part of it would rather wait
         s->decode = co_await find(room);
         if (!s->decode) co_return room.full.empty() ? errc::unavailable : errc::queue_full;
+        // The run that was lost, as like as not dead: it is heard, or is not here any more, in a moment. Another one may have a copy.
+        if (s->lost && s->decode->self().life == s->lost->second.life && s->decode->doubted()) {
+          s->decode.reset();
+          co_await clock::of(ex_).async_wait_for(options_.pause, asio::deferred);
+          continue;
+        }
         if (std::exchange(s->lost_once, false) && s->lost) {
           s->decode.reset();  // who came may have a copy of what was lost
           continue;

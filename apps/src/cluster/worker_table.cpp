@@ -55,6 +55,7 @@ worker_change worker_table::heard(id of, worker_facts facts, time_point now) {
   const auto before = w.state;
   const bool another = before == presence::here && w.facts.self.life != facts.self.life;
   w.heard = now;
+  w.doubted = false;
   w.wrong = misfit(of, facts);
   w.facts = std::move(facts);
   if (!w.wrong.empty()) {
@@ -74,6 +75,10 @@ worker_change worker_table::silent(id of, bool refused, time_point now) {
   const bool was_here = w.state == presence::here;
   w.state = presence::gone;
   return was_here ? worker_change::died : worker_change::none;
+}
+
+void worker_table::doubt(id of) {
+  if (const auto found = workers_.find(of); found != workers_.end()) found->second.doubted = true;
 }
 
 duration worker_table::patience(id of, time_point now) const {

@@ -49,6 +49,7 @@ class worker_table {
     std::string url;
     presence state = presence::unheard;
     bool leaving = false;  // finishes what it has, and gets nothing new
+    bool doubted = false;  // somebody met an error there, and nothing was heard of it since
     worker_facts facts;    // as last heard
     time_point heard{};
     std::string wrong;  // of a misfit
@@ -75,6 +76,7 @@ class worker_table {
   worker_change heard(id of, worker_facts facts, time_point now);
   // `refused`: nobody listens where it was, so it need not be waited for.
   worker_change silent(id of, bool refused, time_point now);
+  void doubt(id of);
   // How long an answer may take before it is dead.
   duration patience(id of, time_point now) const;
 

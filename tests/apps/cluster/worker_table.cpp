@@ -51,6 +51,21 @@ TEST_CASE("worker_table: a worker is here when it is heard, and dead after so lo
   CHECK(t.heard(a, facts(worker_role::prefill, "1"), start + 5s) == worker_change::came);
 }
 
+TEST_CASE("worker_table: one that was met with an error is doubted until it is heard again") {
+  worker_table t(health);
+  const auto a = t.add("http://a:1");
+  t.heard(a, facts(worker_role::decode, "1"), start);
+  CHECK(!t.find(a)->doubted);
+  t.doubt(a);
+  t.doubt(77);  // of which nothing is known
+  CHECK(t.find(a)->doubted);
+  CHECK(t.usable(worker_role::decode) == 1);  // as long as it is not known to be dead
+  CHECK(t.silent(a, false, start + 1s) == worker_change::none);
+  CHECK(t.find(a)->doubted);
+  CHECK(t.heard(a, facts(worker_role::decode, "1"), start + 1s) == worker_change::none);
+  CHECK(!t.find(a)->doubted);
+}
+
 TEST_CASE("worker_table: another run of a worker has nothing of what the one before had") {
   worker_table t(health);
   const auto a = t.add("http://a:1");

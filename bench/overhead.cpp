@@ -33,6 +33,7 @@ namespace {
 
 using namespace cokv;
 using namespace cokv::bench;
+using cokv::bench::worker;  // not topology.hpp's
 
 constexpr std::size_t landing_bytes = 256 << 20;  // of a link's window
 

@@ -7,7 +7,6 @@
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/memory_handle.hpp"
 #include "cokv/runtime/result.hpp"
-#include "cokv/runtime/with.hpp"
 
 namespace cokv::detail {
 namespace {

@@ -6,6 +6,7 @@
 #include "cokv/kvstream/pager.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
+#include "cokv/runtime/semaphore.hpp"
 #include "cokv/runtime/size.hpp"
 #include "cokv/runtime/with.hpp"
 #include "serve/key_file.hpp"

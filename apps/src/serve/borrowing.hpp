@@ -1,9 +1,9 @@
 // A decode worker's layers that prefill workers keep (--borrow-from): which and how many, by what is measured, and a lender
 // again when one is gone.
 //
-//     auto b = co_await borrowing::open(ex, options, device, config, plain);  // waits until somebody lends
-//     if (b->needed()) b->put_into(engine_options);
-//     group.spawn(b->run(engine));                                            // until it is cancelled
+//     auto b = co_await borrowing::open(device, options, config, plain);  // waits until somebody lends
+//     if (b->needed()) b->put_into(plain);                               // and the engine is made of that
+//     group.spawn(b->run(engine));                                       // until it is cancelled
 #pragma once
 
 #include <deque>

@@ -89,9 +89,9 @@ const schedule& scheduler::next() {
   make_way();
   take_turns();
   const auto made_way = step.preempted.size();
-  auto ready = [](const entry& e) { return e.where == state::running && e.tokens.size() < e.limit; };
+  const auto most = most_decoding();
   // By index: make_room may take requests off the end, never at or before i.
-  for (std::size_t i = 0; i < running_.size(); ++i) {
+  for (std::size_t i = 0; i < running_.size() && step.items.size() < most; ++i) {
     auto& e = *running_[i];
     if (ready(e) && e.remaining() == 1 && make_room(e)) plan(e, 1);
   }
@@ -105,6 +105,18 @@ const schedule& scheduler::next() {
   in_flight_ += !step.items.empty();
   steps_ += !step.items.empty();
   return step;
+}
+
+bool scheduler::ready(const entry& e) const {
+  return e.where == state::running && e.tokens.size() < e.limit && !(options_.apart && e.unknown > 0);
+}
+
+// So many of those that decode go into one step: an equal share of them for each that may be under way.
+std::size_t scheduler::most_decoding() const {
+  if (!options_.apart) return running_.size();
+  const auto all = static_cast<std::size_t>(std::ranges::count_if(
+      running_, [](const entry* e) { return e->where == state::running && e->remaining() == 1; }));
+  return (all + options_.ahead) / (options_.ahead + 1);
 }
 
 void scheduler::plan(entry& e, std::uint32_t count) {

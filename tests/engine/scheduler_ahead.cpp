@@ -87,3 +87,36 @@ TEST_CASE("ahead: who is preempted while its token is sampled gets it, and is ad
   }
   CHECK(preempted);
 }
+
+TEST_CASE("apart: steps that are under way at once are of other requests, each with its share of those that decode") {
+  counted_blocks blocks(40);
+  scheduler s({.block_tokens = 4, .max_batched_tokens = 64, .ahead = 2, .apart = true}, blocks);
+  for (request_id id = 1; id <= 7; ++id) REQUIRE(!s.add({.id = id, .prompt = prompt(3), .max_tokens = 30}));
+  CHECK(ids(s.next()) == std::vector<request_id>{1, 2, 3, 4, 5, 6, 7});  // all prompts fit into one
+  CHECK(s.next().empty());                                               // and all wait for their tokens
+  CHECK(s.done(std::vector<token_id>(7, 9)).size() == 7);
+  CHECK(ids(s.next()) == std::vector<request_id>{1, 2, 3});
+  CHECK(ids(s.next()) == std::vector<request_id>{4, 5, 6});
+  CHECK(ids(s.next()) == std::vector<request_id>{7});
+  CHECK_THROWS_AS(s.next(), std::logic_error);
+  for (auto n : {3, 3, 1}) {
+    CHECK(s.done(std::vector<token_id>(static_cast<std::size_t>(n), 9)).size() == static_cast<std::size_t>(n));
+    for (auto& item : s.next().items) {
+      CHECK(!item.awaits);
+      CHECK(s.known_tokens(item.id).size() == item.start + 1);
+    }
+  }
+}
+
+TEST_CASE("apart: a prompt's chunks follow each other without waiting, and decoding waits for its last one's token") {
+  counted_blocks blocks(40);
+  scheduler s({.block_tokens = 4, .max_batched_tokens = 4, .ahead = 3, .apart = true}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(10), .max_tokens = 3}));
+  for (std::uint32_t start : {0u, 4u, 8u}) CHECK(s.next().items.at(0).start == start);
+  CHECK(s.next().empty());
+  CHECK(s.done({}).empty());
+  CHECK(s.done({}).empty());
+  CHECK(s.next().empty());
+  CHECK(s.done({{9}}).size() == 1);
+  CHECK(s.next().items.at(0).start == 10);
+}

@@ -28,7 +28,7 @@ token_id says(std::span<const token_id> tokens) {
 
 // Random arrivals, loads, cancellations, quarantines and given-up loads, each step planned while the one before runs or
 // not; every answer has to be what it would be alone.
-void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out) {
+void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out, bool apart = false) {
   std::mt19937_64 random(seed);
   auto below = [&](std::uint64_t n) { return static_cast<std::uint32_t>(random() % n); };
   const std::uint32_t block_tokens = 1 + below(8), budget = 1 + below(40);
@@ -46,7 +46,8 @@ void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out) {
                  .max_sequence = 10 + below(200),
                  .priority_lead = below(10),
                  .ask_again = below(2) == 0,
-                 .ahead = ahead},
+                 .ahead = ahead,
+                 .apart = apart},
                 blocks);
     auto told = [&](const sampled_token& t) {
       auto& known = sequences.at(t.id);
@@ -119,6 +120,11 @@ void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out) {
             CHECK(item.start + item.count <= all.size());
             CHECK(s.blocks(item.id).size() * block_tokens >= item.start + item.count);
             CHECK(item.awaits == (item.count == 1 && s.known_tokens(item.id).size() <= item.start));
+            if (apart) {
+              CHECK(!item.awaits);
+              for (auto& before : flights)
+                for (auto& other : before.plan.items) CHECK((other.id != item.id || !other.sample));
+            }
             if (!item.awaits) CHECK(s.known_tokens(item.id).size() >= item.start + item.count);
             f.computed.emplace_back(all.begin(), all.begin() + item.start + item.count);
           }
@@ -359,11 +365,12 @@ TEST_CASE("random arrivals, loads and cancellations: blocks conserved, budget ke
 }
 
 TEST_CASE("random arrivals, planned ahead or not: every answer is the one it would be alone") {
-  for (std::uint32_t ahead : {0u, 1u}) {
+  for (auto [ahead, apart] : {std::pair{0u, false}, {1u, false}, {1u, true}, {3u, true}}) {
+    CAPTURE(ahead);
     tally all;
     for (std::uint64_t seed = 0; seed < 300; ++seed) {
       CAPTURE(seed);
-      simulate_ahead(seed, ahead, all);
+      simulate_ahead(seed, ahead, all, apart);
     }
     CHECK(all.finished > 2500);
     CHECK(all.cancelled > 300);

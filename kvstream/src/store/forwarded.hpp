@@ -9,6 +9,8 @@
 
 namespace cokv::detail {
 
+inline auto total() { return asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation()); }
+
 // An object of another context: used there alone, held from anywhere, destroyed there.
 template <class T>
 class held_there {

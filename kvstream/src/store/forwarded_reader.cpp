@@ -11,8 +11,6 @@ namespace {
 
 constexpr std::size_t views_a_message = 1024;
 
-auto total() { return asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation()); }
-
 class forwarded_reader final : public block_reader {
  public:
   struct body {

@@ -8,8 +8,6 @@ namespace {
 
 constexpr std::uint64_t told_at_once = 8 << 20;  // bytes that are in their place before the other context hears of it
 
-auto total() { return asio::this_coro::reset_cancellation_state(asio::enable_total_cancellation()); }
-
 class forwarded_writer final : public block_writer {
  public:
   struct placed_layer {

@@ -54,7 +54,11 @@ struct scheduler_options {
   std::uint32_t priority_lead = 256;        // each priority is as good as having come before so many others
   bool ask_again = false;                   // what a tier holds of preempted requests: see found()
   std::size_t most_outside = 0;  // blocks of prompts that come from outside; 0: half of all. One is always let in
-  std::uint32_t ahead = 0;       // 1: a step may be planned while the one before runs, on what that will have done
+  std::uint32_t ahead = 0;       // so many steps may be planned while one runs, on what those before will have done
+  // With `ahead`: a token that is being sampled is not computed on; the steps that are under way at once are of other requests,
+  // or of later tokens of a prompt, and those that decode are shared out evenly among them. For steps that follow each other through a
+  // pipeline.
+  bool apart = false;
   swap_turn_options turns = {};  // with blocks on the host: how long one stays on the device while others wait for it
 };
 
@@ -120,7 +124,7 @@ struct sampled_token {
 
 // With `ahead`, a step counts as done as soon as the next one is planned: a token that it samples has its place in the
 // sequence at once (a placeholder, until done() fills it in), and may be computed on. A request that ends meanwhile has one
-// token sampled for nothing, which done() drops.
+// token sampled for nothing, which done() drops. With `apart` nothing is computed on a placeholder.
 //
 // A request's turn is its place among all that came, less priority_lead for each priority: so one passes at most
 // priority_lead others that came before for each priority that it has above theirs, and nobody waits forever.
@@ -218,6 +222,8 @@ class scheduler {
 
   flight& planned(std::size_t i) noexcept { return flights_[(oldest_ + i) % flights_.size()]; }
   entry* meant(const flight& f, std::size_t item);
+  bool ready(const entry& e) const;
+  std::size_t most_decoding() const;
   void assume(flight& f);
   void plan(entry& e, std::uint32_t count);
   void wait_again(entry& e);

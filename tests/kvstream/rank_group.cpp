@@ -1,0 +1,123 @@
+// Ranks that add up: the same bits in each, in the order of ranks, over every kind of link; and what a rank that says something
+// else gets.
+#include "cokv/kvstream/rank_group.hpp"
+
+#include <random>
+
+#include "cokv/kvstream/long_message.hpp"
+#include "kvstream/link/linked_pair.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+
+namespace {
+
+struct ranks_bench {
+  std::vector<std::unique_ptr<pair_of_links>> pairs;
+  std::vector<rank_group> ranks;
+};
+
+awaitable<ranks_bench> ranks_of(std::uint32_t n) {
+  ranks_bench out;
+  std::vector<std::vector<peer_link>> links(n, std::vector<peer_link>(n));
+  for (std::uint32_t a = 0; a < n; ++a)
+    for (std::uint32_t b = a + 1; b < n; ++b) {
+      auto p = co_await connected();
+      links[a][b] = p->near;
+      links[b][a] = p->far;
+      out.pairs.push_back(std::move(p));
+    }
+  for (std::uint32_t r = 0; r < n; ++r) out.ranks.emplace_back(r, std::move(links[r]));
+  co_return out;
+}
+
+std::vector<float> numbers_of(std::uint32_t rank, std::size_t n) {
+  std::mt19937_64 random(rank + 1);
+  std::uniform_real_distribution<float> some(-10, 10);
+  std::vector<float> out(n);
+  for (auto& x : out) x = some(random);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("rank_group: the sum in the order of ranks, the same bits in each") {
+  for (std::uint32_t n : {1u, 2u, 3u, 4u})
+    link_test(
+        [n](asio::any_io_executor) -> awaitable<void> {
+          auto bench = co_await ranks_of(n);
+          for (std::size_t count :
+               {std::size_t(0), std::size_t(1), std::size_t(700), std::size_t(8192), std::size_t(100001)}) {
+            std::vector<std::vector<float>> all;
+            for (std::uint32_t r = 0; r < n; ++r) all.push_back(numbers_of(r, count));
+            auto want = all[0];
+            for (std::uint32_t r = 1; r < n; ++r)
+              for (std::size_t i = 0; i < count; ++i) want[i] += all[r][i];
+            const auto v = co_await with(task_group{}, [&](task_group& group) {
+              for (std::uint32_t r = 0; r < n; ++r) group.spawn(bench.ranks[r].all_reduce(all[r]));
+            });
+            CHECK(!v.error());
+            for (auto& got : all) CHECK(got == want);
+          }
+        },
+        {.seeds = 3});
+}
+
+TEST_CASE("rank_group: one that adds up something else is told from one that is gone, and nobody waits for ever") {
+  link_test(
+      [](asio::any_io_executor) -> awaitable<void> {
+        auto bench = co_await ranks_of(3);
+        std::vector<float> a(5), b(5), c(6);
+        std::vector<error_code> ended(3);
+        (void)co_await with(task_group{}, [&](task_group& group) {
+          group.spawn([&]() -> awaitable<void> { ended[0] = co_await bench.ranks[0].all_reduce(a); });
+          group.spawn([&]() -> awaitable<void> { ended[1] = co_await bench.ranks[1].all_reduce(b); });
+          group.spawn([&]() -> awaitable<void> { ended[2] = co_await bench.ranks[2].all_reduce(c); });
+        });
+        for (auto& ec : ended) CHECK(ec == errc::protocol);
+
+        auto gone = co_await ranks_of(2);
+        gone.ranks[1] = {};
+        gone.pairs[0]->far.close();
+        gone.pairs[0]->near.close();
+        CHECK((co_await gone.ranks[0].all_reduce(a)) == errc::closed);
+      },
+      {.seeds = 3});
+}
+
+TEST_CASE("long messages: any length, up to what is allowed; pieces of nothing are refused") {
+  link_test(
+      [](asio::any_io_executor) -> awaitable<void> {
+        auto p = co_await connected();
+        std::mt19937_64 random(1);
+        for (std::size_t n : {std::size_t(0), std::size_t(1), max_link_message - 8, max_link_message - 7,
+                              max_link_message, 5 * max_link_message + 17}) {
+          link_message sent(n);
+          for (auto& x : sent) x = static_cast<std::byte>(random());
+          result<link_message> got = errc::closed;
+          const auto v = co_await with(task_group{}, [&](task_group& group) {
+            group.spawn(send_long(p->near, sent));
+            group.spawn([&]() -> awaitable<void> { got = co_await receive_long(p->far, n); });
+          });
+          CHECK(!v.error());
+          REQUIRE(got.has_value());
+          CHECK(*got == sent);
+        }
+        const auto refused = [&](std::vector<link_message> pieces) -> awaitable<error_code> {
+          auto q = co_await connected();
+          for (auto& one : pieces) co_await q->near.async_send(one);
+          co_return (co_await receive_long(q->far, 100)).error();
+        };
+        link_message four(12), much(8), small(7);
+        four[0] = std::byte{4};
+        much[0] = std::byte{101};
+        CHECK(!co_await refused({four}));
+        CHECK((co_await refused({much})) == errc::too_large);
+        CHECK((co_await refused({small})) == errc::protocol);
+        CHECK((co_await refused({link_message(9)})) == errc::protocol);  // more than it says
+        four.resize(10);
+        CHECK((co_await refused({four, link_message(3)})) == errc::protocol);
+        CHECK((co_await refused({four, link_message()})) == errc::protocol);
+      },
+      {.seeds = 3});
+}

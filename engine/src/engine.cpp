@@ -21,7 +21,7 @@ constexpr std::uint64_t default_kv_bytes = std::uint64_t{1} << 30;
 
 // `shape` gives the geometry of blocks of so many tokens.
 template <class Shape>
-engine_options checked(engine_options o, const model_config& config, const Shape& shape) {
+engine_options checked(engine_options o, const model_config& config, const Shape& shape, const model_part& part = {}) {
   auto positive = [](std::uint32_t v, const char* name) {
     if (v == 0) throw config_error(std::string(name) + ": must be above 0");
   };
@@ -48,6 +48,11 @@ engine_options checked(engine_options o, const model_config& config, const Shape
       throw config_error("lent layers: at least one of the model's, and not all");
     if (o.swap != 0 || !o.tiers.empty() || o.async_scheduling)
       throw config_error("lent layers: not together with swapping, KV tiers or scheduling ahead");
+  }
+  if (!part.whole()) {
+    if (o.lent || o.swap != 0 || !o.tiers.empty() || o.async_scheduling)
+      throw config_error("a model in parts: not together with swapping, KV tiers, lent layers or scheduling ahead");
+    if (o.microbatches == 0) o.microbatches = part.split.depth();
   }
   o.connector.policy.reset();
   if (o.policy == kv_policy::automatic)
@@ -96,7 +101,8 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
                            std::optional<tokenizer> text, engine_options o)
     : ex(std::move(executor)),
       runs(std::move(what)),
-      options(checked(std::move(o), runs->config(), [&m = *runs](std::uint32_t n) { return m.kv_geometry(n); })),
+      options(checked(
+          std::move(o), runs->config(), [&m = *runs](std::uint32_t n) { return m.kv_geometry(n); }, runs->part())),
       max_sequence(static_cast<std::uint32_t>(
           std::min<std::uint64_t>(options.max_sequence, std::uint64_t{options.kv_blocks} * options.block_tokens))),
       time_(clock::of(ex)),
@@ -115,7 +121,8 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
                   .max_waiting = options.max_requests,
                   .max_sequence = max_sequence,
                   .ask_again = !options.tiers.empty(),
-                  .ahead = options.async_scheduling},
+                  .ahead = in_parts() ? options.microbatches - 1 : std::uint32_t{options.async_scheduling},
+                  .apart = in_parts()},
                  cache, swap_ ? &swap_->blocks() : nullptr) {
   if (options.lent) {
     lent_.emplace(pool, cache, std::move(*options.lent), [this](error_code ec) { lent_settled(ec); });
@@ -162,7 +169,8 @@ result<std::shared_ptr<generation_state>> engine_state::accept(generation_reques
   if (draining_) return refuse(errc::closed);
   if (broken_) return refuse(broken_);
   if (lent_ && lent_->lost()) return refuse(errc::unavailable);
-  if (lent_ && (r.sink || r.follower)) return refuse(errc::unsupported);
+  if (in_parts() && !leader_) return refuse(errc::unavailable);
+  if ((lent_ || in_parts()) && (r.sink || r.follower)) return refuse(errc::unsupported);
   const auto vocab = runs->config().vocab;
   const auto unknown = [&](token_id t) { return t < 0 || static_cast<std::uint32_t>(t) >= vocab; };
   if (r.prompt.empty() || r.max_tokens == 0 || check(r.sampling) || (!r.stop.empty() && !text_) ||
@@ -223,13 +231,14 @@ void engine_state::admit(const std::shared_ptr<generation_state>& g, error_code 
 void engine_state::start() {
   if (looping_) return wake();
   looping_ = true;
-  asio::co_spawn(ex, loop(shared_from_this()), [weak = weak_from_this()](std::exception_ptr thrown) {
-    auto self = weak.lock();
-    if (!thrown || !self) return;
-    self->looping_ = false;
-    self->flying_.clear();
-    self->broke(thrown);
-  });
+  asio::co_spawn(ex, in_parts() ? pipeline(shared_from_this()) : loop(shared_from_this()),
+                 [weak = weak_from_this()](std::exception_ptr thrown) {
+                   auto self = weak.lock();
+                   if (!thrown || !self) return;
+                   self->looping_ = false;
+                   self->flying_.clear();
+                   self->broke(thrown);
+                 });
 }
 
 // Nobody knows what an exception left of the schedule: what is there fails, and nothing new is taken.
@@ -266,6 +275,7 @@ void engine_state::finish(const std::shared_ptr<generation_state>& g, error_code
   opening_.erase(g->id);
   scheduler_.cancel(g->id);
   connector.finish(g->id);
+  if (leader_) leader_->over(g->id);
   live_.erase(g->id);
   g->end(why);
   if (auto a = g->arriving.lock()) a->ended(why);
@@ -288,6 +298,7 @@ void engine_state::cancel_all() {
 void engine_state::shutdown() {
   draining_ = true;
   while (!live_.empty()) finish(std::shared_ptr(live_.begin()->second), errc::closed);
+  if (leader_) leader_->close();
 }
 
 awaitable<error_code> engine_state::drain(std::shared_ptr<engine_state> self) {
@@ -319,6 +330,7 @@ engine_counters engine_state::counters() const {
     c.lent_waiting = lent_->waited();
     c.lender_lost = lent_->lost();
   }
+  c.joined = !in_parts() || leader_;
   c.prompt_tokens_left = scheduler_.prompt_tokens_left();
   c.blocks = pool.blocks();
   c.blocks_free = cache.available();

@@ -34,6 +34,8 @@ void engine::drain(std::shared_ptr<detail::engine_state> state, drain_handler h)
 void engine::cancel_all() { state_->cancel_all(); }
 void engine::end_lending(error_code why) { state_->lender_lost(why); }
 error_code engine::lend(source from, sink to) { return state_->lend(std::move(from), std::move(to)); }
+error_code engine::join(stage_links others) { return state_->join(std::move(others)); }
+stage_sizes engine::sizes() const noexcept { return state_->sizes(); }
 const asio::any_io_executor& engine::get_executor() const noexcept { return state_->ex; }
 const model& engine::running() const noexcept { return *state_->runs; }
 std::uint32_t engine::max_sequence() const noexcept { return state_->max_sequence; }

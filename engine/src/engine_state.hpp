@@ -10,6 +10,7 @@
 #include "cokv/runtime/trace.hpp"
 #include "generation_state.hpp"
 #include "lent_layers.hpp"
+#include "stage/stage_leader.hpp"
 #include "swap_space.hpp"
 
 namespace cokv::detail {
@@ -56,6 +57,8 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void given_up(arrival_state& a, error_code why);
   error_code lend(source from, sink to);
   void lender_lost(error_code why);
+  error_code join(stage_links others);
+  stage_sizes sizes() const noexcept;
   void fail(generation_state& g, error_code why);
   void cancel(generation_state& g);
   void cancel_all();
@@ -75,6 +78,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   result<std::shared_ptr<generation_state>> accept(generation_request request);
   void admit(const std::shared_ptr<generation_state>& g, error_code ec, kv_match found);
   void start();
+  const schedule& plan_step();
   void finish(const std::shared_ptr<generation_state>& g, error_code why);
   void broke(std::exception_ptr thrown);
   void wake();
@@ -83,6 +87,11 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void enqueue(const schedule& plan);
   awaitable<void> enqueue_with_lent(const schedule& plan);
   void lent_settled(error_code ec);
+  static awaitable<void> pipeline(std::shared_ptr<engine_state> self);
+  void order(const schedule& plan);
+  static awaitable<void> lead(std::shared_ptr<engine_state> self, std::shared_ptr<stage_leader> who);
+  void ranks_lost(error_code why);
+  bool in_parts() const noexcept { return !runs->part().whole(); }
   static awaitable<void> put_lent(std::shared_ptr<engine_state> self, std::shared_ptr<arrival_state> a);
   void settled(arrival_state& a);
   void publish(arrival_state& a, std::uint32_t tokens);
@@ -131,8 +140,9 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   kv_connector connector;
 
  private:
-  std::unique_ptr<swap_space> swap_;  // none: nobody leaves the device but by preemption
-  std::optional<lent_layers> lent_;   // none: all layers are here
+  std::unique_ptr<swap_space> swap_;      // none: nobody leaves the device but by preemption
+  std::optional<lent_layers> lent_;       // none: all layers are here
+  std::shared_ptr<stage_leader> leader_;  // none: the model is whole, or its other workers are not there
   scheduler scheduler_;
   static constexpr std::size_t most_opening = 4;
   std::map<request_id, std::shared_ptr<generation_state>> live_;

@@ -16,12 +16,7 @@ awaitable<void> engine_state::loop(std::shared_ptr<engine_state> self) {
     // Behind a step that was refused nothing runs: its tokens would be fed to it.
     const bool refused = !s.flying_.empty() && s.flying_.back().refused;
     if (s.flying_.size() < most && !refused && s.scheduler_.has_work()) {
-      const schedule& plan = s.scheduler_.next();
-      s.woken_ = false;  // what it gave back itself, having found no room for a request, makes none
-      for (auto id : plan.preempted) s.preempted(id);
-      for (auto& l : plan.loads) s.begin_load(l);
-      for (auto& m : plan.swaps) s.begin_swap(m);
-      s.release_unused();
+      const schedule& plan = s.plan_step();
       planned = !plan.items.empty();
       if (planned) s.lent_ ? co_await s.enqueue_with_lent(plan) : s.enqueue(plan);
     }
@@ -34,6 +29,16 @@ awaitable<void> engine_state::loop(std::shared_ptr<engine_state> self) {
   }
   s.looping_ = false;
   if (s.live_.empty()) s.drains_.complete_all({});
+}
+
+const schedule& engine_state::plan_step() {
+  const schedule& plan = scheduler_.next();
+  woken_ = false;  // what it gave back itself, having found no room for a request, makes none
+  for (auto id : plan.preempted) preempted(id);
+  for (auto& l : plan.loads) begin_load(l);
+  for (auto& m : plan.swaps) begin_swap(m);
+  release_unused();
+  return plan;
 }
 
 // Its KV went to the tiers as it was computed: what they have of it, and expect to load sooner than it is computed, comes
@@ -76,7 +81,7 @@ std::shared_ptr<batch> engine_state::spare_batch() {
       std::atomic_thread_fence(std::memory_order_acquire);
       return b;
     }
-  if (batches_.size() > 2) batches_.erase(batches_.begin());
+  if (batches_.size() > std::max<std::size_t>(2, options.microbatches)) batches_.erase(batches_.begin());
   return batches_.emplace_back(std::make_shared<batch>());
 }
 
@@ -86,7 +91,7 @@ flying_step& engine_state::take_off(const schedule& plan) {
   auto& now = flying_.back();
   now.span.arg("tokens", std::int64_t{plan.tokens});
   // Beside a step that runs, blocks are handed out and filled: by loads, and by whoever sends a prompt's KV.
-  begin(now.step, plan.items, options.async_scheduling);
+  begin(now.step, plan.items, options.async_scheduling || in_parts());
   find_sinks(now.step, plan.items);
   return now;
 }
@@ -118,6 +123,7 @@ awaitable<void> engine_state::end_oldest() {
   auto now = std::move(flying_.front());
   flying_.pop_front();
   if (now.refused) status = now.refused;
+  if (in_parts() && !leader_) status = errc::unavailable;
   if (status) {
     fail_step(*now.plan, status);
     // What was enqueued behind it fails with the stream.
@@ -137,7 +143,7 @@ awaitable<void> engine_state::end_oldest() {
   tell_followers(now);
   runs->collect(*now.step.what);
   postprocess(now.step);
-  if (!flying_.empty()) name_blocks();
+  if (!flying_.empty() && !in_parts()) name_blocks();
 }
 
 void engine_state::begin(model_step& step, std::span<const schedule_item> items, bool hold_context) {

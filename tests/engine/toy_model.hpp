@@ -19,9 +19,12 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
   static constexpr std::uint32_t layers = 4, vocab = 97;
   static constexpr double flops_per_second = 989e12;  // of sim:h200: prices are told in these
 
-  explicit toy_model(toy_price price = {}, std::vector<token_id> eos = {}) : price_(price) {
+  // Of a part: the stage's layers; it can't be shared by ranks.
+  explicit toy_model(toy_price price = {}, std::vector<token_id> eos = {}, model_part part = {})
+      : price_(price), part_(std::move(part)), first_(part_.split.layers(layers, part_.who.stage).first) {
     config_.architecture = "toy";
-    config_.layers = layers;
+    config_.layers = part_.split.layers(layers, part_.who.stage).count;
+    config_.hidden = 2;
     config_.kv_heads = 1;
     config_.head_dim = 2;
     config_.vocab = vocab;
@@ -30,11 +33,12 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
     fingerprint_ = root_key("toy");
   }
 
+  model_part part() const noexcept override { return part_; }
   const model_config& config() const noexcept override { return config_; }
   dtype compute_type() const noexcept override { return dtype::f32; }
   const id256& fingerprint() const noexcept override { return fingerprint_; }
   geometry kv_geometry(std::uint32_t block_tokens) const override {
-    return geometry::attention(layers, 1, 2, dtype::f32, block_tokens);  // 16 bytes a token and layer
+    return geometry::attention(config_.layers, 1, 2, dtype::f32, block_tokens);  // 16 bytes a token and layer
   }
 
   error_code forward(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool& kv,
@@ -46,7 +50,7 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
     return compute.launch(
         "layer " + std::to_string(layer),
         [self = shared_from_this(), layer, step, memory, first, each, tokens] {
-          run(layer, *step, memory.data() + first, each, tokens);
+          self->run(layer, *step, memory.data() + first, each, tokens);
         },
         {.flops = std::chrono::duration<double>(price_.layer + price_.token * static_cast<int>(step->rows())).count() *
                   flops_per_second});
@@ -72,11 +76,13 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
   }
 
  private:
-  static void run(std::uint32_t layer, batch& step, std::byte* segments, std::size_t each, std::uint32_t block_tokens) {
-    if (layer == 0) {
-      auto fresh = std::make_shared<std::vector<std::uint64_t>>();
+  void run(std::uint32_t local, batch& step, std::byte* segments, std::size_t each, std::uint32_t block_tokens) const {
+    const auto layer = first_ + local;
+    if (local == 0) {
+      auto fresh = std::make_shared<std::vector<std::uint64_t>>(part_.first() ? 0 : step.rows());
+      if (!part_.first()) std::memcpy(fresh->data(), step.hidden.data(), 8 * step.rows());
       for (auto& s : step.sequences)
-        for (std::size_t i = 0; i < s.tokens.size(); ++i)
+        for (std::size_t i = 0; part_.first() && i < s.tokens.size(); ++i)
           fresh->push_back(mix(static_cast<std::uint64_t>(s.tokens[i]) + 1, s.start + i));
       step.scratch = fresh;
     }
@@ -104,9 +110,14 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
       }
       row += s.tokens.size();
     }
+    if (part_.last() || local + 1 < config_.layers) return;
+    step.hidden.resize(2 * hidden.size());
+    std::memcpy(step.hidden.data(), hidden.data(), 8 * hidden.size());
   }
 
   toy_price price_;
+  model_part part_;
+  std::uint32_t first_;
   model_config config_;
   id256 fingerprint_;
 };

@@ -35,6 +35,7 @@
 #include "cokv/engine/prompt_sink.hpp"
 #include "cokv/engine/sampler.hpp"
 #include "cokv/engine/sequence_sink.hpp"
+#include "cokv/engine/stage_worker.hpp"
 #include "cokv/engine/stop_matcher.hpp"
 #include "cokv/engine/tokenizer.hpp"
 #include "cokv/kvstream/step_cost.hpp"
@@ -78,6 +79,12 @@ struct engine_options {
   // What was lent is gone, and all KV with it: every request has failed with this code, and more are refused with
   // errc::unavailable until lend().
   std::function<void(error_code)> on_lender_lost = {};
+  // Of a model that is a part (model_options::part), which join() brings together with the others: steps that are under way at once;
+  // 0: as many as it has stages. Such an engine has no swap, tiers or async_scheduling, and lends nothing; requests with a sink or a
+  // follower, and prompts from elsewhere, are refused (errc::unsupported).
+  std::uint32_t microbatches = 0;
+  // Another worker of the model is gone, and all KV with it: as on_lender_lost, until join().
+  std::function<void(error_code)> on_ranks_lost = {};
   memory_kind kv_memory = memory_kind::device;  // tiers need a kind that the host can reach
   std::vector<kv_tier> tiers = {};              // behind the device, from the fastest to the slowest
   kv_policy policy = kv_policy::always;
@@ -154,6 +161,8 @@ struct engine_counters {
   duration lent_waiting{};         // of steps for lent layers, when there was nothing left to compute
   std::uint64_t lenders_lost = 0;  // so far
   bool lender_lost = false;        // now
+  std::uint64_t ranks_lost = 0;    // times that another worker of the model was
+  bool joined = true;              // all of the model's workers are there
 };
 
 namespace detail {
@@ -228,6 +237,12 @@ class engine {
   error_code lend(source from, sink to);
   // What was lent is known to be gone: as if a step had found out. Nothing, where nobody lends.
   void end_lending(error_code why);
+
+  // The other workers of a model of which this one has the first part: stage_worker.hpp. errc::in_use: what the ones before
+  // began is not over, ask again; errc::already_exists: there are some; errc::unsupported: a model that is whole, or not the first part.
+  error_code join(stage_links others);
+  // What stage_workers have to be made with.
+  stage_sizes sizes() const noexcept;
 
   const asio::any_io_executor& get_executor() const noexcept;
   const model& running() const noexcept;

@@ -1,0 +1,74 @@
+// Workers that each have a part of a model (model_options::part) and compute its steps together: the leader, stage 0's rank
+// 0, is an engine, which plans every step and has the requests; each of the others does in its part what the leader orders.
+//
+//     cokv::stage_worker mine(ex, device, part, sizes);               // the leader's sizes: block i is block i everywhere
+//     error_code why = co_await mine.run(links);                      // until a link ends
+//     ...and at the leader:
+//     cokv::engine engine(ex, device, part, tokenizer, {.on_ranks_lost = report});
+//     engine.join(links);                                             // from here on it takes requests
+//
+// A step's order goes from the leader to each; rows of the residual stream go from a rank to the same rank of the next stage,
+// summands between the ranks of a stage (rank_group.hpp), and what was sampled from the last stage's rank 0 back to the
+// leader. Steps are computed everywhere in the order in which they were planned, so that a block is written and read everywhere in that
+// order too; several are under way at once, in different stages.
+//
+// | stage_worker::run |                                                                                               |
+// |-------------------|-----------------------------------------------------------------------------------------------|
+// | completes         | when a link ended, its own device failed, or somebody broke the protocol: with why; nothing is |
+// |                   | written to its KV any more then                                                               |
+// | cancellation      | every kind: of the scope; what the device has begun drains                                    |
+// | errors            | the links'; protocol; the device's                                                            |
+//
+// Behind an end all of them begin anew, with new links, or none can go on. One run() at a time. Belongs to one context.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cokv/engine/model.hpp"
+#include "cokv/kvstream/kv_pool.hpp"
+#include "cokv/kvstream/peer_link.hpp"
+#include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/device.hpp"
+
+namespace cokv {
+
+// What the leader has decided, and everybody goes by.
+struct stage_sizes {
+  std::uint32_t kv_blocks = 0;
+  std::uint32_t block_tokens = 16;
+  std::uint32_t max_batched_tokens = 1024;  // of one step
+  std::uint32_t max_running = 256;          // requests of one step
+  std::uint32_t max_requests = 4096;
+  std::uint32_t max_sequence = 0;  // tokens
+  std::uint32_t microbatches = 1;  // steps under way at once
+  friend bool operator==(const stage_sizes&, const stage_sizes&) = default;
+};
+
+// One link for each purpose, also where several lead to the same worker.
+struct stage_links {
+  std::vector<peer_link> ranks;    // of the same stage, by rank, one's own empty; none where it is alone there
+  peer_link before, behind;        // the same rank of the stage before and of the next; empty at the ends
+  std::vector<peer_link> workers;  // the leader's: to each, by number (topology::number), its own empty
+  peer_link leader;                // everybody else's
+};
+
+class stage_worker {
+ public:
+  // Throws config_error where the KV of so many blocks does not fit, or naming the size that makes no sense.
+  stage_worker(asio::any_io_executor ex, device where, std::shared_ptr<model> part, stage_sizes sizes);
+  ~stage_worker();
+
+  awaitable<error_code> run(stage_links links);
+
+  const kv_pool& pool() const noexcept;
+  const stage_sizes& sizes() const noexcept;
+  std::uint64_t steps() const noexcept;  // computed so far
+
+ private:
+  struct state;
+  std::shared_ptr<state> state_;
+};
+
+}  // namespace cokv

@@ -1,0 +1,39 @@
+#include "stage/stage.hpp"
+
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/result.hpp"
+
+namespace cokv::detail {
+namespace {
+
+awaitable<error_code> drained(stream& s) {
+  auto [ec] = co_await s.async_drain(asio::as_tuple(asio::deferred));
+  co_return ec;
+}
+
+}  // namespace
+
+awaitable<error_code> stage::run(std::shared_ptr<batch> step) {
+  const auto layers = part->config().layers;
+  for (std::uint32_t l = 0; l < layers; ++l) {
+    if (part->part().alone()) {
+      if (auto ec = part->forward(l, step, pool, compute)) co_return ec;
+      continue;
+    }
+    for (auto which : {layer_half::attention, layer_half::mlp}) {
+      if (auto ec = part->forward_half(l, which, step, pool, compute)) co_return ec;
+      if (auto ec = co_await drained(compute)) co_return ec;
+      if (auto ec = co_await ranks.all_reduce(step->summand)) co_return ec;
+      if (auto ec = part->add_summand(l, which, step, compute)) co_return ec;
+    }
+  }
+  if (samples() && !step->sampled.empty()) {
+    if (auto ec = part->finish(step, compute)) co_return ec;
+    if (auto ec = part->sample(step, compute)) co_return ec;
+  }
+  if (auto ec = co_await drained(compute)) co_return ec;
+  if (samples()) part->collect(*step);
+  co_return error_code();
+}
+
+}  // namespace cokv::detail

@@ -1,0 +1,27 @@
+// One worker's part of steps: its layers, what its stage's ranks add up between their halves, and, in the last stage's rank
+// 0, the tokens.
+#pragma once
+
+#include <memory>
+
+#include "cokv/engine/model.hpp"
+#include "cokv/kvstream/rank_group.hpp"
+
+namespace cokv::detail {
+
+struct stage {
+  std::shared_ptr<model> part;
+  const kv_pool& pool;
+  stream compute;
+  rank_group ranks;
+
+  bool first() const noexcept { return part->part().first(); }
+  bool last() const noexcept { return part->part().last(); }
+  bool samples() const noexcept { return last() && part->part().who.rank == 0; }
+
+  // When it completes all that it enqueued is done: hidden is what goes to the next stage, or the tokens are sampled. One at a
+  // time, in the same order as every rank. Cancelled, the device may still be at it.
+  awaitable<error_code> run(std::shared_ptr<batch> step);
+};
+
+}  // namespace cokv::detail

@@ -1,0 +1,124 @@
+#include "stage/stage_leader.hpp"
+
+#include <stdexcept>
+#include <utility>
+
+#include "cokv/kvstream/long_message.hpp"
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/with.hpp"
+#include "stage/link_watch.hpp"
+#include "stage/row_links.hpp"
+
+namespace cokv::detail {
+namespace {
+
+std::size_t who_samples(const model_part& part) { return part.split.number({part.split.depth() - 1, 0}); }
+
+}  // namespace
+
+stage_leader::stage_leader(std::shared_ptr<model> part, const kv_pool& pool, stream compute, stage_links links,
+                           stage_sizes sizes)
+    : mine_{part, pool, std::move(compute), rank_group(part->part().who.rank, links.ranks)},
+      links_(std::move(links)),
+      sizes_(sizes),
+      last_(who_samples(part->part())),
+      line_(std::make_shared<timeline_core>(mine_.compute.get_executor())),
+      to_tell_(line_->get_executor(), sizes.microbatches),
+      to_compute_(line_->get_executor(), sizes.microbatches),
+      to_hand_on_(line_->get_executor(), sizes.microbatches),
+      closing_(line_->get_executor(), 1) {}
+
+event stage_leader::begin(std::shared_ptr<batch> step, const std::vector<request_id>& sampling) {
+  const auto number = ++begun_;
+  if (error_) return {line_, number};
+  step_order order{number, step->sequences, {}, {}};
+  work w{number, step, encode(order), {}};
+  if (last_ != 0) {
+    order.over = std::exchange(over_, {});
+    for (auto id : order.over) known_.erase(id);
+    for (std::size_t i = 0; i < sampling.size(); ++i) {
+      const auto& s = step->sampled[i];
+      order.sampled.push_back({sampling[i], s.position, known_.insert(sampling[i]).second ? s.how : nullptr});
+    }
+    w.with_samples = encode(order);
+    awaited_.push_back(step);
+  }
+  if (!to_compute_.try_send(work{number, std::move(step), {}, {}}) || !to_tell_.try_send(std::move(w)))
+    throw std::logic_error("stage_leader::begin: more steps than may be under way");
+  return {line_, number};
+}
+
+void stage_leader::over(request_id id) {
+  if (known_.contains(id)) over_.push_back(id);
+}
+
+void stage_leader::close() { closing_.close(); }
+
+awaitable<error_code> stage_leader::run() {
+  const auto v = co_await with(task_group{}, [this](task_group& group) {
+    each_link(links_, [&](const peer_link& l) { group.spawn(until_closed(l)); });
+    group.spawn([this]() -> awaitable<error_code> { co_return (co_await closing_.async_receive(as_result)).error(); });
+    group.spawn(tell());
+    group.spawn(compute());
+    group.spawn(hand_on());
+    if (last_ != 0) group.spawn(hear());
+  });
+  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+  (void)co_await mine_.compute.async_drain(asio::as_tuple(asio::deferred));
+  error_ = v.error() ? v.error() : make_error_code(errc::closed);
+  line_->fail(line_->value() + 1, error_);
+  co_return error_;
+}
+
+awaitable<error_code> stage_leader::tell() {
+  for (;;) {
+    auto w = co_await to_tell_.async_receive(as_result);
+    if (!w) co_return w.error();
+    for (std::size_t n = 0; n < links_.workers.size(); ++n) {
+      if (!links_.workers[n]) continue;
+      if (auto ec = co_await send_long(links_.workers[n], n == last_ ? w->with_samples : w->order)) co_return ec;
+    }
+  }
+}
+
+awaitable<error_code> stage_leader::compute() {
+  for (;;) {
+    auto w = co_await to_compute_.async_receive(as_result);
+    if (!w) co_return w.error();
+    if (auto ec = co_await mine_.run(w->step)) co_return ec;
+    if (mine_.last())
+      line_->advance(w->number);
+    else if (auto sent = co_await to_hand_on_.async_send(std::move(w->step), as_result); !sent)
+      co_return sent.error();
+  }
+}
+
+awaitable<error_code> stage_leader::hand_on() {
+  for (;;) {
+    auto step = co_await to_hand_on_.async_receive(as_result);
+    if (!step) co_return step.error();
+    if (auto ec = co_await send_rows(links_.behind, std::move(*step))) co_return ec;
+  }
+}
+
+awaitable<error_code> stage_leader::hear() {
+  const auto vocab = mine_.part->config().vocab;
+  for (std::uint64_t number = 1;; ++number) {
+    const auto bytes = co_await receive_long(links_.workers[last_], most_order_bytes);
+    if (!bytes) co_return bytes.error();
+    if (awaited_.empty()) co_return errc::protocol;
+    const auto step = std::move(awaited_.front());
+    awaited_.pop_front();
+    auto outcome = decode_outcome(*bytes, step->sampled.size(), vocab);
+    if (!outcome) co_return outcome.error();
+    if (outcome->number != number) co_return errc::protocol;
+    for (std::size_t i = 0; i < step->sampled.size(); ++i) {
+      step->sampled[i].token = outcome->sampled[i].token;
+      step->sampled[i].logprobs = std::move(outcome->sampled[i].logprobs);
+    }
+    line_->advance(number);
+  }
+}
+
+}  // namespace cokv::detail

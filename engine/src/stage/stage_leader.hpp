@@ -1,0 +1,58 @@
+// The leader's side of a model's workers: orders of steps to all of them, its own part of each, and what was sampled of it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "cokv/engine/stage_worker.hpp"
+#include "cokv/runtime/channel.hpp"
+#include "cokv/runtime/event.hpp"
+#include "stage/stage.hpp"
+#include "stage/step_order.hpp"
+
+namespace cokv::detail {
+
+class stage_leader {
+ public:
+  stage_leader(std::shared_ptr<model> part, const kv_pool& pool, stream compute, stage_links links, stage_sizes sizes);
+
+  // Orders, computes and hears until a link ends, or close(): why. Then every step that was begun is ready, and error() says
+  // so; nothing is written to the pool any more. Once.
+  awaitable<error_code> run();
+  void close();
+
+  // At most sizes.microbatches at a time. `sampling`: whose tokens step->sampled are, in order. Ready when they are there.
+  event begin(std::shared_ptr<batch> step, const std::vector<request_id>& sampling);
+  void over(request_id id);  // nothing more is sampled of it
+  error_code error() const noexcept { return error_; }
+
+ private:
+  struct work {
+    std::uint64_t number = 0;
+    std::shared_ptr<batch> step;
+    std::vector<std::byte> order, with_samples;
+  };
+  awaitable<error_code> tell();
+  awaitable<error_code> compute();
+  awaitable<error_code> hand_on();
+  awaitable<error_code> hear();
+
+  stage mine_;
+  const stage_links links_;
+  const stage_sizes sizes_;
+  const std::size_t last_;  // the number of who samples; 0: the leader
+  std::shared_ptr<timeline_core> line_;
+  std::uint64_t begun_ = 0;
+  channel<work> to_tell_, to_compute_;
+  channel<std::shared_ptr<batch>> to_hand_on_;
+  channel<char> closing_;
+  std::deque<std::shared_ptr<batch>> awaited_;  // whose tokens will come, oldest first
+  std::set<request_id> known_;                  // whose sampling the last stage knows
+  std::vector<request_id> over_;                // to be told
+  error_code error_;
+};
+
+}  // namespace cokv::detail

@@ -1,0 +1,173 @@
+#include "cokv/engine/stage_worker.hpp"
+
+#include <atomic>
+#include <map>
+#include <string>
+
+#include "cokv/runtime/channel.hpp"
+#include "cokv/runtime/detail/machine_memory.hpp"
+#include "cokv/runtime/error.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/trace.hpp"
+#include "cokv/runtime/with.hpp"
+#include "stage/link_watch.hpp"
+#include "stage/row_links.hpp"
+#include "stage/stage.hpp"
+#include "stage/step_order.hpp"
+
+namespace cokv {
+namespace {
+
+const stage_sizes& checked(const stage_sizes& s, const model& part) {
+  for (auto [value, name] : {std::pair{s.kv_blocks, "kv_blocks"},
+                             {s.block_tokens, "block_tokens"},
+                             {s.max_batched_tokens, "max_batched_tokens"},
+                             {s.max_running, "max_running"},
+                             {s.max_requests, "max_requests"},
+                             {s.max_sequence, "max_sequence"},
+                             {s.microbatches, "microbatches"}})
+    if (value == 0) throw config_error(std::string("stage sizes: ") + name + ": must be above 0");
+  if (s.max_sequence > part.config().max_positions)
+    throw config_error("stage sizes: max_sequence: " + std::to_string(s.max_sequence) + " is beyond the model's " +
+                       std::to_string(part.config().max_positions) + " positions");
+  return s;
+}
+
+buffer memory_of(device& d, const geometry& g, std::uint32_t blocks) {
+  const auto bytes = pool_bytes(g, blocks);
+  if (d.name() == "cpu") detail::check_memory_for({{"KV blocks", bytes}});
+  auto made = d.allocate(bytes);
+  if (!made) throw config_error("kv-blocks: device " + std::string(d.name()) + ": " + made.error().message());
+  return *made;
+}
+
+}  // namespace
+
+struct stage_worker::state {
+  struct work {
+    std::uint64_t number = 0;
+    std::shared_ptr<batch> step;
+  };
+
+  state(asio::any_io_executor e, device d, std::shared_ptr<model> m, const stage_sizes& s)
+      : ex(std::move(e)),
+        where(std::move(d)),
+        part(std::move(m)),
+        sizes(checked(s, *part)),
+        pool(part->kv_geometry(s.block_tokens), s.kv_blocks,
+             memory_of(where, part->kv_geometry(s.block_tokens), s.kv_blocks)) {}
+
+  error_code fill(batch& step, detail::step_order& order);
+  std::shared_ptr<batch> spare();
+  awaitable<error_code> take_orders(const stage_links& links, channel<work>& to);
+  awaitable<error_code> compute(detail::stage& mine, channel<work>& from, channel<work>& to);
+  awaitable<error_code> hand_on(const stage_links& links, channel<work>& from);
+
+  asio::any_io_executor ex;
+  device where;
+  std::shared_ptr<model> part;
+  const stage_sizes sizes;
+  kv_pool pool;
+  std::vector<std::shared_ptr<batch>> batches;  // their memory is used again
+  std::map<request_id, std::shared_ptr<sampling_state>> samplings;
+  std::uint64_t steps = 0;
+};
+
+std::shared_ptr<batch> stage_worker::state::spare() {
+  for (auto& b : batches)
+    if (b.use_count() == 1) {  // no kernel of a step before holds it
+      std::atomic_thread_fence(std::memory_order_acquire);
+      return b;
+    }
+  return batches.emplace_back(std::make_shared<batch>());
+}
+
+// errc::protocol: it samples what was never begun, or at a place that the answer has not come to.
+error_code stage_worker::state::fill(batch& step, detail::step_order& order) {
+  for (auto id : order.over) samplings.erase(id);
+  step.sequences = std::move(order.sequences);
+  step.sampled.clear();
+  for (auto& s : order.sampled) {
+    if (s.begins) samplings[s.id] = std::move(s.begins);
+    const auto how = samplings.find(s.id);
+    if (how == samplings.end() || samplings.size() > sizes.max_requests) return errc::protocol;
+    const auto& q = *how->second;
+    if (q.params.look_back() && (s.position < q.first || s.position - q.first > q.answer.size())) return errc::protocol;
+    step.sampled.push_back({how->second, s.position});
+  }
+  return {};
+}
+
+awaitable<error_code> stage_worker::state::take_orders(const stage_links& links, channel<work>& to) {
+  const auto& config = part->config();
+  for (std::uint64_t number = 1;; ++number) {
+    const auto bytes = co_await receive_long(links.leader, detail::most_order_bytes);
+    if (!bytes) co_return bytes.error();
+    auto order = detail::decode_order(*bytes, sizes, config.vocab);
+    if (!order) co_return order.error();
+    if (order->number != number) co_return errc::protocol;
+    work next{number, spare()};
+    // A request's place may still be sampled by a step before, but never two at once: it is there when this one is.
+    if (auto ec = fill(*next.step, *order)) co_return ec;
+    if (!part->part().first())
+      if (auto ec = co_await detail::receive_rows(links.before, next.step, config.hidden)) co_return ec;
+    if (auto sent = co_await to.async_send(std::move(next), as_result); !sent) co_return sent.error();
+  }
+}
+
+awaitable<error_code> stage_worker::state::compute(detail::stage& mine, channel<work>& from, channel<work>& to) {
+  for (;;) {
+    auto next = co_await from.async_receive(as_result);
+    if (!next) co_return next.error();
+    auto span = trace::of(ex).scope("engine", "step");
+    span.arg("tokens", static_cast<std::int64_t>(next->step->rows()));
+    if (auto ec = co_await mine.run(next->step)) co_return ec;
+    ++steps;
+    if (mine.last() && !mine.samples()) continue;
+    if (auto sent = co_await to.async_send(std::move(*next), as_result); !sent) co_return sent.error();
+  }
+}
+
+awaitable<error_code> stage_worker::state::hand_on(const stage_links& links, channel<work>& from) {
+  for (;;) {
+    auto done = co_await from.async_receive(as_result);
+    if (!done) co_return done.error();
+    error_code ec;
+    if (part->part().last()) {
+      const auto bytes = encode(detail::step_outcome{done->number, done->step->sampled});
+      ec = co_await send_long(links.leader, bytes);
+    } else {
+      ec = co_await detail::send_rows(links.behind, done->step);
+    }
+    if (ec) co_return ec;
+  }
+}
+
+stage_worker::stage_worker(asio::any_io_executor ex, device where, std::shared_ptr<model> part, stage_sizes sizes)
+    : state_(std::make_shared<state>(std::move(ex), std::move(where), std::move(part), sizes)) {}
+
+stage_worker::~stage_worker() = default;
+
+awaitable<error_code> stage_worker::run(stage_links links) {
+  const auto s = state_;
+  s->samplings.clear();
+  auto compute = s->where.make_stream({.name = "compute"});
+  if (!compute) co_return compute.error();
+  detail::stage mine{s->part, s->pool, *compute, rank_group(s->part->part().who.rank, links.ranks)};
+  channel<state::work> arrived(s->ex, s->sizes.microbatches), done(s->ex, s->sizes.microbatches);
+  const auto v = co_await with(task_group{}, [&](task_group& group) {
+    detail::each_link(links, [&](const peer_link& l) { group.spawn(detail::until_closed(l)); });
+    group.spawn(s->take_orders(links, arrived));
+    group.spawn(s->compute(mine, arrived, done));
+    group.spawn(s->hand_on(links, done));
+  });
+  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+  (void)co_await compute->async_drain(asio::as_tuple(asio::deferred));
+  co_return v.error();
+}
+
+const kv_pool& stage_worker::pool() const noexcept { return state_->pool; }
+const stage_sizes& stage_worker::sizes() const noexcept { return state_->sizes; }
+std::uint64_t stage_worker::steps() const noexcept { return state_->steps; }
+
+}  // namespace cokv

@@ -1,0 +1,45 @@
+// What the leader of a model's workers tells them of a step, and what the last stage answers. A codec without I/O; what is
+// told is checked against the sizes that were agreed on, so that whoever computes it reads no block, token or position that is none.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "cokv/engine/model.hpp"
+#include "cokv/engine/stage_worker.hpp"
+
+namespace cokv::detail {
+
+// A token to be sampled. `begins`: the first of its request at that stage, or of this life of it.
+struct ordered_sample {
+  request_id id = 0;
+  std::uint64_t position = 0;
+  std::shared_ptr<sampling_state> begins = {};
+};
+
+struct step_order {
+  std::uint64_t number = 0;  // from 1
+  std::vector<batch_sequence> sequences;
+  std::vector<ordered_sample> sampled;  // to the last stage's rank 0; of the sequences that sample, in order
+  std::vector<request_id> over;         // of which nothing more is sampled
+};
+
+struct step_outcome {
+  std::uint64_t number = 0;
+  std::vector<batch_sample> sampled;  // without `how`
+};
+
+constexpr std::size_t most_order_bytes = std::size_t{256} << 20;
+
+std::vector<std::byte> encode(const step_order& o);
+// errc::protocol
+result<step_order> decode_order(std::span<const std::byte> bytes, const stage_sizes& sizes, std::uint32_t vocab);
+
+std::vector<std::byte> encode(const step_outcome& o);
+// errc::protocol; also where there are not as many as `samples`.
+result<step_outcome> decode_outcome(std::span<const std::byte> bytes, std::size_t samples, std::uint32_t vocab);
+
+}  // namespace cokv::detail

@@ -1,0 +1,102 @@
+// All workers of a model in one process, each with its part and its links, which can be cut.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cokv/engine/engine.hpp"
+#include "cokv/engine/stage_worker.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/with.hpp"
+
+namespace cokv::test {
+
+struct part_workers {
+  using part_maker = std::function<std::shared_ptr<model>(model_part)>;
+
+  part_workers(asio::any_io_executor ex, std::string device, topology t, const part_maker& make, engine_options o)
+      : ex(ex), split(std::move(t)) {
+    // Simulated ones are told apart by their number.
+    const auto open = [&](std::uint32_t n = 0) {
+      return open_device(ex, device.starts_with("sim:") ? device + ":" + std::to_string(n) : device, {.threads = 1})
+          .value();
+    };
+    o.on_ranks_lost = [this](error_code why) { lost.push_back(why); };
+    leader = std::make_unique<engine>(ex, open(), make({split, {}}), std::nullopt, std::move(o));
+    for (std::uint32_t n = 1; n < split.workers(); ++n)
+      others.push_back(std::make_unique<stage_worker>(ex, open(n), make({split, split.at(n)}), leader->sizes()));
+  }
+
+  // Two ends of a link.
+  awaitable<std::pair<peer_link, peer_link>> linked() {
+    auto door = link_listener::listen(windows, "tcp://localhost:0").value();
+    std::pair<peer_link, peer_link> ends;
+    const auto v = co_await with(task_group{}, [&](task_group& group) {
+      group.spawn([&]() -> awaitable<void> { ends.second = co_await door.async_accept(); });
+      group.spawn([&]() -> awaitable<void> { ends.first = co_await async_connect(windows, door.url()); });
+    });
+    if (!v) throw boost::system::system_error(v.error());
+    co_return ends;
+  }
+
+  awaitable<void> link_all() {
+    links.assign(split.workers(), {});
+    all_links.clear();
+    links[0].workers.resize(split.workers());
+    for (std::uint32_t n = 0; n < split.workers(); ++n) {
+      const auto who = split.at(n);
+      const auto link = [&](peer_link& here, peer_link& there) -> awaitable<void> {
+        std::tie(here, there) = co_await linked();
+        all_links.push_back(here);
+      };
+      if (n > 0) co_await link(links[0].workers[n], links[n].leader);
+      if (who.stage + 1 < split.depth()) co_await link(links[n].behind, links[n + split.degree()].before);
+      if (split.degree() == 1) continue;
+      links[n].ranks.resize(split.degree());
+      for (std::uint32_t r = 0; r < who.rank; ++r) {
+        auto& other = links[split.number({who.stage, r})];
+        co_await link(links[n].ranks[r], other.ranks[who.rank]);
+      }
+    }
+  }
+
+  // Until stop(), or a link is cut.
+  awaitable<void> join_all(task_group& group) {
+    stop();
+    while (running > 0) co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(1), asio::deferred);
+    co_await link_all();
+    for (std::uint32_t n = 1; n < split.workers(); ++n)
+      group.spawn([this, n, mine = std::move(links[n])]() mutable -> awaitable<void> {
+        ++running;
+        const std::shared_ptr<void> at_end(nullptr, [this](void*) { --running; });
+        ended.push_back(co_await others[n - 1]->run(std::move(mine)));
+      });
+    auto mine = std::move(links[0]);
+    links.clear();
+    error_code ec;
+    while ((ec = leader->join(mine)) == errc::in_use)
+      co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(1), asio::deferred);
+    REQUIRE(!ec);
+  }
+  void cut(std::size_t i) { all_links[i % all_links.size()].close(); }
+  void stop() {
+    for (auto& l : all_links) l.close();
+    all_links.clear();
+  }
+
+  asio::any_io_executor ex;
+  topology split;
+  window_table windows{ex};
+  std::unique_ptr<engine> leader;
+  std::vector<std::unique_ptr<stage_worker>> others;
+  std::vector<stage_links> links;
+  std::vector<peer_link> all_links;  // one end of each
+  std::vector<error_code> lost, ended;
+  int running = 0;
+};
+
+}  // namespace cokv::test

@@ -1,0 +1,158 @@
+// What workers of a model say of steps: as it was written, or refused; never a block, token or length that there is none of.
+#include "stage/step_order.hpp"
+
+#include <doctest/doctest.h>
+
+#include <limits>
+#include <random>
+
+#include "cokv/runtime/error.hpp"
+
+using namespace cokv;
+using namespace cokv::detail;
+
+namespace {
+
+constexpr std::uint32_t vocab = 50;
+const stage_sizes sizes{.kv_blocks = 10,
+                        .block_tokens = 4,
+                        .max_batched_tokens = 16,
+                        .max_running = 4,
+                        .max_requests = 8,
+                        .max_sequence = 32,
+                        .microbatches = 2};
+
+std::shared_ptr<sampling_state> some_state() {
+  auto s = std::make_shared<sampling_state>();
+  s->params = {.temperature = 0.5f,
+               .top_k = 7,
+               .top_p = 0.75f,
+               .min_p = 0.125f,
+               .repetition_penalty = 1.5f,
+               .presence_penalty = -0.25f,
+               .frequency_penalty = 0.5f,
+               .logit_bias = {{3, 1.5f}, {4, -std::numeric_limits<float>::infinity()}},
+               .seed = 1234567890123};
+  s->logprobs = 0;
+  s->first = 5;
+  s->prompt = {1, 2, 3, 4, 5};
+  s->answer = {6};
+  return s;
+}
+
+step_order some_order() {
+  step_order o{.number = 9, .sequences = {}, .sampled = {}, .over = {77, 78}};
+  o.sequences.push_back({.blocks = {9, 0}, .start = 3, .tokens = {1, 49, 0, 7}, .sample = false});
+  o.sequences.push_back({.blocks = {4, 5, 6}, .start = 11, .tokens = {8}, .sample = true});
+  o.sampled.push_back({12, 12, some_state()});
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("step order: comes back as it was written") {
+  const auto back = decode_order(encode(some_order()), sizes, vocab);
+  REQUIRE(back.has_value());
+  CHECK(back->number == 9);
+  CHECK(back->over == std::vector<request_id>{77, 78});
+  REQUIRE(back->sequences.size() == 2);
+  CHECK(back->sequences[0].blocks == std::vector<block_index>{9, 0});
+  CHECK(back->sequences[0].start == 3);
+  CHECK(back->sequences[0].tokens == std::vector<token_id>{1, 49, 0, 7});
+  CHECK(!back->sequences[0].sample);
+  CHECK(back->sequences[1].sample);
+  REQUIRE(back->sampled.size() == 1);
+  CHECK(back->sampled[0].id == 12);
+  CHECK(back->sampled[0].position == 12);
+  const auto told = some_state();
+  const auto &got = *back->sampled[0].begins, &want = *told;
+  CHECK(got.params.temperature == want.params.temperature);
+  CHECK(got.params.top_k == want.params.top_k);
+  CHECK(got.params.top_p == want.params.top_p);
+  CHECK(got.params.min_p == want.params.min_p);
+  CHECK(got.params.repetition_penalty == want.params.repetition_penalty);
+  CHECK(got.params.presence_penalty == want.params.presence_penalty);
+  CHECK(got.params.frequency_penalty == want.params.frequency_penalty);
+  CHECK(got.params.seed == want.params.seed);
+  REQUIRE(got.params.logit_bias.size() == 2);
+  CHECK(got.params.logit_bias[1].token == 4);
+  CHECK(got.params.logit_bias[1].bias == want.params.logit_bias[1].bias);
+  CHECK(got.logprobs == want.logprobs);
+  CHECK(got.first == 5);
+  CHECK(got.prompt == want.prompt);
+  CHECK(got.answer == want.answer);
+
+  auto known = some_order();
+  known.sampled[0].begins = nullptr;
+  known.over.clear();
+  CHECK(decode_order(encode(known), sizes, vocab)->sampled[0].begins == nullptr);
+}
+
+TEST_CASE("step order: what there is none of is refused") {
+  const auto refused = [](auto change) {
+    auto o = some_order();
+    change(o);
+    CHECK(decode_order(encode(o), sizes, vocab).error() == errc::protocol);
+  };
+  refused([](step_order& o) { o.sequences[0].blocks[0] = 10; });
+  refused([](step_order& o) { o.sequences[0].tokens[0] = 50; });
+  refused([](step_order& o) { o.sequences[0].tokens[0] = -1; });
+  refused([](step_order& o) { o.sequences[0].tokens.clear(); });
+  refused([](step_order& o) { o.sequences[0].start = 5; });               // beyond its blocks
+  refused([](step_order& o) { o.sequences[0].start = 0xffffffff; });      // and beyond every number
+  refused([](step_order& o) { o.sequences[0].blocks.assign(10, 1); });    // more than a sequence has
+  refused([](step_order& o) { o.sequences[0].tokens.assign(17, 1); });    // more than a step has
+  refused([](step_order& o) { o.sequences.resize(5, o.sequences[1]); });  // more requests than a step has
+  refused([](step_order& o) { o.sequences.clear(); });
+  refused([](step_order& o) { o.sampled.push_back({13, 3}); });  // more than sample
+  refused([](step_order& o) { o.sampled[0].position = 33; });
+  refused([](step_order& o) { o.sampled[0].begins->params.top_p = 2; });
+  refused([](step_order& o) { o.sampled[0].begins->params.temperature = std::numeric_limits<float>::quiet_NaN(); });
+  refused([](step_order& o) { o.sampled[0].begins->params.logit_bias[0].token = 50; });
+  refused([](step_order& o) { o.sampled[0].begins->prompt[0] = 50; });
+  refused([](step_order& o) { o.sampled[0].begins->answer.assign(33, 1); });
+  refused([](step_order& o) { o.sampled[0].begins->first = 33; });
+  refused([](step_order& o) { o.sampled[0].begins->logprobs = 51; });
+}
+
+TEST_CASE(
+    "step order and outcome: cut anywhere they are refused; damaged anywhere they are read within what there is") {
+  step_outcome said{.number = 3, .sampled = {}};
+  said.sampled.push_back({.token = token_id{7}, .logprobs = token_logprobs{-0.5f, {{7, -0.5f}, {9, -1.5f}}}});
+  said.sampled.push_back({.token = errc::invalid_argument});
+  const auto order = encode(some_order()), outcome = encode(said);
+  const auto back = decode_outcome(outcome, 2, vocab);
+  REQUIRE(back.has_value());
+  CHECK(back->number == 3);
+  CHECK(*back->sampled[0].token == 7);
+  CHECK(back->sampled[0].logprobs->chosen == -0.5f);
+  CHECK(back->sampled[0].logprobs->top.at(1).token == 9);
+  CHECK(back->sampled[1].token.error() == errc::invalid_argument);
+  CHECK(!back->sampled[1].logprobs);
+  CHECK(decode_outcome(outcome, 1, vocab).error() == errc::protocol);
+  CHECK(decode_outcome(outcome, 3, vocab).error() == errc::protocol);
+  CHECK(decode_outcome(outcome, 2, 9).error() == errc::protocol);
+  for (std::size_t n = 0; n < order.size(); ++n)
+    CHECK(decode_order(std::span(order).first(n), sizes, vocab).error() == errc::protocol);
+  for (std::size_t n = 0; n < outcome.size(); ++n)
+    CHECK(decode_outcome(std::span(outcome).first(n), 2, vocab).error() == errc::protocol);
+  auto more = order;
+  more.push_back({});
+  CHECK(decode_order(more, sizes, vocab).error() == errc::protocol);
+
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 20000; ++i) {
+    auto damaged = order;
+    for (auto n = 1 + random() % 3; n > 0; --n) damaged[random() % damaged.size()] = static_cast<std::byte>(random());
+    const auto got = decode_order(damaged, sizes, vocab);
+    if (!got) continue;
+    for (auto& s : got->sequences) {
+      CHECK(s.start + s.tokens.size() <= s.blocks.size() * sizes.block_tokens);
+      for (auto b : s.blocks) CHECK(b < sizes.kv_blocks);
+      for (auto t : s.tokens) CHECK((t >= 0 && t < token_id{vocab}));
+    }
+    auto hurt = outcome;
+    hurt[random() % hurt.size()] = static_cast<std::byte>(random());
+    (void)decode_outcome(hurt, 2, vocab);
+  }
+}

@@ -18,6 +18,23 @@ void add_serve(CLI::App& app, action& chosen) {
   add_tls(*c, o->tls_certificate, o->tls_key);
   add_choice(*c, "--role", o->role, {"both", "prefill", "decode", "router"},
              "Computes and answers; or only computes prompts, or decodes them, for a router that answers");
+  auto* pipeline = add_count(*c, "--pipeline", o->pipeline, 1, 1024,
+                             "The model's layers are spread over so many stages, each in processes of its own (--role "
+                             "both)");
+  auto* tensor = add_count(*c, "--tensor", o->tensor, 1, 256,
+                           "Heads and MLP columns of each stage are spread over so many processes (--role both)");
+  auto* ranks = c->add_option("--ranks", o->ranks,
+                              "Where the processes of --pipeline and --tensor find each other, one URL for each, stage "
+                              "by stage: tcp://HOST:PORT, shm:///PATH, ucx://HOST:PORT. Those of one mpirun unless "
+                              "told. Neither encrypted nor authenticated")
+                    ->type_name("URL[,URL...]")
+                    ->delimiter(',');
+  auto* rank = add_count(*c, "--rank", o->rank, 0, 4095,
+                         "Which of --ranks this process is; 0 leads, and serves HTTP, which no other does")
+                   ->needs(ranks);
+  auto* microbatches =
+      add_count(*c, "--microbatches", o->microbatches, 1, 64,
+                "Steps under way at once in different stages of --pipeline; as many as stages unless told");
   auto* prefill = c->add_option("--prefill", o->prefill, "Workers that compute prompts (--role router)")
                       ->type_name("URL[,URL...]")
                       ->delimiter(',');
@@ -157,7 +174,12 @@ void add_serve(CLI::App& app, action& chosen) {
   add_count(*c, "--grace", o->grace, 0, 86400,
             "Seconds that requests in flight have to finish after SIGINT or SIGTERM");
   c->footer("A SIZE is bytes or has a unit: 512MiB, 4GiB, 1.5GB.");
-  const std::vector<std::pair<CLI::Option*, std::string>> of_roles{{prefill, "router"},
+  const std::vector<std::pair<CLI::Option*, std::string>> of_roles{{pipeline, "both"},
+                                                                   {tensor, "both"},
+                                                                   {ranks, "both"},
+                                                                   {rank, "both"},
+                                                                   {microbatches, "both"},
+                                                                   {prefill, "router"},
                                                                    {decode, "router"},
                                                                    {worker_key, "router"},
                                                                    {heartbeat, "router"},
@@ -179,7 +201,7 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                    {replica_memory, "decode"},
                                                                    {replica_patience, "decode"},
                                                                    {replicate_to, "decode"}};
-  c->callback([o, of_roles, link, slo_ttft, slo_tpot, &chosen] {
+  c->callback([o, of_roles, link, slo_ttft, slo_tpot, ranks, microbatches, &chosen] {
     check_memory("--swap", o->swap);
     check_memory("--kv-host", o->kv_host);
     if (o->role == "decode") check_memory("--replica-memory", o->replica_memory);
@@ -202,6 +224,19 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                           {"--replicate-to", !o->replicate_to.empty()},
                                                                           {"--async-scheduling", o->async_scheduling}})
         if (told) throw CLI::ValidationError(flag, "does not go together with --borrow-from");
+    const bool in_parts = o->pipeline * o->tensor > 1;
+    for (auto* option : {ranks, microbatches})
+      if (option->count() > 0 && !in_parts)
+        throw CLI::ValidationError(option->get_name(), "is for --pipeline or --tensor above 1");
+    // What these move of a block is all of it, and this process has a part.
+    if (in_parts)
+      for (auto& [flag, told] : std::vector<std::pair<std::string, bool>>{{"--swap", o->swap != 0},
+                                                                          {"--kv-host", o->kv_host != 0},
+                                                                          {"--kv-dir", !o->kv_dir.empty()},
+                                                                          {"--kv-remote", !o->kv_remote.empty()},
+                                                                          {"--async-scheduling", o->async_scheduling},
+                                                                          {"--device", o->device != "cpu"}})
+        if (told) throw CLI::ValidationError(flag, "does not go together with --pipeline or --tensor");
     if (o->dead_after <= o->heartbeat) throw CLI::ValidationError("--dead-after", "has to be more than --heartbeat");
     chosen = [o](streams io) {
       serve::run(*o, io.out);

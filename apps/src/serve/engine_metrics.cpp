@@ -133,6 +133,11 @@ void add_engine_metrics(http::metrics& page, const engine& e, const std::vector<
     device_blocks(s, c, kv.device);
     swapping(s, c);
     if (!e.pool().whole()) lending(s, c);
+    if (!e.running().part().whole()) {
+      s.gauge("cokv_workers_joined", "1 while all workers of the model are there", c.joined ? 1 : 0);
+      s.counter("cokv_workers_lost_total", "Times that one of them was lost, and all KV with it",
+                static_cast<double>(c.ranks_lost));
+    }
     for (std::size_t i = 0; i < kv.tiers.size(); ++i) tier(s, kv.tiers[i], stores.at(i)->info());
     s.gauge("cokv_kv_hidden_fraction", "Of the recent time in which KV moved, the part in which the model computed",
             hidden_fraction(e.get_executor()));

@@ -22,6 +22,10 @@ struct options {
   // A worker's router that it goes to by itself, and the key for it.
   std::vector<std::string> join;  // routers
   std::string join_key_file;
+  // A model in parts: stages, ranks of each, this process's number among all of them, where they find each other, and steps under
+  // way at once (0: as many as stages).
+  std::uint32_t pipeline = 1, tensor = 1, rank = 0, microbatches = 0;
+  std::vector<std::string> ranks;
   // A decode worker's doors for KV; empty: a socket of this machine and a port. `advertise`: what others call the host.
   std::vector<std::string> links;
   std::string advertise;

@@ -18,6 +18,7 @@
 #include "serve/engine_metrics.hpp"
 #include "serve/front.hpp"
 #include "serve/joining.hpp"
+#include "serve/parts.hpp"
 #include "serve/router.hpp"
 #include "serve/tiers.hpp"
 #include "serve/trace_file.hpp"
@@ -28,7 +29,7 @@
 namespace cokv::serve {
 namespace {
 
-std::shared_ptr<model> load_weights(const options& o, device where) {
+std::shared_ptr<model> load_weights(const options& o, device where, model_part part = {}) {
   int said = 0;
   auto progress = [&said, &o](std::uint64_t done, std::uint64_t total) {
     if (total < (256ull << 20)) return;  // a moment
@@ -39,7 +40,8 @@ std::shared_ptr<model> load_weights(const options& o, device where) {
   return load(o.model, {.compute = *parse_dtype(o.dtype),
                         .progress = progress,
                         .where = std::move(where),
-                        .batch_invariant = o.batch_invariant});
+                        .batch_invariant = o.batch_invariant,
+                        .part = std::move(part)});
 }
 
 device open(const options& o, const asio::any_io_executor& ex) {
@@ -57,6 +59,7 @@ engine_options engine_options_of(const options& o, const tiers& opened, change_h
   out.max_requests = o.max_requests;
   out.max_sequence = o.max_sequence;
   out.async_scheduling = o.async_scheduling;
+  out.microbatches = o.microbatches;
   out.swap = o.swap;
   out.tiers = opened.list;
   out.on_kv_change = std::move(on_kv_change);
@@ -104,9 +107,10 @@ void check_fits(const options& o, const model_config& config) {
 
 std::unique_ptr<engine> make_engine(const asio::any_io_executor& ex, const options& o, device where,
                                     std::shared_ptr<model> what, const tokenizer& text, const tiers& opened,
-                                    cache::event_log& kv, borrowing* borrowed) {
+                                    cache::event_log& kv, borrowing* borrowed, leading* leads) {
   try {
     auto how = engine_options_of(o, opened, kv.of("device"));
+    if (leads) how.on_ranks_lost = [leads](error_code why) { leads->lost(why); };
     if (borrowed) borrowed->put_into(how);
     return std::make_unique<engine>(ex, std::move(where), std::move(what), text, std::move(how));
   } catch (const config_error& e) {
@@ -114,7 +118,7 @@ std::unique_ptr<engine> make_engine(const asio::any_io_executor& ex, const optio
   }
 }
 
-awaitable<void> serve(const options& o, std::ostream& out) {
+awaitable<void> serve(const options& o, std::ostream& out, std::optional<part_choice> mine) {
   const auto ex = co_await asio::this_coro::executor;
   constexpr std::size_t spans_for_metrics = 1 << 14, spans_for_file = 1 << 20;
   std::optional<trace_file> file;
@@ -126,21 +130,24 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   http::server server(ex, front_of(o, page));
   server.listen(o.listen);  // before the model is read: a port in use is told at once
 
-  const auto config = load_config(o.model);
+  const auto whole = load_config(o.model);
+  const auto config = mine ? part_of(whole, mine->part) : whole;
   auto text = tokenizer::load(o.model.dir);
   check_vocabulary(o.model, text, config);
   auto chat = chat_template::load(o.model.dir);
   check_tiers(o, config);
   check_fits(o, config);
   const auto where = open(o, ex);
-  auto what = load_weights(o, where);
+  auto what = load_weights(o, where, mine ? mine->part : model_part());
+  std::optional<leading> leads;
+  if (mine) leads.emplace(ex, o, *mine, what->fingerprint());
   cache::event_log kv_events(random_number());
   const auto opened = co_await open_tiers(o, kv_events);
   const auto& tiers = opened.list;
   std::unique_ptr<borrowing> borrowed;
   if (!o.borrow_from.empty()) borrowed = co_await borrowing::open(where, o, config, engine_options_of(o, {}));
   if (borrowed && !borrowed->needed()) borrowed.reset();
-  const auto made = make_engine(ex, o, where, what, text, opened, kv_events, borrowed.get());
+  const auto made = make_engine(ex, o, where, what, text, opened, kv_events, borrowed.get(), leads ? &*leads : nullptr);
   auto& runs = *made;
   openai::engine_backend backend(runs, text);
   openai::service api(
@@ -155,6 +162,8 @@ awaitable<void> serve(const options& o, std::ostream& out) {
                {.any_of = static_cast<std::uint8_t>(http::right::admin), .query = {"namespace"}});
   spdlog::info("{} on {} in {}: {} KV blocks of {} tokens, sequences up to {}", name_of(o), o.device, o.dtype,
                runs.counters().blocks, o.block_tokens, runs.max_sequence());
+
+  if (mine) spdlog::info("{}; it leads", describe(*mine, whole));
 
   const auto grace = std::chrono::seconds(o.grace);
   const auto reload = [&] {
@@ -203,6 +212,7 @@ awaitable<void> serve(const options& o, std::ostream& out) {
       auto all = co_await with(task_group{}, [&](task_group& beside) -> awaitable<void> {
         if (joins) beside.spawn(joins->run());
         if (borrowed) beside.spawn(borrowed->run(runs));
+        if (leads) beside.spawn(leads->run(runs));
         co_await server.run();
         beside.cancel();
       });
@@ -225,12 +235,39 @@ awaitable<void> serve(const options& o, std::ostream& out) {
   if (file) file->write(spans);
 }
 
+// A worker that is not the first: no HTTP server, and no tokens' text.
+awaitable<void> follow(const options& o, std::ostream& out, part_choice mine) {
+  const auto ex = co_await asio::this_coro::executor;
+  auto& spans = trace::of(ex);
+  std::optional<trace_file> file;
+  if (!o.trace.empty()) {
+    file.emplace("--trace", o.trace + '.' + std::to_string(mine.number));
+    spans.enable(1 << 20);
+  }
+  const auto where = open(o, ex);
+  const auto whole = load_config(o.model);
+  auto what = load_weights(o, where, mine.part);
+  spdlog::info("{}", describe(mine, whole));
+  try {
+    co_await serve_part(o, out, mine, where, std::move(what));
+  } catch (const config_error& e) {
+    throw by_flag(e);
+  }
+  if (file) file->write(spans);
+}
+
 }  // namespace
 
 void run(const options& o, std::ostream& out) {
   asio::io_context context(1);
   std::exception_ptr failed;
-  asio::co_spawn(context, o.role == "router" ? serve_router(o, out) : serve(o, out), [&](std::exception_ptr e) {
+  std::optional<part_choice> mine;
+  if (o.pipeline * o.tensor > 1) mine = choose_part(o);
+  const auto all = [&]() -> awaitable<void> {
+    if (o.role == "router") return serve_router(o, out);
+    return mine && mine->number > 0 ? follow(o, out, *mine) : serve(o, out, mine);
+  };
+  asio::co_spawn(context, all(), [&](std::exception_ptr e) {
     failed = e;
     context.stop();  // kept connections and the like are no reason to stay
   });

@@ -1,4 +1,4 @@
-// A part of a model: what its config is, and which rows and columns of which tensors it has.
+// A part of a model: which rows and columns of which tensors it has, and which of its KV.
 #pragma once
 
 #include "cokv/engine/model.hpp"
@@ -6,8 +6,6 @@
 
 namespace cokv {
 
-// Of the whole model's. Throws config_error naming the number that can't be divided so.
-model_config part_of(const model_config& whole, const model_part& part);
 shard kv_shard_of(const model_config& whole, const model_part& part);
 decoder_tensors part_of(const decoder_tensors& all, const model_config& whole, const model_part& part);
 

@@ -125,6 +125,9 @@ struct model_part {
   bool alone() const noexcept { return split.degree() == 1; }            // in its stage
 };
 
+// The config of a part of a model with this one. Throws config_error naming the number that can't be divided so.
+model_config part_of(const model_config& whole, const model_part& part);
+
 enum class layer_half : std::uint8_t { attention, mlp };
 
 class model {

@@ -1,0 +1,92 @@
+// How the workers of a model in parts find each other: the leader, number 0, waits at its door for all others, tells them
+// what it has decided and a name for this time, and goes on when each has its links to those that it computes with.
+//
+//     rank_links mine(windows, {.split = split, .self = 0, .urls = urls, .greeting = greeting});
+//     config_error naming the URL, or mine.listen();
+//     group.spawn(mine.run());                                       // until close()
+//     auto links = co_await mine.gather(engine.sizes());             // the leader
+//     auto summons = co_await mine.summoned();                       // the others: sizes, and links
+//
+// |              | gather, summoned                                                                        |
+// |--------------|-----------------------------------------------------------------------------------------|
+// | completes    | when all of them have all their links; who does not come in time is waited for again    |
+// | cancellation | every kind: the links that were made are closed                                         |
+// | errors       | closed                                                                                  |
+//
+// Whoever lost a link calls again. Links are named rank/NUMBER/PURPOSE/TIME; docs/protocol.md has them. Belongs to one context.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cluster/link_door.hpp"
+#include "cluster/news.hpp"
+#include "cokv/engine/stage_worker.hpp"
+#include "cokv/kvstream/topology.hpp"
+
+namespace cokv::cluster {
+
+struct rank_options {
+  topology split;
+  std::uint32_t self = 0;                        // this worker's number
+  std::vector<std::string> urls;                 // of all, by number
+  link_options greeting = {};                    // ns and topology have to be all workers' alike; the name is made here
+  duration patience = std::chrono::seconds(10);  // for those that were there and are awaited
+};
+
+struct summons {
+  stage_sizes sizes;
+  stage_links links;
+};
+
+class rank_links {
+ public:
+  rank_links(window_table windows, rank_options options);
+
+  error_code listen(std::string_view url) { return door_.listen(url); }
+  awaitable<void> run() { return door_.run(); }
+  void close();
+
+  awaitable<result<stage_links>> gather(stage_sizes sizes);
+  awaitable<result<summons>> summoned();
+
+  // The numbers of those that the leader lacks.
+  std::vector<std::uint32_t> missing() const;
+
+ private:
+  enum class purpose : std::uint8_t { plan, rows, sum };
+  struct place {
+    purpose what;
+    std::uint32_t number;
+    friend auto operator<=>(const place&, const place&) = default;
+  };
+  struct arrived {
+    std::uint64_t arrival;
+    std::string time;
+    peer_link link;
+  };
+
+  awaitable<void> keep(peer_link link);
+  awaitable<error_code> find(place at, std::string time, peer_link& out);
+  awaitable<error_code> call(std::uint32_t number, purpose what, std::string time, peer_link& out);
+  awaitable<error_code> meet(std::string time, stage_links& out);
+  awaitable<error_code> gather_once(const stage_sizes& sizes, stage_links& out);
+  awaitable<error_code> summon_once(summons& out);
+  void tell_all();
+  std::string name_of(purpose what, std::string_view time) const;
+
+  window_table windows_;
+  rank_options options_;
+  std::string life_;
+  link_door door_;
+  std::map<place, arrived> arrived_;
+  std::uint64_t arrivals_ = 0;
+  std::set<news*> waiting_;
+  bool closed_ = false;
+};
+
+}  // namespace cokv::cluster

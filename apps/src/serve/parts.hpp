@@ -1,0 +1,48 @@
+// `cokv serve --pipeline N --tensor M`: which part of the model this process has, and how it comes together with the others.
+#pragma once
+
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "cluster/rank_links.hpp"
+#include "cokv/engine/engine.hpp"
+#include "serve/options.hpp"
+
+namespace cokv::serve {
+
+struct part_choice {
+  model_part part;
+  std::uint32_t number = 0;       // among all workers; 0 leads
+  std::vector<std::string> urls;  // of all
+};
+
+// Throws config_error naming the flag. Where nothing is told of them, the workers are the ranks of the mpirun that started
+// this process.
+part_choice choose_part(const options& o);
+
+// "pp2xtp2 worker 3 (stage 1, rank 1): layers 4 to 7, 4 of 8 heads"
+std::string describe(const part_choice& c, const model_config& whole);
+
+// The leader's side: brings the others together, again whenever one was lost.
+class leading {
+ public:
+  // Opens its door. Throws config_error naming the flag.
+  leading(const asio::any_io_executor& ex, const options& o, const part_choice& mine, const id256& fingerprint);
+
+  void lost(error_code why);           // engine_options::on_ranks_lost
+  awaitable<void> run(engine& leads);  // until close(), or until it is cancelled
+  void close();
+
+ private:
+  std::string split_;
+  cluster::rank_links links_;
+  cluster::news lost_;
+};
+
+// Any other worker: computes for its leader until SIGINT or SIGTERM.
+awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine, device where,
+                           std::shared_ptr<model> what);
+
+}  // namespace cokv::serve

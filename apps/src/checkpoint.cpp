@@ -33,7 +33,7 @@ void check_holds_a_block(std::string_view flag, std::uint64_t bytes, std::uint64
 config_error by_flag(const config_error& e) {
   const std::string text = e.what();
   for (const char* option : {"block-tokens:", "kv-blocks:", "max-batched-tokens:", "max-requests:", "max-running:",
-                             "max-sequence:", "swap:"})
+                             "max-sequence:", "pipeline:", "swap:", "tensor:"})
     if (text.starts_with(option)) return config_error("--" + text);
   return e;
 }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
@@ -145,25 +146,34 @@ awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine
   out << "cokv serve: worker " << mine.number << " of " << mine.part.split.text() << " is at " << mine.urls[mine.number]
       << std::endl;
   std::unique_ptr<stage_worker> works;
+  bool computing = false;
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(links.run());
     group.spawn([&]() -> awaitable<void> {
       co_await signals.async_wait(asio::use_awaitable);
       links.close();
+      // All of an mpirun's processes are told at once: the leader's answers in flight need this one until they are over.
+      if (computing) {
+        spdlog::info("worker {} of {}: it computes until the leader ends", mine.number, mine.part.split.text());
+        (void)co_await with_deadline(signals.async_wait(asio::use_awaitable), std::chrono::seconds(o.grace));
+      }
       group.cancel();
     });
     for (;;) {
       auto told = co_await links.summoned();
-      if (!told) co_return;
+      if (!told) break;
       if (!works || works->sizes() != told->sizes) {
         works.reset();
         works = std::make_unique<stage_worker>(ex, where, what, told->sizes);
       }
       spdlog::info("worker {} of {}: all are there; {} KV blocks of {} tokens", mine.number, mine.part.split.text(),
                    told->sizes.kv_blocks, told->sizes.block_tokens);
+      computing = true;
       const auto why = co_await works->run(std::move(told->links));
+      computing = false;
       spdlog::warn("worker {} of {}: {}; it waits for the leader", mine.number, mine.part.split.text(), why.message());
     }
+    group.cancel();
   });
   if (v.error() && v.error() != asio::error::operation_aborted) throw boost::system::system_error(v.error());
 }

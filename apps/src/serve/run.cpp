@@ -94,28 +94,20 @@ void check_tiers(const options& o, const model_config& config) {
 void check_fits(const options& o, const model_config& config) {
   if (o.device != "cpu") return;
   const auto type = *parse_dtype(o.dtype);
-  try {
-    detail::check_memory_for({{"weights", weight_bytes(config, type)},
-                              {"KV blocks", kv_pool_bytes(engine_options_of(o, {}), config, type)},
-                              {"--lend-memory", o.lend_memory},
-                              {"--swap", o.swap},
-                              {"--kv-host", o.kv_host}});
-  } catch (const config_error& e) {
-    throw by_flag(e);
-  }
+  detail::check_memory_for({{"weights", weight_bytes(config, type)},
+                            {"KV blocks", kv_pool_bytes(engine_options_of(o, {}), config, type)},
+                            {"--lend-memory", o.lend_memory},
+                            {"--swap", o.swap},
+                            {"--kv-host", o.kv_host}});
 }
 
 std::unique_ptr<engine> make_engine(const asio::any_io_executor& ex, const options& o, device where,
                                     std::shared_ptr<model> what, const tokenizer& text, const tiers& opened,
                                     cache::event_log& kv, borrowing* borrowed, leading* leads) {
-  try {
-    auto how = engine_options_of(o, opened, kv.of("device"));
-    if (leads) how.on_ranks_lost = [leads](error_code why) { leads->lost(why); };
-    if (borrowed) borrowed->put_into(how);
-    return std::make_unique<engine>(ex, std::move(where), std::move(what), text, std::move(how));
-  } catch (const config_error& e) {
-    throw by_flag(e);
-  }
+  auto how = engine_options_of(o, opened, kv.of("device"));
+  if (leads) how.on_ranks_lost = [leads](error_code why) { leads->lost(why); };
+  if (borrowed) borrowed->put_into(how);
+  return std::make_unique<engine>(ex, std::move(where), std::move(what), text, std::move(how));
 }
 
 awaitable<void> serve(const options& o, std::ostream& out, std::optional<part_choice> mine) {
@@ -248,11 +240,7 @@ awaitable<void> follow(const options& o, std::ostream& out, part_choice mine) {
   const auto whole = load_config(o.model);
   auto what = load_weights(o, where, mine.part);
   spdlog::info("{}", describe(mine, whole));
-  try {
-    co_await serve_part(o, out, mine, where, std::move(what));
-  } catch (const config_error& e) {
-    throw by_flag(e);
-  }
+  co_await serve_part(o, out, mine, where, std::move(what));
   if (file) file->write(spans);
 }
 
@@ -272,7 +260,11 @@ void run(const options& o, std::ostream& out) {
     context.stop();  // kept connections and the like are no reason to stay
   });
   context.run();
-  if (failed) std::rethrow_exception(failed);
+  try {
+    if (failed) std::rethrow_exception(failed);
+  } catch (const config_error& e) {
+    throw by_flag(e);
+  }
 }
 
 }  // namespace cokv::serve

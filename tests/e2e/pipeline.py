@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""A model in parts, as processes: any number of stages and ranks, over every kind of link, answers as one server does; a
+worker that dies fails what is under way, and nothing else.
+
+COKV_REQUESTS says how many each time; 12 unless told.
+"""
+import os
+import shutil
+import signal
+import subprocess
+
+from checks import MODEL, at_least, run, same, until
+from cluster import LONG, all_answered, ask, asked, free_ports, some_requests, told
+from lib_servers import Server, Stream, metric
+
+COUNT = int(os.environ.get("COKV_REQUESTS", "12"))
+SHAPES = [(n, m) for n in (1, 2, 4) for m in (1, 2) if n * m > 1]
+HERE = ("--model", MODEL, "--dtype", "f32", "--threads", 1)
+
+
+def urls(link, folder, count):
+    if link == "shm":
+        return [f"shm://{folder}/rank-{n}" for n in range(count)]
+    return [f"{link}://127.0.0.1:{port}" for port in free_ports(count)]
+
+
+class Parts:
+    """The processes of one model; `link`: mpi, or what their URLs begin with."""
+
+    def __init__(self, binary, folder, n, m, link, *more, log=subprocess.DEVNULL):
+        self.command = (binary, "serve", *map(str, (*HERE, "--pipeline", n, "--tensor", m, *more)))
+        self.log, self.others, self.urls = log, [], []
+        if link == "mpi":
+            as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+            os.environ.update(as_root)
+            self.leader = Server(self.command[0], *self.command[1:], log=log,
+                                 prefix=("mpirun", "--oversubscribe", "-n", str(n * m)))
+        else:
+            self.urls = urls(link, folder, n * m)
+            self.others = [self.begin(i) for i in range(1, n * m)]
+            self.leader = Server(self.command[0], *self.command[1:], *self.where(0), log=log)
+        self.port = self.leader.port
+        self.all_here()
+
+    def where(self, number):
+        return ("--rank", str(number), "--ranks", ",".join(self.urls))
+
+    def begin(self, number):
+        return subprocess.Popen([*self.command, *self.where(number)], stdout=subprocess.DEVNULL, stderr=self.log)
+
+    def all_here(self):
+        until("all workers are there", lambda: metric(self.port, "cokv_workers_joined") == 1, 60)
+
+    def kill(self, number):
+        self.others[number - 1].kill()
+        self.others[number - 1].wait()
+
+    def replace(self, number):
+        self.others[number - 1] = self.begin(number)
+
+    def at_rest(self):
+        until("no block is in use", lambda: metric(self.port, "cokv_kv_blocks", tier="device", state="in_use") == 0)
+
+    def stop(self):
+        """The leader first, as an operator would; returns all exit codes."""
+        codes = [self.leader.stop()]
+        for p in self.others:
+            p.send_signal(signal.SIGTERM)
+        return codes + [p.wait(timeout=60) for p in self.others]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for p in self.others:
+            p.kill()
+            p.wait()
+        if self.leader.process.args[0] == "mpirun" and self.leader.process.poll() is None:
+            self.leader.process.send_signal(signal.SIGTERM)  # killed, it would leave its ranks
+            self.leader.process.wait(timeout=60)
+        self.leader.__exit__()
+
+
+def one_server(binary, requests):
+    with Server(binary, "serve", *HERE) as one:
+        answers = [ask(one.port, **r) for r in requests]
+    for status, _ in answers:
+        same("status of one server", status, 200)
+    return [told(answer) for _, answer in answers]
+
+
+def every_shape_over_every_link_answers_as_one_server(binary, folder):
+    requests = list(some_requests(COUNT, 200))
+    wanted = one_server(binary, requests)
+    links = ["tcp", "shm", "ucx"] + (["mpi"] if shutil.which("mpirun") and not os.environ.get("COKV_SANITIZE") else [])
+    for link in links:
+        for n, m in SHAPES:
+            with Parts(binary, folder, n, m, link) as parts:
+                all_answered([asked(parts.port, r) for r in requests], requests, wanted)
+                at_least("steps", metric(parts.port, "cokv_steps_total"), 1)
+                parts.at_rest()
+            print(f"      pp{n}xtp{m} over {link}: {COUNT} requests the same", flush=True)
+
+
+def with_few_blocks_they_are_preempted_and_answer_the_same(binary, folder):
+    requests = [r | {"max_tokens": 60} for r in some_requests(COUNT, 201)]
+    wanted = one_server(binary, requests)
+    with Parts(binary, folder, 2, 2, "tcp", "--kv-blocks", 60, "--max-batched-tokens", 100) as parts:
+        all_answered([asked(parts.port, r) for r in requests], requests, wanted)
+        at_least("preemptions", metric(parts.port, "cokv_preemptions_total"), 1)
+        parts.at_rest()
+
+
+def a_worker_that_dies_fails_what_is_under_way_and_nothing_else(binary, folder):
+    (wanted,) = one_server(binary, [LONG])
+    body = LONG | {"model": "tiny-kjv", "stream": True}
+    with Parts(binary, folder, 2, 2, "tcp") as parts:
+        for number in (1, 2, 3):
+            answer = Stream(parts.port, body)
+            answer.start()
+            until("some tokens came", lambda: len(answer.at) > 20)
+            parts.kill(number)
+            answer.join(30)
+            same("the answer ended", answer.is_alive(), False)
+            same("with an error", answer.error["code"], "unavailable")
+            same("what was told is right", wanted[0][0].startswith(answer.text), True)
+            until("more are refused", lambda: ask(parts.port, prompt="x", max_tokens=1)[0] == 503)
+            parts.replace(number)
+            parts.all_here()
+            status, again = ask(parts.port, **LONG)
+            same("status", status, 200)
+            same("the answer of those that are there now", told(again), wanted)
+        same("workers lost", metric(parts.port, "cokv_workers_lost_total"), 3)
+        parts.at_rest()
+        same("exit codes", parts.stop(), [0, 0, 0, 0])
+
+
+def a_worker_that_stands_still_is_given_up(binary, folder):
+    with Parts(binary, folder, 2, 1, "tcp") as parts:
+        answer = Stream(parts.port, LONG | {"model": "tiny-kjv", "stream": True})
+        answer.start()
+        until("some tokens came", lambda: len(answer.at) > 20)
+        parts.others[0].send_signal(signal.SIGSTOP)
+        try:
+            answer.join(20)
+            same("the answer ended", answer.is_alive(), False)
+            same("with an error", answer.error["code"], "unavailable")
+        finally:
+            parts.others[0].send_signal(signal.SIGCONT)
+        parts.all_here()
+        same("status", ask(parts.port, prompt="In the", max_tokens=2)[0], 200)
+
+
+def told_to_end_together_they_finish_what_is_under_way(binary, folder):
+    (wanted,) = one_server(binary, [LONG])
+    with Parts(binary, folder, 2, 1, "tcp") as parts:
+        answer = Stream(parts.port, LONG | {"model": "tiny-kjv", "stream": True})
+        answer.start()
+        until("some tokens came", lambda: len(answer.at) > 20)
+        for p in (*parts.others, parts.leader.process):
+            p.send_signal(signal.SIGTERM)
+        answer.join(60)
+        same("the answer", (answer.error, answer.text), (None, wanted[0][0]))
+        same("exit codes", [parts.leader.process.wait(30), parts.others[0].wait(30)], [0, 0])
+
+
+def one_line_says_what_does_not_fit(binary, folder):
+    def refused(*arguments, before=(), env=()):
+        p = subprocess.run([*before, binary, "serve", *map(str, (*HERE, *arguments))], capture_output=True, text=True,
+                           env=os.environ | dict(env), timeout=60)
+        return p.returncode, p.stderr.strip().split("\n")[-1].removeprefix("cokv: ")
+
+    two = ("--ranks", "tcp://127.0.0.1:1,tcp://127.0.0.1:2")
+    for arguments, line in (
+            (("--pipeline", 2), "--ranks: --pipeline 2 --tensor 1 takes the URLs of 2 workers, or mpirun -n 2"),
+            (("--pipeline", 2, "--tensor", 2, *two), "--ranks: 2 URLs; --pipeline 2 --tensor 2 takes 4"),
+            (("--pipeline", 2, *two, "--rank", 2), "--rank: 2 is none of 0 to 1"),
+            (("--pipeline", 9, "--rank", 1, "--ranks", ",".join(["tcp://127.0.0.1:1"] * 9)),
+             "--pipeline: 9 stages of 8 layers; at most one a layer"),
+            (("--tensor", 3, "--rank", 1, "--ranks", ",".join(["tcp://127.0.0.1:1"] * 3)),
+             "--tensor: 3 ranks can't share 8 heads equally; 1, 2 can"),
+            (("--pipeline", 2, "--rank", 1, "--ranks", "tcp://127.0.0.1:1,carrier-pigeon://x"),
+             "--ranks: carrier-pigeon://x: not supported")):
+        code, said = refused(*arguments)
+        same(f"what is said of {arguments}", (code, said), (2, line))
+    for arguments, name in ((("--ranks", "tcp://127.0.0.1:1"), "--ranks"), (("--rank", 1), "--rank"),
+                            (("--pipeline", 2, *two, "--swap", "1MiB"), "--swap"),
+                            (("--pipeline", 2, *two, "--role", "prefill"), "--pipeline"),
+                            (("--microbatches", 2), "--microbatches"), (("--pipeline", 0), "--pipeline")):
+        code, said = refused(*arguments)
+        same(f"{arguments} is refused by its name", (code != 0, name in said), (True, True))
+    if shutil.which("mpirun") and not os.environ.get("COKV_SANITIZE"):
+        as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+        p = subprocess.run(["mpirun", "--oversubscribe", "-n", "3", binary, "serve", *map(str, HERE), "--pipeline", "2",
+                            "--tensor", "2"], capture_output=True, text=True, env=os.environ | as_root, timeout=60)
+        same("three for four", "--pipeline 2 --tensor 2 takes 4 workers, and this mpirun has 3: mpirun -n 4" in p.stderr,
+             True)
+
+
+run(every_shape_over_every_link_answers_as_one_server, with_few_blocks_they_are_preempted_and_answer_the_same,
+    a_worker_that_dies_fails_what_is_under_way_and_nothing_else, a_worker_that_stands_still_is_given_up,
+    told_to_end_together_they_finish_what_is_under_way, one_line_says_what_does_not_fit)

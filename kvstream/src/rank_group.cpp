@@ -52,6 +52,7 @@ void sum_up(std::span<float> own, std::uint32_t self, const parts& others) {
 awaitable<error_code> rank_group::all_reduce(std::span<float> numbers) {
   const auto ranks = links_.size();
   if (ranks < 2 || numbers.empty()) co_return error_code();
+  if (by_mpi_) co_return co_await by_mpi_->all_reduce(numbers);
   const bool cut = ranks > 2 && numbers.size() >= shortest_cut;
   const auto part = [&](std::size_t r) {
     if (!cut) return numbers;

@@ -30,11 +30,13 @@ constexpr std::uint32_t most = 1u << 30;
 struct beginning {
   std::string time;
   stage_sizes sizes;
+  bool by_mpi = false;  // that ranks add up
 };
 
 link_message encode(const beginning& b) {
   const auto& s = b.sizes;
   const auto text = json::serialize(json::object{{"time", b.time},
+                                                 {"sums_by_mpi", b.by_mpi},
                                                  {"kv_blocks", s.kv_blocks},
                                                  {"block_tokens", s.block_tokens},
                                                  {"max_batched_tokens", s.max_batched_tokens},
@@ -54,6 +56,7 @@ std::optional<beginning> decode(const link_message& m) {
   fields f(*v, "beginning");
   beginning b;
   b.time = f.id("time");
+  b.by_mpi = f.flag("sums_by_mpi");
   for (auto [to, name] : {std::pair{&b.sizes.kv_blocks, "kv_blocks"},
                           {&b.sizes.block_tokens, "block_tokens"},
                           {&b.sizes.max_batched_tokens, "max_batched_tokens"},
@@ -163,11 +166,13 @@ awaitable<error_code> rank_links::call(std::uint32_t number, purpose what, std::
 }
 
 // The links with those that it computes with: the one of the higher number calls.
-awaitable<error_code> rank_links::meet(std::string time, stage_links& out) {
+awaitable<error_code> rank_links::meet(std::string time, bool by_mpi, stage_links& out) {
   const auto& split = options_.split;
   const auto n = options_.self, degree = split.degree();
   const auto who = split.at(n);
   out.ranks.assign(degree > 1 ? degree : 0, {});
+  if (by_mpi && (!options_.sums || !options_.sums->useful())) co_return errc::protocol;
+  if (by_mpi) out.sums = options_.sums;
   const auto v = co_await with(task_group{}, [&](task_group& group) {
     if (who.stage > 0) group.spawn(call(n - degree, purpose::rows, time, out.before));
     if (who.stage + 1 < split.depth()) group.spawn(find({purpose::rows, n + degree}, time, out.behind));
@@ -182,13 +187,14 @@ awaitable<error_code> rank_links::meet(std::string time, stage_links& out) {
 
 awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, stage_links& out) {
   const auto time = random_id();
+  const bool by_mpi = options_.sums && !summed_;
   out.workers.assign(options_.split.workers(), {});
   for (std::uint32_t n = 1; n < out.workers.size(); ++n) out.workers[n] = arrived_.at({purpose::plan, n}).link;
   const auto v = co_await with(task_group{}, [&](task_group& group) {
-    group.spawn(meet(time, out));
+    group.spawn(meet(time, by_mpi, out));
     for (std::uint32_t n = 1; n < out.workers.size(); ++n)
       group.spawn([&, n]() -> awaitable<error_code> {
-        if (auto told = co_await out.workers[n].async_send(encode({time, sizes}), as_result); !told)
+        if (auto told = co_await out.workers[n].async_send(encode({time, sizes, by_mpi}), as_result); !told)
           co_return told.error();
         const auto heard = co_await out.workers[n].async_receive(as_result);
         if (!heard) co_return heard.error();
@@ -210,7 +216,10 @@ awaitable<result<stage_links>> rank_links::gather(stage_sizes sizes) {
     }
     stage_links out;
     const auto met = co_await with_deadline(gather_once(sizes, out), options_.patience);
-    if (met) co_return out;
+    if (met) {
+      summed_ = true;
+      co_return out;
+    }
     if (met.error() == asio::error::operation_aborted) co_return errc::closed;
     spdlog::warn("the workers of {} did not come together: {}; once more", options_.greeting.topology,
                  met.error().message());
@@ -227,7 +236,7 @@ awaitable<error_code> rank_links::summon_once(summons& out) {
   const auto b = decode(*said);
   if (!b) co_return errc::protocol;
   out.sizes = b->sizes;
-  const auto met = co_await with_deadline(meet(b->time, out.links), options_.patience);
+  const auto met = co_await with_deadline(meet(b->time, b->by_mpi, out.links), options_.patience);
   if (!met) co_return met.error();
   co_return (co_await out.links.leader.async_send(ready(b->time), as_result)).error();
 }

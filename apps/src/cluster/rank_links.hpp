@@ -35,6 +35,7 @@ struct rank_options {
   std::uint32_t self = 0;                        // this worker's number
   std::vector<std::string> urls;                 // of all, by number
   link_options greeting = {};                    // ns and topology have to be all workers' alike; the name is made here
+  std::shared_ptr<mpi_group> sums = {};          // of its stage's ranks, where they are an MPI job's
   duration patience = std::chrono::seconds(10);  // for those that were there and are awaited
 };
 
@@ -73,7 +74,7 @@ class rank_links {
   awaitable<void> keep(peer_link link);
   awaitable<error_code> find(place at, std::string time, peer_link& out);
   awaitable<error_code> call(std::uint32_t number, purpose what, std::string time, peer_link& out);
-  awaitable<error_code> meet(std::string time, stage_links& out);
+  awaitable<error_code> meet(std::string time, bool by_mpi, stage_links& out);
   awaitable<error_code> gather_once(const stage_sizes& sizes, stage_links& out);
   awaitable<error_code> summon_once(summons& out);
   void tell_all();
@@ -86,6 +87,7 @@ class rank_links {
   std::map<place, arrived> arrived_;
   std::uint64_t arrivals_ = 0;
   std::set<news*> waiting_;
+  bool summed_ = false;  // by MPI, where who fell out of step with the others stays so: once
   bool closed_ = false;
 };
 

@@ -51,11 +51,23 @@ link_options greeting_of(const options& o, const topology& split, const id256& f
   return out;
 }
 
-cluster::rank_options rank_options_of(const options& o, const part_choice& mine, const id256& fingerprint) {
+// All ranks of the job come here, and wait for each other.
+std::shared_ptr<mpi_group> sums_of(const asio::any_io_executor& ex, const part_choice& mine) {
+  if (mine.part.alone() || !mine.urls[0].starts_with("mpi://")) return nullptr;
+  auto made = mpi_group::split(ex, mine.part.who.stage);
+  if (!made) throw config_error("--ranks mpi://: " + made.error().message());
+  if ((*made)->size() != mine.part.split.degree() || (*made)->rank() != mine.part.who.rank)
+    throw config_error("--ranks mpi://: this mpirun's ranks are not numbered as OMPI_COMM_WORLD_RANK says");
+  return *made;
+}
+
+cluster::rank_options rank_options_of(const asio::any_io_executor& ex, const options& o, const part_choice& mine,
+                                      const id256& fingerprint) {
   return {.split = mine.part.split,
           .self = mine.number,
           .urls = mine.urls,
-          .greeting = greeting_of(o, mine.part.split, fingerprint)};
+          .greeting = greeting_of(o, mine.part.split, fingerprint),
+          .sums = sums_of(ex, mine)};
 }
 
 void open_door(cluster::rank_links& links, const part_choice& mine) {
@@ -103,7 +115,7 @@ std::string describe(const part_choice& c, const model_config& whole) {
 }
 
 leading::leading(const asio::any_io_executor& ex, const options& o, const part_choice& mine, const id256& fingerprint)
-    : split_(mine.part.split.text()), links_(window_table(ex), rank_options_of(o, mine, fingerprint)), lost_(ex) {
+    : split_(mine.part.split.text()), links_(window_table(ex), rank_options_of(ex, o, mine, fingerprint)), lost_(ex) {
   open_door(links_, mine);
 }
 
@@ -141,7 +153,7 @@ awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine
                            std::shared_ptr<model> what) {
   const auto ex = co_await asio::this_coro::executor;
   asio::signal_set signals(ex, SIGINT, SIGTERM);  // before the line that tells others to go ahead
-  cluster::rank_links links(window_table(ex), rank_options_of(o, mine, what->fingerprint()));
+  cluster::rank_links links(window_table(ex), rank_options_of(ex, o, mine, what->fingerprint()));
   open_door(links, mine);
   out << "cokv serve: worker " << mine.number << " of " << mine.part.split.text() << " is at " << mine.urls[mine.number]
       << std::endl;

@@ -19,7 +19,7 @@ std::size_t who_samples(const model_part& part) { return part.split.number({part
 
 stage_leader::stage_leader(std::shared_ptr<model> part, const kv_pool& pool, stream compute, stage_links links,
                            stage_sizes sizes)
-    : mine_{part, pool, std::move(compute), rank_group(part->part().who.rank, links.ranks)},
+    : mine_{part, pool, std::move(compute), rank_group(part->part().who.rank, links.ranks, links.sums)},
       links_(std::move(links)),
       sizes_(sizes),
       last_(who_samples(part->part())),

@@ -153,7 +153,7 @@ awaitable<error_code> stage_worker::run(stage_links links) {
   s->samplings.clear();
   auto compute = s->where.make_stream({.name = "compute"});
   if (!compute) co_return compute.error();
-  detail::stage mine{s->part, s->pool, *compute, rank_group(s->part->part().who.rank, links.ranks)};
+  detail::stage mine{s->part, s->pool, *compute, rank_group(s->part->part().who.rank, links.ranks, links.sums)};
   channel<state::work> arrived(s->ex, s->sizes.microbatches), done(s->ex, s->sizes.microbatches);
   const auto v = co_await with(task_group{}, [&](task_group& group) {
     detail::each_link(links, [&](const peer_link& l) { group.spawn(detail::until_closed(l)); });

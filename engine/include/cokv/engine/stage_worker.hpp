@@ -28,6 +28,7 @@
 
 #include "cokv/engine/model.hpp"
 #include "cokv/kvstream/kv_pool.hpp"
+#include "cokv/kvstream/mpi_group.hpp"
 #include "cokv/kvstream/peer_link.hpp"
 #include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/device.hpp"
@@ -48,10 +49,11 @@ struct stage_sizes {
 
 // One link for each purpose, also where several lead to the same worker.
 struct stage_links {
-  std::vector<peer_link> ranks;    // of the same stage, by rank, one's own empty; none where it is alone there
-  peer_link before, behind;        // the same rank of the stage before and of the next; empty at the ends
-  std::vector<peer_link> workers;  // the leader's: to each, by number (topology::number), its own empty
-  peer_link leader;                // everybody else's
+  std::vector<peer_link> ranks;     // of the same stage, by rank, one's own empty; none where it is alone there
+  std::shared_ptr<mpi_group> sums;  // of the same ranks: they add up by MPI, and not over those links
+  peer_link before, behind;         // the same rank of the stage before and of the next; empty at the ends
+  std::vector<peer_link> workers;   // the leader's: to each, by number (topology::number), its own empty
+  peer_link leader;                 // everybody else's
 };
 
 class stage_worker {

@@ -15,6 +15,8 @@ result<mpi_api> mpi_api::load(const char* name) {
 #undef COKV_MPI_FIND
   library.find("ompi_mpi_comm_world", api.world);
   library.find("ompi_mpi_byte", api.byte);
+  library.find("ompi_mpi_float", api.real);
+  library.find("ompi_mpi_op_sum", api.sum);
   library.find("ompi_mpi_errors_return", api.errors_return);
   library.find("ompi_request_null", api.no_request);
   if (!library.whole()) return errc::unsupported;

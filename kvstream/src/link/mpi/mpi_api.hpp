@@ -15,16 +15,18 @@ struct mpi_api {
   // What COKV_MPI_LIBRARY names, or libmpi.so.40.
   static result<mpi_api> load();
 
-#define COKV_MPI_FUNCTIONS(of)                                                                                        \
-  of(Comm_get_attr) of(Comm_idup) of(Comm_rank) of(Comm_set_errhandler) of(Comm_size) of(Error_string) of(Finalize)   \
-      of(Finalized) of(Get_count) of(Get_library_version) of(Improbe) of(Imrecv) of(Irecv) of(Init_thread) of(Initialized) of(Is_thread_main) \
-          of(Isend) of(Query_thread) of(Test) of(Testsome) of(Type_commit) of(Type_create_hindexed) of(Type_free)
+#define COKV_MPI_FUNCTIONS(of)                                                                                         \
+  of(Comm_get_attr) of(Comm_idup) of(Comm_rank) of(Comm_set_errhandler) of(Comm_size) of(Comm_split) of(Error_string)  \
+      of(Finalize) of(Finalized) of(Get_count) of(Get_library_version) of(Iallreduce) of(Improbe) of(Imrecv) of(Irecv) \
+          of(Init_thread) of(Initialized) of(Is_thread_main) of(Isend) of(Query_thread) of(Test) of(Testsome)          \
+              of(Type_commit) of(Type_create_hindexed) of(Type_free)
 #define COKV_MPI_MEMBER(name) decltype(&::MPI_##name) name = nullptr;
   COKV_MPI_FUNCTIONS(COKV_MPI_MEMBER)
 #undef COKV_MPI_MEMBER
 
   MPI_Comm world = nullptr;
-  MPI_Datatype byte = nullptr;
+  MPI_Datatype byte = nullptr, real = nullptr;  // real: of float
+  MPI_Op sum = nullptr;
   MPI_Errhandler errors_return = nullptr;
   MPI_Request no_request = nullptr;
 };

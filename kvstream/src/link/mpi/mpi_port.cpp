@@ -168,6 +168,24 @@ std::size_t mpi_port::poll() {
   return n;
 }
 
+result<MPI_Comm> mpi_port::split(int colour, int& rank, int& size) {
+  auto comm = process_->split(colour);
+  if (!comm) return comm;
+  if (auto ec = process_->check(process_->api().Comm_rank(*comm, &rank))) return ec;
+  if (auto ec = process_->check(process_->api().Comm_size(*comm, &size))) return ec;
+  return comm;
+}
+
+void mpi_port::sum(std::span<float> numbers, MPI_Comm over, mpi_requests::outcome done) {
+  if (!process_ || error_) return done(error_ ? error_ : make_error_code(errc::closed));
+  ++sums_;
+  requests_->sum(numbers, over, [this, done = std::move(done)](error_code ec) mutable {
+    --sums_;
+    done(ec);
+  });
+  if (sums_ > 0) touched();
+}
+
 void mpi_port::fail(error_code ec) {
   if (!error_) error_ = ec;
   for (const auto& c : std::vector(channels_)) c->fail(error_);
@@ -176,7 +194,7 @@ void mpi_port::fail(error_code ec) {
 
 bool mpi_port::needed() const {
   if (!process_ || error_) return false;
-  if (door_) return true;
+  if (door_ || sums_ > 0) return true;
   const auto now = time_->now();
   return std::ranges::any_of(channels_,
                              [&](const auto& c) { return c->waited_for() || now - c->closed_at() < linger; });
@@ -216,7 +234,7 @@ void mpi_port::sleep(duration pause) {
   time_->async_wait_until(when, [this, turn = ++turn_](error_code ec) {
     if (turn != turn_ || ec) return;  // a shorter one came after it
     asleep_ = false;
-    if (poll() == 0) pause_ = std::min<duration>(2 * pause_, longest_pause);
+    if (poll() == 0) pause_ = sums_ > 0 ? duration(shortest_pause) : std::min<duration>(2 * pause_, longest_pause);
     keep_polling();
   });
 }

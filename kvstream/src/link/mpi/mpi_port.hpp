@@ -53,6 +53,11 @@ class mpi_port final : public asio::execution_context::service, public progress_
   void close_door();
   void accept(mpi_accept& op);
 
+  // As mpi_process::split, with this one's place there.
+  result<MPI_Comm> split(int colour, int& rank, int& size);
+  // As mpi_requests::sum; asked after often until it is over, for a model's layer waits for it.
+  void sum(std::span<float> numbers, MPI_Comm over, mpi_requests::outcome done);
+
   // Somebody here waits for something new.
   void touched();
 
@@ -90,6 +95,7 @@ class mpi_port final : public asio::execution_context::service, public progress_
   bool door_ = false;
 
   std::optional<mpi_requests> requests_;
+  std::size_t sums_ = 0;  // under way
   bool polling_ = false;
 
   time_point found_{};  // when something was

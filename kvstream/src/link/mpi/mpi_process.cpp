@@ -94,6 +94,15 @@ error_code mpi_process::get_ready() {
   return {};
 }
 
+result<MPI_Comm> mpi_process::split(int colour) {
+  while (!ready_)
+    if (auto ec = get_ready()) return ec;
+  MPI_Comm out = nullptr;
+  if (auto ec = check(api_.Comm_split(comm_, colour, rank_, &out))) return ec;
+  if (auto ec = check(api_.Comm_set_errhandler(out, api_.errors_return))) return ec;
+  return out;
+}
+
 int mpi_process::new_tag() {
   last_tag_ = last_tag_ == most_tags_ ? 1 : last_tag_ + 1;
   return last_tag_;

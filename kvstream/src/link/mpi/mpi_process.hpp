@@ -27,6 +27,8 @@ class mpi_process {
   // The communicator is there when every rank has asked for it: get_ready() looks.
   bool ready() const noexcept { return ready_; }
   error_code get_ready();
+  // A communicator of the ranks that say the same; all ranks call it, and wait for each other. As long as the process.
+  result<MPI_Comm> split(int colour);
   int new_tag();  // ours alone for the rest of the process; 0 is nobody's
 
   error_code check(int status) const;

@@ -79,6 +79,15 @@ void mpi_requests::receive(arrival what, const std::vector<asio::mutable_buffer>
   track(r, std::move(done), true);
 }
 
+void mpi_requests::sum(std::span<float> numbers, MPI_Comm over, outcome done) {
+  MPI_Request r = nullptr;
+  const auto& mpi = process_.api();
+  if (auto ec = process_.check(
+          mpi.Iallreduce(MPI_IN_PLACE, numbers.data(), static_cast<int>(numbers.size()), mpi.real, mpi.sum, over, &r)))
+    return done(ec);
+  track(r, std::move(done), false);
+}
+
 void mpi_requests::track(MPI_Request r, outcome done, bool writes) {
   int over = 0;
   MPI_Status status;

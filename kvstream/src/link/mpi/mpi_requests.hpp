@@ -26,6 +26,9 @@ class mpi_requests {
   error_code probe(int rank, int tag, arrival& found);
   void receive(arrival what, const std::vector<asio::mutable_buffer>& into, outcome done);
 
+  // Sums up in place, over the communicator's ranks. Nobody else has the numbers, which live until MPI is done with them.
+  void sum(std::span<float> numbers, MPI_Comm over, outcome done);
+
   // Calls what is done; how many. `failed`: MPI can't tell.
   std::size_t poll(error_code& failed);
 

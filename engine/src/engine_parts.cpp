@@ -40,7 +40,8 @@ void engine_state::order(const schedule& plan) {
 
 awaitable<void> engine_state::lead(std::shared_ptr<engine_state> self, std::shared_ptr<stage_leader> who) {
   const auto why = co_await who->run();
-  if (self->leader_ == who) self->ranks_lost(why);
+  // A link that somebody closed is a worker that is gone: it is not this engine that ends.
+  if (self->leader_ == who) self->ranks_lost(why == errc::closed ? make_error_code(errc::unavailable) : why);
 }
 
 // KV that is here is no use without the rest of it: all of it is lost, and with it every request.

@@ -24,6 +24,7 @@ using namespace std::chrono_literals;
 
 constexpr std::array purposes{"plan", "rows", "sum"};
 constexpr auto try_again = 200ms;
+constexpr std::size_t most_told = 64;
 constexpr std::uint32_t most = 1u << 30;
 
 // What the leader says first.
@@ -106,7 +107,7 @@ void rank_links::tell_all() {
   for (auto* n : waiting_) n->tell();
 }
 
-// A later one of the same worker's takes an earlier one's place: that worker has begun anew.
+// A later one of the same worker's takes an earlier one's place.
 awaitable<void> rank_links::keep(peer_link link) {
   const auto& name = link.peer().name;
   std::uint32_t number = 0;
@@ -117,13 +118,17 @@ awaitable<void> rank_links::keep(peer_link link) {
     const auto begins = '/' + std::string(purposes[p]) + '/';
     if (!rest.starts_with(begins) || number >= options_.split.workers() || number == options_.self) continue;
     if (link.peer().topology != options_.greeting.topology) {
-      spdlog::warn("worker {} at {} is of {}, this one of {}: it is not let in", number, link.peer().address,
-                   link.peer().topology, options_.greeting.topology);
+      if (refused_.insert({number, link.peer().topology}).second && refused_.size() < most_told)
+        spdlog::warn("worker {} at {} is of {}, this one of {}: it is not let in", number, link.peer().address,
+                     link.peer().topology, options_.greeting.topology);
+      if (refused_.size() == most_told) refused_.clear();
       co_return;
     }
     const place where{static_cast<purpose>(p), number};
     const auto mine = ++arrivals_;
-    arrived_[where] = {mine, std::string(rest.substr(begins.size())), link};
+    auto& at_this = arrived_[where];
+    if (at_this.link) at_this.link.close();  // its worker has begun anew
+    at_this = {mine, std::string(rest.substr(begins.size())), link};
     tell_all();
     (void)co_await link.async_closed(as_result);
     if (const auto now = arrived_.find(where); now != arrived_.end() && now->second.arrival == mine)
@@ -214,18 +219,22 @@ awaitable<result<stage_links>> rank_links::gather(stage_sizes sizes) {
       co_await changed.async_wait(asio::deferred);
       continue;
     }
+    std::map<std::uint32_t, std::uint64_t> used;
+    for (std::uint32_t n = 1; n < options_.split.workers(); ++n) used[n] = arrived_.at({purpose::plan, n}).arrival;
     stage_links out;
     const auto met = co_await with_deadline(gather_once(sizes, out), options_.patience);
-    if (met) {
-      summed_ = true;
-      co_return out;
+    // Used up, or of no use; what has come meanwhile is for the next time.
+    for (const auto& [n, arrival] : used) {
+      const auto now = arrived_.find({purpose::plan, n});
+      if (now == arrived_.end() || now->second.arrival != arrival) continue;
+      if (!met) now->second.link.close();
+      arrived_.erase(now);
     }
+    summed_ = summed_ || met.has_value();
+    if (met) co_return out;
     if (met.error() == asio::error::operation_aborted) co_return errc::closed;
     spdlog::warn("the workers of {} did not come together: {}; once more", options_.greeting.topology,
                  met.error().message());
-    for (auto& l : out.workers)
-      if (l) l.close();
-    for (std::uint32_t n = 1; n < options_.split.workers(); ++n) arrived_.erase({purpose::plan, n});
   }
 }
 

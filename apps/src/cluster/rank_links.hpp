@@ -13,7 +13,7 @@
 // | cancellation | every kind: the links that were made are closed                                         |
 // | errors       | closed                                                                                  |
 //
-// Whoever lost a link calls again. Links are named rank/NUMBER/PURPOSE/TIME; docs/protocol.md has them. Belongs to one context.
+// Whoever lost a link calls again. It outlives its coroutines. Links are named rank/NUMBER/PURPOSE/TIME; docs/protocol.md has them. Belongs to one context.
 #pragma once
 
 #include <map>
@@ -87,6 +87,7 @@ class rank_links {
   std::map<place, arrived> arrived_;
   std::uint64_t arrivals_ = 0;
   std::set<news*> waiting_;
+  std::set<std::pair<std::uint32_t, std::string>> refused_;  // and told
   bool summed_ = false;  // by MPI, where who fell out of step with the others stays so: once
   bool closed_ = false;
 };

@@ -66,6 +66,7 @@ awaitable<error_code> stage_leader::run() {
   });
   co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
   (void)co_await mine_.compute.async_drain(asio::as_tuple(asio::deferred));
+  each_link(links_, [](peer_link l) { l.close(); });  // also where others have copies
   error_ = v.error() ? v.error() : make_error_code(errc::closed);
   line_->fail(line_->value() + 1, error_);
   co_return error_;

@@ -161,6 +161,7 @@ awaitable<error_code> stage_worker::run(stage_links links) {
     group.spawn(s->compute(mine, arrived, done));
     group.spawn(s->hand_on(links, done));
   });
+  detail::each_link(links, [](peer_link l) { l.close(); });  // also where others have copies
   co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
   (void)co_await compute->async_drain(asio::as_tuple(asio::deferred));
   co_return v.error();

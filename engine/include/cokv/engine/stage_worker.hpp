@@ -19,7 +19,7 @@
 // | cancellation      | every kind: of the scope; what the device has begun drains                                    |
 // | errors            | the links'; protocol; the device's                                                            |
 //
-// Behind an end all of them begin anew, with new links, or none can go on. One run() at a time. Belongs to one context.
+// Behind an end, which closes all links that were given, all of them begin anew, with new ones. One run() at a time. Belongs to one context.
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,228 @@
+// The workers of a model find each other, each link where it belongs, in whatever order they come, and come together again when
+// links are cut and workers replaced.
+#include "cluster/rank_links.hpp"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+
+#include "cokv/runtime/deadline.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/with.hpp"
+#include "support/co_test.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+sim_context& context_of(const asio::any_io_executor& ex) {
+  return static_cast<sim_context&>(asio::query(ex, asio::execution::context));
+}
+
+awaitable<void> wait_for(duration d) {
+  co_await clock::of(co_await asio::this_coro::executor).async_wait_for(d, asio::deferred);
+}
+
+const stage_sizes sizes{.kv_blocks = 7,
+                        .block_tokens = 4,
+                        .max_batched_tokens = 16,
+                        .max_running = 4,
+                        .max_requests = 8,
+                        .max_sequence = 32,
+                        .microbatches = 3};
+
+struct rank_process {
+  rank_process(asio::any_io_executor ex, const topology& split, std::uint32_t n, const std::vector<std::string>& urls,
+               std::string kind)
+      : links(window_table(ex), {.split = split,
+                                 .self = n,
+                                 .urls = urls,
+                                 .greeting = {.topology = split.text() + '/' + kind, .silence = 500ms},
+                                 .patience = 1s}) {
+    CHECK(!links.listen(urls[n]));
+  }
+  cluster::rank_links links;
+  stage_links mine;
+};
+
+struct ranks_bed {
+  ranks_bed(asio::any_io_executor e, topology t) : ex(std::move(e)), split(std::move(t)) {
+    for (std::uint32_t n = 0; n < split.workers(); ++n) urls.push_back("tcp://localhost:" + std::to_string(9000 + n));
+    all.resize(split.workers());
+  }
+
+  void begin(std::uint32_t n, task_group& group, std::string kind = "f32") {
+    all[n] = std::make_shared<rank_process>(ex, split, n, urls, std::move(kind));
+    group.spawn([w = all[n]]() -> awaitable<void> { co_await w->links.run(); });
+  }
+  void end(std::uint32_t n) {
+    all[n]->links.close();
+    all[n].reset();
+  }
+
+  // All of them at once; they begin in an order that the seed picks.
+  awaitable<void> meet() {
+    const auto v = co_await with(task_group{}, [&](task_group& group) {
+      for (std::uint32_t n = 0; n < all.size(); ++n)
+        group.spawn([this, n]() -> awaitable<error_code> {
+          const auto w = all[n];
+          co_await wait_for(context_of(ex).between(1ns, 3s));
+          if (n == 0) {
+            auto got = co_await w->links.gather(sizes);
+            if (!got) co_return got.error();
+            w->mine = std::move(*got);
+            co_return error_code();
+          }
+          auto got = co_await w->links.summoned();
+          if (!got) co_return got.error();
+          CHECK(got->sizes == sizes);
+          w->mine = std::move(got->links);
+          co_return error_code();
+        });
+    });
+    CHECK(!v.error());
+  }
+
+  // What each says is heard by the one who should.
+  awaitable<void> check() {
+    const auto said = [](std::uint32_t from, std::uint32_t to) {
+      return link_message{static_cast<std::byte>(from), static_cast<std::byte>(to)};
+    };
+    const auto leads_to = [&](std::uint32_t from, peer_link a, std::uint32_t to, peer_link b) -> awaitable<void> {
+      CAPTURE(from);
+      CAPTURE(to);
+      REQUIRE(a);
+      REQUIRE(b);
+      co_await a.async_send(said(from, to));
+      co_await b.async_send(said(to, from));
+      const auto there = co_await b.async_receive(), here = co_await a.async_receive();
+      CHECK(there == said(from, to));
+      CHECK(here == said(to, from));
+    };
+    for (std::uint32_t n = 0; n < all.size(); ++n) {
+      const auto who = split.at(n);
+      auto& mine = all[n]->mine;
+      if (n > 0) co_await leads_to(0, all[0]->mine.workers[n], n, mine.leader);
+      CHECK(static_cast<bool>(mine.before) == (who.stage > 0));
+      CHECK(static_cast<bool>(mine.behind) == (who.stage + 1 < split.depth()));
+      CHECK(mine.ranks.size() == (split.degree() > 1 ? split.degree() : 0));
+      if (mine.behind) {
+        const auto next = n + split.degree();
+        co_await leads_to(n, mine.behind, next, all[next]->mine.before);
+      }
+      for (std::uint32_t r = who.rank + 1; r < mine.ranks.size(); ++r) {
+        const auto other = split.number({who.stage, r});
+        co_await leads_to(n, mine.ranks[r], other, all[other]->mine.ranks[who.rank]);
+      }
+    }
+  }
+
+  void drop_links() {
+    for (auto& w : all)
+      if (w) w->mine = {};
+  }
+
+  asio::any_io_executor ex;
+  topology split;
+  std::vector<std::string> urls;
+  std::vector<std::shared_ptr<rank_process>> all;
+};
+
+}  // namespace
+
+TEST_CASE("rank_links: each link is where it belongs, also after workers were replaced and links were lost") {
+  for (auto split : {topology(1, 2), topology(3, 1), topology(2, 2), topology(2, 3)})
+    co_test(
+        [&](asio::any_io_executor ex) -> awaitable<void> {
+          auto& ctx = context_of(ex);
+          ranks_bed bed(ex, split);
+          const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+            for (std::uint32_t n = 0; n < split.workers(); ++n) bed.begin(n, group);
+            for (int round = 0; round < 4; ++round) {
+              co_await bed.meet();
+              CHECK(bed.all[0]->links.missing().size() == split.workers() - 1);  // theirs are with whoever leads
+              co_await bed.check();
+              if (ctx.chance(0.5)) {
+                const auto n = static_cast<std::uint32_t>(ctx.below(split.workers()));
+                bed.end(n);
+                if (ctx.chance(0.5)) co_await wait_for(ctx.between(1ns, 1s));
+                bed.drop_links();
+                if (ctx.chance(0.5)) co_await wait_for(ctx.between(1ns, 1s));
+                bed.begin(n, group);
+              } else {
+                bed.drop_links();
+              }
+            }
+            for (auto& w : bed.all) w->links.close();
+          });
+          CHECK(!v.error());
+        },
+        {.real = false, .seeds = 60});
+}
+
+TEST_CASE("rank_links: a worker of another model, or cut otherwise, is not let in, and keeps nobody out") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        ranks_bed bed(ex, topology(2, 1));
+        const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+          bed.begin(0, group);
+          bed.begin(1, group, "bf16");
+          bool gathered = false;
+          group.spawn([&]() -> awaitable<void> {
+            auto got = co_await with_deadline(bed.all[0]->links.gather(sizes), 60s);
+            CHECK(got.has_value());
+            gathered = true;
+          });
+          const auto wrong = co_await with_deadline(bed.all[1]->links.summoned(), 5s);
+          CHECK(wrong.error() == errc::deadline);
+          CHECK(bed.all[0]->links.missing() == std::vector<std::uint32_t>{1});
+          bed.end(1);
+          bed.begin(1, group);
+          const auto told = co_await with_deadline(bed.all[1]->links.summoned(), 5s);
+          CHECK(told.has_value());
+          while (!gathered) co_await wait_for(1ms);
+          for (auto& w : bed.all) w->links.close();
+          CHECK((co_await bed.all[0]->links.gather(sizes)).error() == errc::closed);
+          CHECK((co_await bed.all[1]->links.summoned()).error() == errc::closed);
+        });
+        CHECK(!v.error());
+      },
+      {.real = false, .seeds = 20});
+}
+
+TEST_CASE("rank_links: what is no leader's word is not gone by") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        for (const char* word :
+             {"", "{}", "nonsense", R"({"time":"a","sums_by_mpi":false,"kv_blocks":-1})",
+              R"({"time":"a/b","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1})",
+              R"({"time":"a","sums_by_mpi":true,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1})"}) {
+          const topology split(2, 1);
+          const std::vector<std::string> urls{"tcp://localhost:9100", "tcp://localhost:9101"};
+          rank_process other(ex, split, 1, urls, "f32");
+          const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+            window_table windows(ex);
+            auto door =
+                link_listener::listen(windows, urls[0], {.name = "rank/0/plan/x", .topology = "pp2xtp1/f32"}).value();
+            group.spawn([&]() -> awaitable<void> {
+              const auto got = co_await with_deadline(other.links.summoned(), 1s);
+              CHECK(got.error() == errc::deadline);
+              other.links.close();
+              group.cancel();
+            });
+            for (;;) {
+              auto link = co_await door.async_accept();
+              const auto bytes = std::as_bytes(std::span(word, std::strlen(word)));
+              co_await link.async_send(link_message(bytes.begin(), bytes.end()));
+              CHECK((co_await link.async_receive(as_result)).error());  // it leaves
+            }
+          });
+          CHECK(!v.error());
+        }
+      },
+      {.real = false, .seeds = 3});
+}

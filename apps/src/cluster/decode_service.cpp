@@ -205,6 +205,12 @@ awaitable<void> decode_service::live(std::shared_ptr<sequence> s) {
     group.cancel();
   });
   s->in->answer.reset();
+  // What its copies still lack keeps blocks, and nobody goes on from one that failed here; for the rest there is as much patience as before
+  // a token.
+  if (s->log.failed())
+    s->in->covered = {};
+  else if (s->in->covered)
+    co_await s->in->covered(s->log.pieces());
   co_await s->log.until_unread(options_.retention);
 }
 

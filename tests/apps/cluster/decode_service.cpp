@@ -85,17 +85,22 @@ class told_entrance final : public entrance {
     auto t = std::make_shared<told>(ex_);
     t->decodes = true;
     prompts.push_back(t);
+    auto follower = std::make_shared<int>();
+    following = follower;
     co_return admitted{.ticket = {},
                        .answer = std::make_unique<told_answer>(t),
                        .run = []() -> awaitable<error_code> { co_return error_code(); },
                        .decodes = [] { return true; },
-                       .covered = [this](std::uint32_t piece) -> awaitable<void> {
+                       .covered = [this, follower](std::uint32_t piece) -> awaitable<void> {
+                         asked = piece;
                          while (piece >= covered) co_await pause(1ms);
                        },
                        .restored = static_cast<std::uint32_t>(r.prompt.size() - 1)};
   }
 
   std::uint32_t covered = 1000;  // pieces of resumed ones that may be told
+  std::uint32_t asked = 0;       // the last one
+  std::weak_ptr<int> following;  // what holds the blocks that the last resumed one's copies lack
   std::vector<std::shared_ptr<told>> prompts;
   std::shared_ptr<std::size_t> opening = std::make_shared<std::size_t>(0);  // of coroutines that may outlive it
   error_code refuses;
@@ -235,6 +240,23 @@ TEST_CASE("decode_service: an error ends an answer as itself") {
   });
 }
 
+TEST_CASE("decode_service: of an answer that failed nothing is held for copies, as long as it is told") {
+  on_both({}, [](http::client& c, told_entrance& door, decode_service&) -> awaitable<void> {
+    auto v = http::parse_json(creation("r", 4))->as_object();
+    v.erase("from");
+    v["lost"] = to_json(lost_answer{"lost", 3});
+    CHECK((co_await c.post("/v1/sequences", json::serialize(v)))->code == 200);
+    auto pieces = co_await c.open_lines({.target = "/v1/sequences/r/pieces"});
+    door.prompts.at(0)->say(7);
+    CHECK(co_await next(*pieces) == "0:7");
+    CHECK(!door.following.expired());
+    door.prompts[0]->finish(errc::unavailable);
+    CHECK(co_await next(*pieces) == "error");
+    co_await pause(5ms);
+    CHECK(door.following.expired());
+  });
+}
+
 TEST_CASE("decode_service: attempts of one prompt: the same ticket, a new room, a refusal, or what decodes already") {
   on_both({}, [](http::client& c, told_entrance& door, decode_service& api) -> awaitable<void> {
     const auto first = co_await c.post("/v1/sequences", creation("a.0", 2));
@@ -367,6 +389,10 @@ TEST_CASE(
     CHECK(co_await next(*more) == "1:8");
     door.prompts[0]->finish();
     CHECK(co_await next(*more) == "end");
+    co_await pause(5ms);
+    CHECK(door.asked == 2);  // also what its last step computed is waited for, and no longer held then
+    CHECK(!door.following.expired());
+    door.covered = 3;
     auto both = http::parse_json(order(5, 3))->as_object();
     both["from"] = to_json(offer{.name = "prefill-0", .life = "there", .wire = wire});
     auto wrong = co_await c.post("/v1/sequences", json::serialize(both));

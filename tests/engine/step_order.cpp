@@ -7,6 +7,7 @@
 #include <random>
 
 #include "cokv/runtime/error.hpp"
+#include "kvstream/hex.hpp"
 
 using namespace cokv;
 using namespace cokv::detail;
@@ -86,6 +87,13 @@ TEST_CASE("step order: comes back as it was written") {
   known.sampled[0].begins = nullptr;
   known.over.clear();
   CHECK(decode_order(encode(known), sizes, vocab)->sampled[0].begins == nullptr);
+}
+
+TEST_CASE("step order and outcome: their bytes are the protocol's") {
+  step_outcome said{.number = 9, .sampled = {}};
+  said.sampled.push_back({.token = token_id{7}, .logprobs = token_logprobs{-0.5f, {{7, -0.5f}, {9, -1.5f}}}});
+  CHECK(to_hex(encode(some_order())) == golden_hex("step order"));
+  CHECK(to_hex(encode(said)) == golden_hex("step outcome"));
 }
 
 TEST_CASE("step order: what there is none of is refused") {

@@ -12,6 +12,14 @@ import time
 WARM_UP = "Where wast thou when I laid the foundations of the earth? declare, if thou hast understanding. " * 2
 
 
+def free_ports(count):
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [s.getsockname()[1] for s in held]
+    for s in held:
+        s.close()
+    return ports
+
+
 class Server:
     """One `cokv` server process, listening on a port of its own choice unless told. `prefix` is what its command begins with."""
 

@@ -7,7 +7,7 @@ import socket
 import subprocess
 
 from checks import MODEL, ROOT, same, until
-from lib_servers import Server, fetch, metric, request_bytes
+from lib_servers import Server, fetch, free_ports, metric, request_bytes
 
 VERSES = open(os.path.join(ROOT, "models/text/genesis.txt")).read().strip().split("\n")
 CASES = json.load(open(os.path.join(ROOT, "models/tiny-kjv/expected.json")))
@@ -35,14 +35,6 @@ class Ranks:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         self.process.wait(timeout=60)
-
-
-def free_ports(count):
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in held]
-    for s in held:
-        s.close()
-    return ports
 
 
 class Rank:

@@ -10,75 +10,21 @@ import signal
 import subprocess
 
 from checks import MODEL, at_least, run, same, until
-from cluster import LONG, all_answered, ask, asked, free_ports, some_requests, told
+from cluster import LONG, all_answered, ask, asked, some_requests, told
+from lib_parts import AS_ROOT, Parts as AnyParts
 from lib_servers import Server, Stream, metric
 
 COUNT = int(os.environ.get("COKV_REQUESTS", "12"))
-SHAPES = [(n, m) for n in (1, 2, 4) for m in (1, 2) if n * m > 1]
 HERE = ("--model", MODEL, "--dtype", "f32", "--threads", 1)
+SHAPES = [(n, m) for n in (1, 2, 4) for m in (1, 2) if n * m > 1]
 
 
-def urls(link, folder, count):
-    if link == "shm":
-        return [f"shm://{folder}/rank-{n}" for n in range(count)]
-    return [f"{link}://127.0.0.1:{port}" for port in free_ports(count)]
-
-
-class Parts:
-    """The processes of one model; `link`: mpi, or what their URLs begin with."""
-
-    def __init__(self, binary, folder, n, m, link, *more, log=subprocess.DEVNULL):
-        self.command = (binary, "serve", *map(str, (*HERE, "--pipeline", n, "--tensor", m, *more)))
-        self.log, self.others, self.urls = log, [], []
-        if link == "mpi":
-            as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-            os.environ.update(as_root)
-            self.leader = Server(self.command[0], *self.command[1:], log=log,
-                                 prefix=("mpirun", "--oversubscribe", "-n", str(n * m)))
-        else:
-            self.urls = urls(link, folder, n * m)
-            self.others = [self.begin(i) for i in range(1, n * m)]
-            self.leader = Server(self.command[0], *self.command[1:], *self.where(0), log=log)
-        self.port = self.leader.port
-        self.all_here()
-
-    def where(self, number):
-        return ("--rank", str(number), "--ranks", ",".join(self.urls))
-
-    def begin(self, number):
-        return subprocess.Popen([*self.command, *self.where(number)], stdout=subprocess.DEVNULL, stderr=self.log)
-
-    def all_here(self):
-        until("all workers are there", lambda: metric(self.port, "cokv_workers_joined") == 1, 60)
-
-    def kill(self, number):
-        self.others[number - 1].kill()
-        self.others[number - 1].wait()
-
-    def replace(self, number):
-        self.others[number - 1] = self.begin(number)
+class Parts(AnyParts):
+    def __init__(self, binary, folder, n, m, link, *more, **how):
+        super().__init__(binary, folder, n, m, link, *HERE, *more, **how)
 
     def at_rest(self):
         until("no block is in use", lambda: metric(self.port, "cokv_kv_blocks", tier="device", state="in_use") == 0)
-
-    def stop(self):
-        """The leader first, as an operator would; returns all exit codes."""
-        codes = [self.leader.stop()]
-        for p in self.others:
-            p.send_signal(signal.SIGTERM)
-        return codes + [p.wait(timeout=60) for p in self.others]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        for p in self.others:
-            p.kill()
-            p.wait()
-        if self.leader.process.args[0] == "mpirun" and self.leader.process.poll() is None:
-            self.leader.process.send_signal(signal.SIGTERM)  # killed, it would leave its ranks
-            self.leader.process.wait(timeout=60)
-        self.leader.__exit__()
 
 
 def one_server(binary, requests):
@@ -190,9 +136,8 @@ def one_line_says_what_does_not_fit(binary, folder):
         code, said = refused(*arguments)
         same(f"{arguments} is refused by its name", (code != 0, name in said), (True, True))
     if shutil.which("mpirun") and not os.environ.get("COKV_SANITIZE"):
-        as_root = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
         p = subprocess.run(["mpirun", "--oversubscribe", "-n", "3", binary, "serve", *map(str, HERE), "--pipeline", "2",
-                            "--tensor", "2"], capture_output=True, text=True, env=os.environ | as_root, timeout=60)
+                            "--tensor", "2"], capture_output=True, text=True, env=os.environ | AS_ROOT, timeout=60)
         same("three for four", "--pipeline 2 --tensor 2 takes 4 workers, and this mpirun has 3: mpirun -n 4" in p.stderr,
              True)
 

@@ -177,6 +177,9 @@ result<std::shared_ptr<generation_state>> engine_state::accept(generation_reques
       r.continues > r.prompt.size() || std::abs(r.priority) > most_priority || std::ranges::any_of(r.prompt, unknown) ||
       std::ranges::any_of(r.sampling.logit_bias, unknown, &token_bias::token))
     return refuse(errc::invalid_argument);
+  // What an order of a step has room for.
+  if (in_parts() && (r.sampling.logit_bias.size() > vocab || r.logprobs.value_or(0) > vocab))
+    return refuse(errc::invalid_argument);
   if (r.prompt.size() >= max_sequence) return refuse(errc::too_large);
   if (live_.size() >= options.max_requests) return refuse(errc::queue_full);
 

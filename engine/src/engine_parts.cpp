@@ -2,6 +2,7 @@
 // them.
 #include "cokv/runtime/error.hpp"
 #include "engine_state.hpp"
+#include "stage/link_watch.hpp"
 
 namespace cokv::detail {
 
@@ -56,6 +57,7 @@ void engine_state::ranks_lost(error_code why) {
 
 error_code engine_state::join(stage_links others) {
   if (!in_parts() || runs->part().who != worker{}) return errc::unsupported;
+  if (!fit(others, runs->part())) return errc::invalid_argument;
   if (leader_) return errc::already_exists;
   // A step that is not over may still share what it computed.
   if (looping_ || cache.stats().in_use > 0) return errc::in_use;
@@ -69,6 +71,7 @@ error_code engine_state::join(stage_links others) {
     if (!thrown || !self) return;
     self->leader_.reset();
     self->broke(thrown);
+    self->wake();
   });
   return {};
 }

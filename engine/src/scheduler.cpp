@@ -111,6 +111,8 @@ bool scheduler::ready(const entry& e) const {
   return e.where == state::running && e.tokens.size() < e.limit && !(options_.apart && e.unknown > 0);
 }
 
+bool scheduler::under_way_apart(const entry& e) const { return options_.apart && e.flying > 0; }
+
 // So many of those that decode go into one step: an equal share of them for each that may be under way.
 std::size_t scheduler::most_decoding() const {
   if (!options_.apart) return running_.size();
@@ -156,6 +158,7 @@ bool scheduler::make_room(entry& e) {
     auto victim =
         std::find_if(running_.rbegin(), running_.rend(), [](const entry* r) { return r->where == state::running; });
     if (victim == running_.rend() || !by_turn(&e, *victim)) return false;
+    if (under_way_apart(**victim)) return false;  // its step has its blocks: when that is over it gives way at once
     if (leave(**victim)) return false;
     preempt(**victim);
   }
@@ -173,7 +176,7 @@ void scheduler::make_way() {
     const bool room =
         others < options_.max_running && (e.lacking == 0 || there >= e.lacking + (host_ ? spare() : others));
     auto victim = std::find_if(running_.rbegin(), running_.rend(), [&](const entry* r) {
-      return r->where == state::running && r->priority < e.priority && by_turn(&e, r);
+      return r->where == state::running && r->priority < e.priority && by_turn(&e, r) && !under_way_apart(*r);
     });
     if (room || victim == running_.rend()) return;
     there += (*victim)->blocks.size();

@@ -99,7 +99,12 @@ def a_worker_that_stands_still_is_given_up(binary, folder):
 
 def told_to_end_together_they_finish_what_is_under_way(binary, folder):
     (wanted,) = one_server(binary, [LONG])
-    with Parts(binary, folder, 2, 1, "tcp") as parts:
+    for n, m in (2, 1), (3, 1), (2, 2):
+        end_together(binary, folder, n, m, wanted)
+
+
+def end_together(binary, folder, n, m, wanted):
+    with Parts(binary, folder, n, m, "tcp") as parts:
         answer = Stream(parts.port, LONG | {"model": "tiny-kjv", "stream": True})
         answer.start()
         until("some tokens came", lambda: len(answer.at) > 20)
@@ -107,7 +112,7 @@ def told_to_end_together_they_finish_what_is_under_way(binary, folder):
             p.send_signal(signal.SIGTERM)
         answer.join(60)
         same("the answer", (answer.error, answer.text), (None, wanted[0][0]))
-        same("exit codes", [parts.leader.process.wait(30), parts.others[0].wait(30)], [0, 0])
+        same("exit codes", [p.wait(30) for p in (parts.leader.process, *parts.others)], [0] * (n * m))
 
 
 def one_line_says_what_does_not_fit(binary, folder):
@@ -132,6 +137,8 @@ def one_line_says_what_does_not_fit(binary, folder):
     for arguments, name in ((("--ranks", "tcp://127.0.0.1:1"), "--ranks"), (("--rank", 1), "--rank"),
                             (("--pipeline", 2, *two, "--swap", "1MiB"), "--swap"),
                             (("--pipeline", 2, *two, "--role", "prefill"), "--pipeline"),
+                            (("--pipeline", 2, "--ranks", "mpi://", "--rank", 1), "--rank"),
+                            (("--pipeline", 1000, "--tensor", 256), "--tensor"),
                             (("--microbatches", 2), "--microbatches"), (("--pipeline", 0), "--pipeline")):
         code, said = refused(*arguments)
         same(f"{arguments} is refused by its name", (code != 0, name in said), (True, True))

@@ -111,6 +111,9 @@ void simulate_ahead(std::uint64_t seed, std::uint32_t ahead, tally& out, bool ap
         out.preemptions += plan.preempted.size();
         std::uint32_t sum = 0;
         for (auto& load : plan.loads) loading[load.id] = load;
+        for (auto id : plan.preempted)  // who gives way has blocks to give: no step has them
+          for (auto& before : flights)
+            for (auto& other : before.plan.items) CHECK((!apart || other.id != id));
         for (auto id : plan.preempted) asking.emplace_back(id, static_cast<std::uint32_t>(s.known_tokens(id).size()));
         if (!plan.items.empty()) {
           flying f{plan, {}};

@@ -2,6 +2,7 @@
 // runs in virtual time, takes what it would take, and answers wrong when one byte anywhere is wrong.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <stdexcept>
 
@@ -19,7 +20,8 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
   static constexpr std::uint32_t layers = 4, vocab = 97;
   static constexpr double flops_per_second = 989e12;  // of sim:h200: prices are told in these
 
-  // Of a part: the stage's layers; it can't be shared by ranks.
+  // Of a part: the stage's layers; each rank has all heads, and what half a layer does is told in summands, so that one that is not
+  // added, or added elsewhere, makes all behind it wrong.
   explicit toy_model(toy_price price = {}, std::vector<token_id> eos = {}, model_part part = {})
       : price_(price), part_(std::move(part)), first_(part_.split.layers(layers, part_.who.stage).first) {
     config_.architecture = "toy";
@@ -54,6 +56,26 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
         },
         {.flops = std::chrono::duration<double>(price_.layer + price_.token * static_cast<int>(step->rows())).count() *
                   flops_per_second});
+  }
+
+  error_code forward_half(std::uint32_t layer, layer_half which, const std::shared_ptr<batch>& step, const kv_pool& kv,
+                          stream& compute) override {
+    if (which == layer_half::attention) {
+      if (auto ec = forward(layer, step, kv, compute)) return ec;
+    }
+    return compute.launch("summand", [self = shared_from_this(), step] { self->take_apart(*step); });
+  }
+  error_code add_summand(std::uint32_t layer, layer_half, const std::shared_ptr<batch>& step,
+                         stream& compute) override {
+    return compute.launch("sum", [self = shared_from_this(), step, layer] {
+      auto& hidden = *static_cast<std::vector<std::uint64_t>*>(step->scratch.get());
+      for (std::size_t r = 0; r < hidden.size(); ++r) {
+        hidden[r] = 0;
+        for (std::size_t i = 4; i-- > 0;)
+          hidden[r] = hidden[r] << 16 | static_cast<std::uint16_t>(step->summand[4 * r + i]);
+      }
+      self->hand_on(layer, *step);
+    });
   }
 
   error_code finish(const std::shared_ptr<batch>& step, stream& compute) override {
@@ -110,9 +132,29 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
       }
       row += s.tokens.size();
     }
+    hand_on(local, step);
+  }
+
+  void hand_on(std::uint32_t local, batch& step) const {
     if (part_.last() || local + 1 < config_.layers) return;
+    auto& hidden = *static_cast<std::vector<std::uint64_t>*>(step.scratch.get());
     step.hidden.resize(2 * hidden.size());
     std::memcpy(step.hidden.data(), hidden.data(), 8 * hidden.size());
+  }
+
+  // Of each word four numbers below 2^16, which floats add up exactly: each rank has as much of it as its low bits say, and the
+  // first what is left. The words are lost.
+  void take_apart(batch& step) const {
+    auto& hidden = *static_cast<std::vector<std::uint64_t>*>(step.scratch.get());
+    step.summand.resize(4 * hidden.size());
+    for (std::size_t r = 0; r < hidden.size(); ++r)
+      for (std::size_t i = 0; i < 4; ++i) {
+        const auto all = static_cast<float>(hidden[r] >> (16 * i) & 0xffff),
+                   low = static_cast<float>(hidden[r] >> (16 * i) & 0xff);
+        const auto others = static_cast<float>(part_.split.degree() - 1);
+        step.summand[4 * r + i] = part_.who.rank == 0 ? all - others * low : low;
+      }
+    std::ranges::fill(hidden, 0);
   }
 
   toy_price price_;

@@ -14,9 +14,9 @@ sim_context& context_of(const asio::any_io_executor& ex) {
 }
 
 struct toy_stages : part_workers {
-  toy_stages(asio::any_io_executor ex, std::uint32_t stages, engine_options o = {}, toy_price price = {})
+  toy_stages(asio::any_io_executor ex, topology split, engine_options o = {}, toy_price price = {})
       : part_workers(
-            ex, "sim:h200", topology(stages, 1),
+            ex, "sim:h200", std::move(split),
             [price](model_part p) { return std::make_shared<toy_model>(price, std::vector<token_id>(), std::move(p)); },
             toy_engine::pinned(std::move(o))) {}
 };
@@ -35,6 +35,7 @@ awaitable<void> read(generation g, std::vector<token_id> prompt, std::uint32_t n
   if (got.ended == asio::error::eof) {
     ++out.right;
   } else {
+    CHECK((got.ended == asio::error::operation_aborted || got.ended == errc::unavailable));
     ++(got.ended == asio::error::operation_aborted ? out.cancelled : out.failed);
     REQUIRE(got.tokens.size() <= want.size());
     want.resize(got.tokens.size());
@@ -77,8 +78,8 @@ awaitable<void> joined(toy_stages& s, Body body) {
   if (!v) throw boost::system::system_error(v.error());
 }
 
-awaitable<void> swept(asio::any_io_executor ex) {
-  toy_stages s(ex, 2, {.kv_blocks = 40, .block_tokens = 4}, {.layer = 20us, .token = 2us});
+awaitable<void> swept(asio::any_io_executor ex, topology split) {
+  toy_stages s(ex, std::move(split), {.kv_blocks = 40, .block_tokens = 4}, {.layer = 20us, .token = 2us});
   tally t;
   try {
     co_await joined(s, [&]() -> awaitable<void> { co_await some_requests(s, 3, t); });
@@ -95,18 +96,19 @@ awaitable<void> swept(asio::any_io_executor ex) {
 
 }  // namespace
 
-TEST_CASE("pipeline: every answer is the model's, in any number of stages, with few blocks and many") {
-  for (std::uint32_t stages : {2u, 3u, 4u})
+TEST_CASE("pipeline: every answer is the model's, in any number of stages and ranks, with few blocks and many") {
+  for (auto split : {topology(2, 1), topology(4, 1), topology(1, 2), topology(2, 3)})
     for (std::uint32_t blocks : {40u, 400u})
       co_test(
           [&](asio::any_io_executor ex) -> awaitable<void> {
-            toy_stages s(ex, stages, {.kv_blocks = blocks, .block_tokens = 4, .max_batched_tokens = 32},
+            toy_stages s(ex, split, {.kv_blocks = blocks, .block_tokens = 4, .max_batched_tokens = 32},
                          {.layer = 20us, .token = 2us});
             tally t;
             co_await joined(s, [&]() -> awaitable<void> { co_await some_requests(s, 12, t); });
             CHECK(t.failed == 0);
             CHECK(s.leader->counters().blocks_in_use == 0);
-            for (auto& w : s.others) CHECK(w->steps() == s.leader->counters().steps);
+            // Another rank of the last stage may be at the last one when the leader has its tokens.
+            for (auto& w : s.others) CHECK(w->steps() + 1 >= s.leader->counters().steps);
           },
           {.real = false, .seeds = 30});
 }
@@ -116,8 +118,8 @@ TEST_CASE("pipeline: links that are cut fail what is under way, and new ones tak
   std::uint64_t losses = 0;
   co_test(
       [&](asio::any_io_executor ex) -> awaitable<void> {
-        toy_stages s(ex, 3, {.kv_blocks = 60, .block_tokens = 4, .max_batched_tokens = 32},
-                     {.layer = 20us, .token = 2us});
+        toy_stages s(ex, context_of(ex).chance(0.5) ? topology(3, 1) : topology(2, 2),
+                     {.kv_blocks = 60, .block_tokens = 4, .max_batched_tokens = 32}, {.layer = 20us, .token = 2us});
         const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
           co_await s.join_all(group);
           co_await some_requests(s, 20, t, &group);
@@ -131,14 +133,17 @@ TEST_CASE("pipeline: links that are cut fail what is under way, and new ones tak
       },
       {.real = false, .seeds = 300});
   MESSAGE(t.right, " right, ", t.failed, " failed, ", t.cancelled, " cancelled, ", losses, " times a link was lost");
-  CHECK(t.right >= enough(1500));
+  CHECK(t.right >= enough(1000));
   CHECK(t.failed >= enough(500));
   CHECK(losses >= enough(500));
 }
 
 TEST_CASE("pipeline: cancelled or destroyed at any step it leaves nothing behind") {
-  cancel_at_every_step(swept);
-  destroy_at_every_step(swept);
+  for (auto split : {topology(2, 1), topology(1, 3)}) {
+    const auto body = [split](asio::any_io_executor ex) { return swept(ex, split); };
+    cancel_at_every_step(body);
+    destroy_at_every_step(body);
+  }
 }
 
 // Four stages of one layer; eight sequences, of each 41 tokens are sampled, one behind the prompt; the first begins a step before
@@ -151,7 +156,7 @@ TEST_CASE("pipeline: stages compute different microbatches at once") {
     duration out{};
     co_test(
         [&](asio::any_io_executor ex) -> awaitable<void> {
-          toy_stages s(ex, 4, {.kv_blocks = 400, .block_tokens = 4, .microbatches = microbatches}, price);
+          toy_stages s(ex, topology(4, 1), {.kv_blocks = 400, .block_tokens = 4, .microbatches = microbatches}, price);
           tally t;
           co_await joined(s, [&]() -> awaitable<void> {
             auto& time = clock::of(ex);

@@ -24,12 +24,14 @@ using namespace std::chrono_literals;
 
 constexpr std::array purposes{"plan", "rows", "sum"};
 constexpr auto try_again = 200ms;
+constexpr auto tell_after = 3s;
 constexpr std::size_t most_told = 64;
 constexpr std::uint32_t most = 1u << 30;
 
 // What the leader says first.
 struct beginning {
   std::string time;
+  std::string fingerprint;
   stage_sizes sizes;
   bool by_mpi = false;  // that ranks add up
 };
@@ -37,6 +39,7 @@ struct beginning {
 link_message encode(const beginning& b) {
   const auto& s = b.sizes;
   const auto text = json::serialize(json::object{{"time", b.time},
+                                                 {"fingerprint", b.fingerprint},
                                                  {"sums_by_mpi", b.by_mpi},
                                                  {"kv_blocks", s.kv_blocks},
                                                  {"block_tokens", s.block_tokens},
@@ -57,15 +60,19 @@ std::optional<beginning> decode(const link_message& m) {
   fields f(*v, "beginning");
   beginning b;
   b.time = f.id("time");
+  b.fingerprint = f.id("fingerprint");
   b.by_mpi = f.flag("sums_by_mpi");
-  for (auto [to, name] : {std::pair{&b.sizes.kv_blocks, "kv_blocks"},
-                          {&b.sizes.block_tokens, "block_tokens"},
-                          {&b.sizes.max_batched_tokens, "max_batched_tokens"},
-                          {&b.sizes.max_running, "max_running"},
-                          {&b.sizes.max_requests, "max_requests"},
-                          {&b.sizes.max_sequence, "max_sequence"},
-                          {&b.sizes.microbatches, "microbatches"}})
-    *to = f.u32(name, most);
+  struct bound {
+    std::uint32_t stage_sizes::* to;
+    const char* name;
+    std::uint32_t most;
+  };
+  for (auto [to, name, limit] :
+       {bound{&stage_sizes::kv_blocks, "kv_blocks", most}, bound{&stage_sizes::block_tokens, "block_tokens", 4096},
+        bound{&stage_sizes::max_batched_tokens, "max_batched_tokens", most},
+        bound{&stage_sizes::max_running, "max_running", most}, bound{&stage_sizes::max_requests, "max_requests", most},
+        bound{&stage_sizes::max_sequence, "max_sequence", most}, bound{&stage_sizes::microbatches, "microbatches", 64}})
+    b.sizes.*to = static_cast<std::uint32_t>(f.number(name, limit, 1));
   if (f.end()) return std::nullopt;
   return b;
 }
@@ -75,6 +82,15 @@ link_message ready(const std::string& time) {
   const auto bytes = std::as_bytes(std::span(time));
   return {bytes.begin(), bytes.end()};
 }
+
+// Is told of changes, as long as it lives.
+struct waits {
+  waits(std::shared_ptr<std::list<news*>> all, news& n) : in(std::move(all)), at(in->insert(in->end(), &n)) {}
+  waits(const waits&) = delete;
+  ~waits() { in->erase(at); }
+  std::shared_ptr<std::list<news*>> in;
+  std::list<news*>::iterator at;
+};
 
 link_options named(link_options o, std::string name) {
   o.name = std::move(name);
@@ -104,7 +120,7 @@ void rank_links::close() {
 }
 
 void rank_links::tell_all() {
-  for (auto* n : waiting_) n->tell();
+  for (auto* n : *waiting_) n->tell();
 }
 
 // A later one of the same worker's takes an earlier one's place.
@@ -146,8 +162,7 @@ std::vector<std::uint32_t> rank_links::missing() const {
 
 awaitable<error_code> rank_links::find(place at, std::string time, peer_link& out) {
   news changed(windows_.get_executor());
-  const auto told = waiting_.insert(&changed).first;
-  const std::shared_ptr<void> at_end(nullptr, [&](void*) { waiting_.erase(told); });
+  const waits here(waiting_, changed);
   for (;;) {
     const auto found = arrived_.find(at);
     if (found != arrived_.end() && found->second.time == time) {
@@ -190,7 +205,7 @@ awaitable<error_code> rank_links::meet(std::string time, bool by_mpi, stage_link
   co_return v.error();
 }
 
-awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, stage_links& out) {
+awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, const id256& fingerprint, stage_links& out) {
   const auto time = random_id();
   const bool by_mpi = options_.sums && !summed_;
   out.workers.assign(options_.split.workers(), {});
@@ -199,7 +214,8 @@ awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, stage_li
     group.spawn(meet(time, by_mpi, out));
     for (std::uint32_t n = 1; n < out.workers.size(); ++n)
       group.spawn([&, n]() -> awaitable<error_code> {
-        if (auto told = co_await out.workers[n].async_send(encode({time, sizes, by_mpi}), as_result); !told)
+        if (auto told = co_await out.workers[n].async_send(encode({time, fingerprint.hex(), sizes, by_mpi}), as_result);
+            !told)
           co_return told.error();
         const auto heard = co_await out.workers[n].async_receive(as_result);
         if (!heard) co_return heard.error();
@@ -209,20 +225,29 @@ awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, stage_li
   co_return v.error();
 }
 
-awaitable<result<stage_links>> rank_links::gather(stage_sizes sizes) {
+// Once for the same ones.
+void rank_links::tell_missing() {
+  std::string text;
+  for (auto n : missing()) text += (text.empty() ? "" : ", ") + std::to_string(n) + " (" + options_.urls[n] + ')';
+  if (text != told_missing_) spdlog::info("{}: waits for worker {}", options_.greeting.topology, text);
+  told_missing_ = std::move(text);
+}
+
+awaitable<result<stage_links>> rank_links::gather(stage_sizes sizes, id256 fingerprint) {
   news changed(windows_.get_executor());
-  const auto told = waiting_.insert(&changed).first;
-  const std::shared_ptr<void> at_end(nullptr, [&](void*) { waiting_.erase(told); });
+  const waits here(waiting_, changed);
   for (;;) {
     if (closed_) co_return errc::closed;
     if (!missing().empty()) {
-      co_await changed.async_wait(asio::deferred);
+      const auto came = co_await with_deadline(changed.async_wait(), tell_after);
+      if (!came && came.error() != errc::deadline) co_return errc::closed;
+      if (!came) tell_missing();
       continue;
     }
     std::map<std::uint32_t, std::uint64_t> used;
     for (std::uint32_t n = 1; n < options_.split.workers(); ++n) used[n] = arrived_.at({purpose::plan, n}).arrival;
     stage_links out;
-    const auto met = co_await with_deadline(gather_once(sizes, out), options_.patience);
+    const auto met = co_await with_deadline(gather_once(sizes, fingerprint, out), options_.patience);
     // Used up, or of no use; what has come meanwhile is for the next time.
     for (const auto& [n, arrival] : used) {
       const auto now = arrived_.find({purpose::plan, n});
@@ -238,23 +263,24 @@ awaitable<result<stage_links>> rank_links::gather(stage_sizes sizes) {
   }
 }
 
-awaitable<error_code> rank_links::summon_once(summons& out) {
+awaitable<error_code> rank_links::summon_once(const id256& fingerprint, summons& out) {
   if (auto ec = co_await call(0, purpose::plan, life_, out.links.leader)) co_return ec;
   const auto said = co_await out.links.leader.async_receive(as_result);
   if (!said) co_return said.error();
   const auto b = decode(*said);
   if (!b) co_return errc::protocol;
+  if (b->fingerprint != fingerprint.hex()) co_return errc::namespace_mismatch;
   out.sizes = b->sizes;
   const auto met = co_await with_deadline(meet(b->time, b->by_mpi, out.links), options_.patience);
   if (!met) co_return met.error();
   co_return (co_await out.links.leader.async_send(ready(b->time), as_result)).error();
 }
 
-awaitable<result<summons>> rank_links::summoned() {
+awaitable<result<summons>> rank_links::summoned(id256 fingerprint) {
   auto& time = clock::of(windows_.get_executor());
   for (error_code before; !closed_;) {
     summons out;
-    const auto why = co_await summon_once(out);
+    const auto why = co_await summon_once(fingerprint, out);
     if (!why) co_return out;
     if (why == asio::error::operation_aborted) co_return errc::closed;
     if (why != before) spdlog::info("the leader at {}: {}; it is tried again", options_.urls.at(0), why.message());

@@ -2,10 +2,10 @@
 // what it has decided and a name for this time, and goes on when each has its links to those that it computes with.
 //
 //     rank_links mine(windows, {.split = split, .self = 0, .urls = urls, .greeting = greeting});
-//     config_error naming the URL, or mine.listen();
+//     mine.listen(urls[0]);                                          // before the weights are read
 //     group.spawn(mine.run());                                       // until close()
-//     auto links = co_await mine.gather(engine.sizes());             // the leader
-//     auto summons = co_await mine.summoned();                       // the others: sizes, and links
+//     auto links = co_await mine.gather(engine.sizes(), fingerprint);  // the leader
+//     auto summons = co_await mine.summoned(fingerprint);            // the others: sizes, and links
 //
 // |              | gather, summoned                                                                        |
 // |--------------|-----------------------------------------------------------------------------------------|
@@ -16,6 +16,7 @@
 // Whoever lost a link calls again. It outlives its coroutines. Links are named rank/NUMBER/PURPOSE/TIME; docs/protocol.md has them. Belongs to one context.
 #pragma once
 
+#include <list>
 #include <map>
 #include <memory>
 #include <set>
@@ -26,6 +27,7 @@
 #include "cluster/link_door.hpp"
 #include "cluster/news.hpp"
 #include "cokv/engine/stage_worker.hpp"
+#include "cokv/kvstream/id256.hpp"
 #include "cokv/kvstream/topology.hpp"
 
 namespace cokv::cluster {
@@ -34,7 +36,7 @@ struct rank_options {
   topology split;
   std::uint32_t self = 0;                        // this worker's number
   std::vector<std::string> urls;                 // of all, by number
-  link_options greeting = {};                    // ns and topology have to be all workers' alike; the name is made here
+  link_options greeting = {};                    // its topology has to be all workers' alike; the name is made here
   std::shared_ptr<mpi_group> sums = {};          // of its stage's ranks, where they are an MPI job's
   duration patience = std::chrono::seconds(10);  // for those that were there and are awaited
 };
@@ -52,8 +54,9 @@ class rank_links {
   awaitable<void> run() { return door_.run(); }
   void close();
 
-  awaitable<result<stage_links>> gather(stage_sizes sizes);
-  awaitable<result<summons>> summoned();
+  // The fingerprint is the model's: workers of another one are not computed with.
+  awaitable<result<stage_links>> gather(stage_sizes sizes, id256 fingerprint);
+  awaitable<result<summons>> summoned(id256 fingerprint);
 
   // The numbers of those that the leader lacks.
   std::vector<std::uint32_t> missing() const;
@@ -75,8 +78,9 @@ class rank_links {
   awaitable<error_code> find(place at, std::string time, peer_link& out);
   awaitable<error_code> call(std::uint32_t number, purpose what, std::string time, peer_link& out);
   awaitable<error_code> meet(std::string time, bool by_mpi, stage_links& out);
-  awaitable<error_code> gather_once(const stage_sizes& sizes, stage_links& out);
-  awaitable<error_code> summon_once(summons& out);
+  awaitable<error_code> gather_once(const stage_sizes& sizes, const id256& fingerprint, stage_links& out);
+  awaitable<error_code> summon_once(const id256& fingerprint, summons& out);
+  void tell_missing();
   void tell_all();
   std::string name_of(purpose what, std::string_view time) const;
 
@@ -86,8 +90,9 @@ class rank_links {
   link_door door_;
   std::map<place, arrived> arrived_;
   std::uint64_t arrivals_ = 0;
-  std::set<news*> waiting_;
+  std::shared_ptr<std::list<news*>> waiting_ = std::make_shared<std::list<news*>>();
   std::set<std::pair<std::uint32_t, std::string>> refused_;  // and told
+  std::string told_missing_;
   bool summed_ = false;  // by MPI, where who fell out of step with the others stays so: once
   bool closed_ = false;
 };

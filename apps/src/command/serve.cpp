@@ -2,6 +2,7 @@
 
 #include "cli/cli.hpp"
 #include "cli/values.hpp"
+#include "cokv/kvstream/topology.hpp"
 #include "serve/run.hpp"
 
 namespace cokv::cli {
@@ -201,7 +202,7 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                    {replica_memory, "decode"},
                                                                    {replica_patience, "decode"},
                                                                    {replicate_to, "decode"}};
-  c->callback([o, of_roles, link, slo_ttft, slo_tpot, ranks, microbatches, &chosen] {
+  c->callback([o, of_roles, link, slo_ttft, slo_tpot, ranks, rank, microbatches, &chosen] {
     check_memory("--swap", o->swap);
     check_memory("--kv-host", o->kv_host);
     if (o->role == "decode") check_memory("--replica-memory", o->replica_memory);
@@ -225,6 +226,11 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                           {"--async-scheduling", o->async_scheduling}})
         if (told) throw CLI::ValidationError(flag, "does not go together with --borrow-from");
     const bool in_parts = o->pipeline * o->tensor > 1;
+    if (o->pipeline * o->tensor > topology::max_workers)
+      throw CLI::ValidationError("--tensor", std::to_string(o->pipeline * o->tensor) + " workers, and at most " +
+                                                 std::to_string(topology::max_workers) + " may be");
+    if (rank->count() > 0 && std::ranges::all_of(o->ranks, [](auto& url) { return url.starts_with("mpi://"); }))
+      throw CLI::ValidationError("--rank", "is the job's own where --ranks is mpi://");
     for (auto* option : {ranks, microbatches})
       if (option->count() > 0 && !in_parts)
         throw CLI::ValidationError(option->get_name(), "is for --pipeline or --tensor above 1");

@@ -43,10 +43,10 @@ std::string shape_text(const options& o) {
   return "--pipeline " + std::to_string(o.pipeline) + " --tensor " + std::to_string(o.tensor);
 }
 
-link_options greeting_of(const options& o, const topology& split, const id256& fingerprint) {
+// What all of them have to be told alike.
+link_options greeting_of(const options& o, const topology& split) {
   link_options out;
-  static_cast<id256&>(out.ns) = fingerprint;
-  out.topology = split.text() + '/' + o.dtype;
+  out.topology = split.text() + '/' + o.dtype + (o.batch_invariant ? "/invariant" : "");
   out.silence = 5s;
   return out;
 }
@@ -61,12 +61,11 @@ std::shared_ptr<mpi_group> sums_of(const asio::any_io_executor& ex, const part_c
   return *made;
 }
 
-cluster::rank_options rank_options_of(const asio::any_io_executor& ex, const options& o, const part_choice& mine,
-                                      const id256& fingerprint) {
+cluster::rank_options rank_options_of(const asio::any_io_executor& ex, const options& o, const part_choice& mine) {
   return {.split = mine.part.split,
           .self = mine.number,
           .urls = mine.urls,
-          .greeting = greeting_of(o, mine.part.split, fingerprint),
+          .greeting = greeting_of(o, mine.part.split),
           .sums = sums_of(ex, mine)};
 }
 
@@ -81,7 +80,7 @@ void open_door(cluster::rank_links& links, const part_choice& mine) {
 part_choice choose_part(const options& o) {
   const topology split(o.pipeline, o.tensor);
   const auto workers = split.workers();
-  const bool of_a_job = o.ranks.empty() || (o.ranks.size() == 1 && o.ranks[0] == "mpi://");
+  const bool of_a_job = std::ranges::all_of(o.ranks, [](auto& url) { return url.starts_with("mpi://"); });
   part_choice out;
   if (of_a_job) {
     const auto here = this_job();
@@ -114,8 +113,8 @@ std::string describe(const part_choice& c, const model_config& whole) {
          std::to_string(whole.heads) + " heads";
 }
 
-leading::leading(const asio::any_io_executor& ex, const options& o, const part_choice& mine, const id256& fingerprint)
-    : split_(mine.part.split.text()), links_(window_table(ex), rank_options_of(ex, o, mine, fingerprint)), lost_(ex) {
+leading::leading(const asio::any_io_executor& ex, const options& o, const part_choice& mine)
+    : split_(mine.part.split.text()), links_(window_table(ex), rank_options_of(ex, o, mine)), lost_(ex) {
   open_door(links_, mine);
 }
 
@@ -125,17 +124,12 @@ void leading::lost(error_code why) {
   lost_.tell();
 }
 
-void leading::close() {
-  links_.close();
-  lost_.tell();
-}
-
 awaitable<void> leading::run(engine& leads) {
   auto& time = clock::of(leads.get_executor());
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(links_.run());
     for (;;) {
-      auto links = co_await links_.gather(leads.sizes());
+      auto links = co_await links_.gather(leads.sizes(), leads.running().fingerprint());
       if (!links) break;
       error_code ec;
       while ((ec = leads.join(*links)) == errc::in_use) co_await time.async_wait_for(1ms, asio::deferred);
@@ -150,20 +144,21 @@ awaitable<void> leading::run(engine& leads) {
 }
 
 awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine, device where,
-                           std::shared_ptr<model> what) {
+                           std::function<std::shared_ptr<model>()> load) {
   const auto ex = co_await asio::this_coro::executor;
   asio::signal_set signals(ex, SIGINT, SIGTERM);  // before the line that tells others to go ahead
-  cluster::rank_links links(window_table(ex), rank_options_of(ex, o, mine, what->fingerprint()));
+  cluster::rank_links links(window_table(ex), rank_options_of(ex, o, mine));
   open_door(links, mine);
+  const auto what = load();
   out << "cokv serve: worker " << mine.number << " of " << mine.part.split.text() << " is at " << mine.urls[mine.number]
       << std::endl;
   std::unique_ptr<stage_worker> works;
-  bool computing = false;
+  bool computing = false, ending = false;
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(links.run());
     group.spawn([&]() -> awaitable<void> {
       co_await signals.async_wait(asio::use_awaitable);
-      links.close();
+      ending = true;
       // All of an mpirun's processes are told at once: the leader's answers in flight need this one until they are over.
       if (computing) {
         spdlog::info("worker {} of {}: it computes until the leader ends", mine.number, mine.part.split.text());
@@ -172,7 +167,7 @@ awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine
       group.cancel();
     });
     for (;;) {
-      auto told = co_await links.summoned();
+      auto told = co_await links.summoned(what->fingerprint());
       if (!told) break;
       if (!works || works->sizes() != told->sizes) {
         works.reset();
@@ -183,6 +178,7 @@ awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine
       computing = true;
       const auto why = co_await works->run(std::move(told->links));
       computing = false;
+      if (ending) break;
       spdlog::warn("worker {} of {}: {}; it waits for the leader", mine.number, mine.part.split.text(), why.message());
     }
     group.cancel();

@@ -1,6 +1,7 @@
 // `cokv serve --pipeline N --tensor M`: which part of the model this process has, and how it comes together with the others.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -28,12 +29,11 @@ std::string describe(const part_choice& c, const model_config& whole);
 // The leader's side: brings the others together, again whenever one was lost.
 class leading {
  public:
-  // Opens its door. Throws config_error naming the flag.
-  leading(const asio::any_io_executor& ex, const options& o, const part_choice& mine, const id256& fingerprint);
+  // Opens its door, before the weights are read. Throws config_error naming the flag.
+  leading(const asio::any_io_executor& ex, const options& o, const part_choice& mine);
 
   void lost(error_code why);           // engine_options::on_ranks_lost
-  awaitable<void> run(engine& leads);  // until close(), or until it is cancelled
-  void close();
+  awaitable<void> run(engine& leads);  // until it is cancelled
 
  private:
   std::string split_;
@@ -41,8 +41,8 @@ class leading {
   cluster::news lost_;
 };
 
-// Any other worker: computes for its leader until SIGINT or SIGTERM.
+// Any other worker: computes for its leader until SIGINT or SIGTERM. `load` reads its weights, when its door is open.
 awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine, device where,
-                           std::shared_ptr<model> what);
+                           std::function<std::shared_ptr<model>()> load);
 
 }  // namespace cokv::serve

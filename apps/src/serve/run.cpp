@@ -130,9 +130,9 @@ awaitable<void> serve(const options& o, std::ostream& out, std::optional<part_ch
   check_tiers(o, config);
   check_fits(o, config);
   const auto where = open(o, ex);
-  auto what = load_weights(o, where, mine ? mine->part : model_part());
   std::optional<leading> leads;
-  if (mine) leads.emplace(ex, o, *mine, what->fingerprint());
+  if (mine) leads.emplace(ex, o, *mine);
+  auto what = load_weights(o, where, mine ? mine->part : model_part());
   cache::event_log kv_events(random_number());
   const auto opened = co_await open_tiers(o, kv_events);
   const auto& tiers = opened.list;
@@ -238,9 +238,9 @@ awaitable<void> follow(const options& o, std::ostream& out, part_choice mine) {
   }
   const auto where = open(o, ex);
   const auto whole = load_config(o.model);
-  auto what = load_weights(o, where, mine.part);
+  check_fits(o, part_of(whole, mine.part));
   spdlog::info("{}", describe(mine, whole));
-  co_await serve_part(o, out, mine, where, std::move(what));
+  co_await serve_part(o, out, mine, where, [&] { return load_weights(o, where, mine.part); });
   if (file) file->write(spans);
 }
 

@@ -23,4 +23,18 @@ void each_link(const stage_links& links, F f) {
     if (*l) f(*l);
 }
 
+// Those that this part of a model needs, and no others.
+inline bool fit(const stage_links& l, const model_part& p) {
+  const bool leads = p.who == worker{};
+  const auto there = [](const std::vector<peer_link>& of, std::size_t own) {
+    for (std::size_t i = 0; i < of.size(); ++i)
+      if (static_cast<bool>(of[i]) == (i == own)) return false;
+    return true;
+  };
+  return l.ranks.size() == (p.alone() ? 0 : p.split.degree()) && there(l.ranks, p.who.rank) &&
+         l.workers.size() == (leads ? p.split.workers() : 0) && there(l.workers, 0) &&
+         static_cast<bool>(l.leader) == !leads && static_cast<bool>(l.before) == !p.first() &&
+         static_cast<bool>(l.behind) == !p.last() && (!l.sums || l.sums->size() == p.split.degree());
+}
+
 }  // namespace cokv::detail

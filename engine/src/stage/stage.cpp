@@ -13,6 +13,13 @@ awaitable<error_code> drained(stream& s) {
 
 }  // namespace
 
+awaitable<void> settled(stream s) {
+  const bool throwing = co_await asio::this_coro::throw_if_cancelled();
+  co_await asio::this_coro::throw_if_cancelled(false);
+  while (!s.record().ready()) (void)co_await drained(s);
+  co_await asio::this_coro::throw_if_cancelled(throwing);
+}
+
 awaitable<error_code> stage::run(std::shared_ptr<batch> step) {
   const auto layers = part->config().layers;
   for (std::uint32_t l = 0; l < layers; ++l) {

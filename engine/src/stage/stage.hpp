@@ -24,4 +24,7 @@ struct stage {
   awaitable<error_code> run(std::shared_ptr<batch> step);
 };
 
+// Until all that was enqueued is done, whoever cancels.
+awaitable<void> settled(stream s);
+
 }  // namespace cokv::detail

@@ -56,19 +56,26 @@ void stage_leader::over(request_id id) {
 void stage_leader::close() { closing_.close(); }
 
 awaitable<error_code> stage_leader::run() {
-  const auto v = co_await with(task_group{}, [this](task_group& group) {
-    each_link(links_, [&](const peer_link& l) { group.spawn(until_closed(l)); });
-    group.spawn([this]() -> awaitable<error_code> { co_return (co_await closing_.async_receive(as_result)).error(); });
-    group.spawn(tell());
-    group.spawn(compute());
-    group.spawn(hand_on());
-    if (last_ != 0) group.spawn(hear());
-  });
-  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
-  (void)co_await mine_.compute.async_drain(asio::as_tuple(asio::deferred));
+  verdict v;
+  std::exception_ptr thrown;
+  try {
+    v = co_await with(task_group{}, [this](task_group& group) {
+      each_link(links_, [&](const peer_link& l) { group.spawn(until_closed(l)); });
+      group.spawn(
+          [this]() -> awaitable<error_code> { co_return (co_await closing_.async_receive(as_result)).error(); });
+      group.spawn(tell());
+      group.spawn(compute());
+      group.spawn(hand_on());
+      if (last_ != 0) group.spawn(hear());
+    });
+  } catch (...) {
+    thrown = std::current_exception();
+  }
+  co_await settled(mine_.compute);
   each_link(links_, [](peer_link l) { l.close(); });  // also where others have copies
-  error_ = v.error() ? v.error() : make_error_code(errc::closed);
+  error_ = thrown ? make_error_code(errc::device_failed) : v.error() ? v.error() : make_error_code(errc::closed);
   line_->fail(line_->value() + 1, error_);
+  if (thrown) std::rethrow_exception(thrown);
   co_return error_;
 }
 

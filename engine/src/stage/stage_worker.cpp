@@ -150,6 +150,7 @@ stage_worker::~stage_worker() = default;
 
 awaitable<error_code> stage_worker::run(stage_links links) {
   const auto s = state_;
+  if (!detail::fit(links, s->part->part())) co_return errc::invalid_argument;
   s->samplings.clear();
   auto compute = s->where.make_stream({.name = "compute"});
   if (!compute) co_return compute.error();
@@ -162,8 +163,7 @@ awaitable<error_code> stage_worker::run(stage_links links) {
     group.spawn(s->hand_on(links, done));
   });
   detail::each_link(links, [](peer_link l) { l.close(); });  // also where others have copies
-  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
-  (void)co_await compute->async_drain(asio::as_tuple(asio::deferred));
+  co_await detail::settled(*compute);
   co_return v.error();
 }
 

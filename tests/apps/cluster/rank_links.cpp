@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "cokv/kvstream/block_key.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
@@ -25,6 +26,7 @@ awaitable<void> wait_for(duration d) {
   co_await clock::of(co_await asio::this_coro::executor).async_wait_for(d, asio::deferred);
 }
 
+const auto model_id = root_key("a model");
 const stage_sizes sizes{.kv_blocks = 7,
                         .block_tokens = 4,
                         .max_batched_tokens = 16,
@@ -70,12 +72,12 @@ struct ranks_bed {
           const auto w = all[n];
           co_await wait_for(context_of(ex).between(1ns, 3s));
           if (n == 0) {
-            auto got = co_await w->links.gather(sizes);
+            auto got = co_await w->links.gather(sizes, model_id);
             if (!got) co_return got.error();
             w->mine = std::move(*got);
             co_return error_code();
           }
-          auto got = co_await w->links.summoned();
+          auto got = co_await w->links.summoned(model_id);
           if (!got) co_return got.error();
           CHECK(got->sizes == sizes);
           w->mine = std::move(got->links);
@@ -171,21 +173,21 @@ TEST_CASE("rank_links: a worker of another model, or cut otherwise, is not let i
           bed.begin(1, group, "bf16");
           bool gathered = false;
           group.spawn([&]() -> awaitable<void> {
-            auto got = co_await with_deadline(bed.all[0]->links.gather(sizes), 60s);
+            auto got = co_await with_deadline(bed.all[0]->links.gather(sizes, model_id), 60s);
             CHECK(got.has_value());
             gathered = true;
           });
-          const auto wrong = co_await with_deadline(bed.all[1]->links.summoned(), 5s);
+          const auto wrong = co_await with_deadline(bed.all[1]->links.summoned(model_id), 5s);
           CHECK(wrong.error() == errc::deadline);
           CHECK(bed.all[0]->links.missing() == std::vector<std::uint32_t>{1});
           bed.end(1);
           bed.begin(1, group);
-          const auto told = co_await with_deadline(bed.all[1]->links.summoned(), 5s);
+          const auto told = co_await with_deadline(bed.all[1]->links.summoned(model_id), 5s);
           CHECK(told.has_value());
           while (!gathered) co_await wait_for(1ms);
           for (auto& w : bed.all) w->links.close();
-          CHECK((co_await bed.all[0]->links.gather(sizes)).error() == errc::closed);
-          CHECK((co_await bed.all[1]->links.summoned()).error() == errc::closed);
+          CHECK((co_await bed.all[0]->links.gather(sizes, model_id)).error() == errc::closed);
+          CHECK((co_await bed.all[1]->links.summoned(model_id)).error() == errc::closed);
         });
         CHECK(!v.error());
       },
@@ -195,11 +197,18 @@ TEST_CASE("rank_links: a worker of another model, or cut otherwise, is not let i
 TEST_CASE("rank_links: what is no leader's word is not gone by") {
   co_test(
       [](asio::any_io_executor ex) -> awaitable<void> {
-        for (const char* word :
-             {"", "{}", "nonsense", R"({"time":"a","sums_by_mpi":false,"kv_blocks":-1})",
-              R"({"time":"a/b","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
+        for (
+            const char* word :
+            {"", "{}", "nonsense", R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":-1})",
+             R"({"time":"a/b","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
                                      "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1})",
-              R"({"time":"a","sums_by_mpi":true,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
+             R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":true,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1})",
+             R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":65})",
+             R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":0,"block_tokens":1,"max_batched_tokens":1,
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1})",
+             R"({"time":"a","fingerprint":"another","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
                                      "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1})"}) {
           const topology split(2, 1);
           const std::vector<std::string> urls{"tcp://localhost:9100", "tcp://localhost:9101"};
@@ -209,14 +218,16 @@ TEST_CASE("rank_links: what is no leader's word is not gone by") {
             auto door =
                 link_listener::listen(windows, urls[0], {.name = "rank/0/plan/x", .topology = "pp2xtp1/f32"}).value();
             group.spawn([&]() -> awaitable<void> {
-              const auto got = co_await with_deadline(other.links.summoned(), 1s);
+              const auto got = co_await with_deadline(other.links.summoned(model_id), 1s);
               CHECK(got.error() == errc::deadline);
               other.links.close();
               group.cancel();
             });
             for (;;) {
               auto link = co_await door.async_accept();
-              const auto bytes = std::as_bytes(std::span(word, std::strlen(word)));
+              std::string said(word);
+              if (const auto at = said.find("FINGERPRINT"); at != said.npos) said.replace(at, 11, model_id.hex());
+              const auto bytes = std::as_bytes(std::span(said));
               co_await link.async_send(link_message(bytes.begin(), bytes.end()));
               CHECK((co_await link.async_receive(as_result)).error());  // it leaves
             }

@@ -81,7 +81,7 @@ struct engine_options {
   std::function<void(error_code)> on_lender_lost = {};
   // Of a model that is a part (model_options::part), which join() brings together with the others: steps that are under way at once;
   // 0: as many as it has stages. Such an engine has no swap, tiers or async_scheduling, and lends nothing; requests with a sink or a
-  // follower, and prompts from elsewhere, are refused (errc::unsupported).
+  // follower, and prompts from elsewhere, are refused (errc::unsupported), as are more logprobs or biases than there are tokens (errc::invalid_argument).
   std::uint32_t microbatches = 0;
   // Another worker of the model is gone, and all KV with it: as on_lender_lost, until join().
   std::function<void(error_code)> on_ranks_lost = {};
@@ -239,7 +239,7 @@ class engine {
   void end_lending(error_code why);
 
   // The other workers of a model of which this one has the first part: stage_worker.hpp. errc::in_use: what the ones before
-  // began is not over, ask again; errc::already_exists: there are some; errc::unsupported: a model that is whole, or not the first part.
+  // began is not over, ask again; errc::already_exists: there are some; errc::invalid_argument: links that are not the ones of its place; errc::unsupported: a model that is whole, or not the first part.
   error_code join(stage_links others);
   // What stage_workers have to be made with.
   stage_sizes sizes() const noexcept;

@@ -131,7 +131,8 @@ struct sampled_token {
 //
 // Guarantees: no request is passed in admission by one whose turn is later; the first in turn never waits for another's
 // blocks, and one of a higher priority takes them from those of lower ones whose turn is later; a request that decodes
-// gets its token in every step while there are blocks; a step has at most max_batched_tokens.
+// gets its token in every step while there are blocks; a step has at most max_batched_tokens. With `apart` it gets one in
+// every `ahead` + 1 steps, and who gives way does so when its step is over.
 //
 // With blocks on the host (`host`), those that decode are held in more blocks than the device has:
 //
@@ -223,6 +224,7 @@ class scheduler {
   flight& planned(std::size_t i) noexcept { return flights_[(oldest_ + i) % flights_.size()]; }
   entry* meant(const flight& f, std::size_t item);
   bool ready(const entry& e) const;
+  bool under_way_apart(const entry& e) const;
   std::size_t most_decoding() const;
   void assume(flight& f);
   void plan(entry& e, std::uint32_t count);

@@ -17,7 +17,7 @@
 // | completes         | when a link ended, its own device failed, or somebody broke the protocol: with why; nothing is |
 // |                   | written to its KV any more then                                                               |
 // | cancellation      | every kind: of the scope; what the device has begun drains                                    |
-// | errors            | the links'; protocol; the device's                                                            |
+// | errors            | the links'; protocol; the device's; invalid_argument: links that are not the ones of its place                                                            |
 //
 // Behind an end, which closes all links that were given, all of them begin anew, with new ones. One run() at a time. Belongs to one context.
 #pragma once

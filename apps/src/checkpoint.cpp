@@ -32,6 +32,7 @@ void check_holds_a_block(std::string_view flag, std::uint64_t bytes, std::uint64
 
 config_error by_flag(const config_error& e) {
   const std::string text = e.what();
+  if (text.starts_with("topology: ")) return config_error("--stage-starts" + text.substr(8));
   for (const char* option : {"block-tokens:", "kv-blocks:", "max-batched-tokens:", "max-requests:", "max-running:",
                              "max-sequence:", "pipeline:", "swap:", "tensor:"})
     if (text.starts_with(option)) return config_error("--" + text);

@@ -110,7 +110,7 @@ TEST_CASE("pipeline: every answer is the model's, in any number of stages and ra
             // Another rank of the last stage may be at the last one when the leader has its tokens.
             for (auto& w : s.others) CHECK(w->steps() + 1 >= s.leader->counters().steps);
           },
-          {.real = false, .seeds = 30});
+          {.real = false, .seeds = 8});
 }
 
 TEST_CASE("pipeline: links that are cut fail what is under way, and new ones take over; nothing is wrong") {
@@ -131,15 +131,15 @@ TEST_CASE("pipeline: links that are cut fail what is under way, and new ones tak
         co_await wait_for(1ms);
         CHECK(s.leader->counters().blocks_in_use == 0);
       },
-      {.real = false, .seeds = 300});
+      {.real = false, .seeds = 60});
   MESSAGE(t.right, " right, ", t.failed, " failed, ", t.cancelled, " cancelled, ", losses, " times a link was lost");
-  CHECK(t.right >= enough(1000));
-  CHECK(t.failed >= enough(500));
-  CHECK(losses >= enough(500));
+  CHECK(t.right >= enough(150));
+  CHECK(t.failed >= enough(300));
+  CHECK(losses >= enough(80));
 }
 
 TEST_CASE("pipeline: cancelled or destroyed at any step it leaves nothing behind") {
-  for (auto split : {topology(2, 1), topology(1, 3)}) {
+  for (auto split : {topology(2, 1), topology(1, 2)}) {
     const auto body = [split](asio::any_io_executor ex) { return swept(ex, split); };
     cancel_at_every_step(body);
     destroy_at_every_step(body);

@@ -33,6 +33,11 @@ void add_serve(CLI::App& app, action& chosen) {
   auto* rank = add_count(*c, "--rank", o->rank, 0, 4095,
                          "Which of --ranks this process is; 0 leads, and serves HTTP, which no other does")
                    ->needs(ranks);
+  auto* stage_starts = c->add_option("--stage-starts", o->stage_starts,
+                                     "Each stage's first layer, 0 the first; as many for each as may be unless told. "
+                                     "The last stage has the output matrix too, which takes its time of each token")
+                           ->type_name("LAYER[,LAYER...]")
+                           ->delimiter(',');
   auto* microbatches =
       add_count(*c, "--microbatches", o->microbatches, 1, 64,
                 "Steps under way at once in different stages of --pipeline; as many as stages unless told");
@@ -179,6 +184,7 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                    {tensor, "both"},
                                                                    {ranks, "both"},
                                                                    {rank, "both"},
+                                                                   {stage_starts, "both"},
                                                                    {microbatches, "both"},
                                                                    {prefill, "router"},
                                                                    {decode, "router"},
@@ -202,7 +208,7 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                    {replica_memory, "decode"},
                                                                    {replica_patience, "decode"},
                                                                    {replicate_to, "decode"}};
-  c->callback([o, of_roles, link, slo_ttft, slo_tpot, ranks, rank, microbatches, &chosen] {
+  c->callback([o, of_roles, link, slo_ttft, slo_tpot, ranks, rank, stage_starts, microbatches, &chosen] {
     check_memory("--swap", o->swap);
     check_memory("--kv-host", o->kv_host);
     if (o->role == "decode") check_memory("--replica-memory", o->replica_memory);
@@ -231,7 +237,7 @@ void add_serve(CLI::App& app, action& chosen) {
                                                  std::to_string(topology::max_workers) + " may be");
     if (rank->count() > 0 && std::ranges::all_of(o->ranks, [](auto& url) { return url.starts_with("mpi://"); }))
       throw CLI::ValidationError("--rank", "is the job's own where --ranks is mpi://");
-    for (auto* option : {ranks, microbatches})
+    for (auto* option : {ranks, stage_starts, microbatches})
       if (option->count() > 0 && !in_parts)
         throw CLI::ValidationError(option->get_name(), "is for --pipeline or --tensor above 1");
     // What these move of a block is all of it, and this process has a part.

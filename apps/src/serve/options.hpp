@@ -26,6 +26,7 @@ struct options {
   // way at once (0: as many as stages).
   std::uint32_t pipeline = 1, tensor = 1, rank = 0, microbatches = 0;
   std::vector<std::string> ranks;
+  std::vector<std::uint32_t> stage_starts;  // each stage's first layer; empty: as equal as may be
   // A decode worker's doors for KV; empty: a socket of this machine and a port. `advertise`: what others call the host.
   std::vector<std::string> links;
   std::string advertise;

@@ -75,10 +75,21 @@ void open_door(cluster::rank_links& links, const part_choice& mine) {
     throw config_error("--ranks: " + url + ": " + ec.message());
 }
 
+topology split_of(const options& o) {
+  if (!o.stage_starts.empty() && o.stage_starts.size() != o.pipeline)
+    throw config_error("--stage-starts: " + std::to_string(o.stage_starts.size()) + " layers for " +
+                       std::to_string(o.pipeline) + " stages");
+  try {
+    return topology(o.pipeline, o.tensor, 0, o.stage_starts);
+  } catch (const config_error& e) {
+    throw config_error("--stage-starts: " + std::string(e.what()).substr(std::string_view("topology: ").size()));
+  }
+}
+
 }  // namespace
 
 part_choice choose_part(const options& o) {
-  const topology split(o.pipeline, o.tensor);
+  const auto split = split_of(o);
   const auto workers = split.workers();
   const bool of_a_job = std::ranges::all_of(o.ranks, [](auto& url) { return url.starts_with("mpi://"); });
   part_choice out;

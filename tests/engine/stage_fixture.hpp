@@ -67,12 +67,12 @@ struct part_workers {
   // Until stop(), or a link is cut.
   awaitable<void> join_all(task_group& group) {
     stop();
-    while (running > 0) co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(1), asio::deferred);
+    while (*running > 0) co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(1), asio::deferred);
     co_await link_all();
     for (std::uint32_t n = 1; n < split.workers(); ++n)
       group.spawn([this, n, mine = std::move(links[n])]() mutable -> awaitable<void> {
-        ++running;
-        const std::shared_ptr<void> at_end(nullptr, [this](void*) { --running; });
+        ++*running;
+        const std::shared_ptr<void> at_end(nullptr, [r = running](void*) { --*r; });
         ended.push_back(co_await others[n - 1]->run(std::move(mine)));
       });
     auto mine = std::move(links[0]);
@@ -96,7 +96,7 @@ struct part_workers {
   std::vector<stage_links> links;
   std::vector<peer_link> all_links;  // one end of each
   std::vector<error_code> lost, ended;
-  int running = 0;
+  std::shared_ptr<int> running = std::make_shared<int>(0);  // of coroutines that may outlive it
 };
 
 }  // namespace cokv::test

@@ -82,7 +82,10 @@ awaitable<void> swept(asio::any_io_executor ex, topology split) {
   toy_stages s(ex, std::move(split), {.kv_blocks = 40, .block_tokens = 4}, {.layer = 20us, .token = 2us});
   tally t;
   try {
-    co_await joined(s, [&]() -> awaitable<void> { co_await some_requests(s, 3, t); });
+    co_await joined(s, [&]() -> awaitable<void> {
+      const auto prompt = toy_prompt(5, 1);
+      co_await read(s.leader->submit(toy_request(prompt, 3)).value(), prompt, 3, {}, t);
+    });
   } catch (const boost::system::system_error& cancelled) {
     CHECK(cancelled.code() == asio::error::operation_aborted);
   }

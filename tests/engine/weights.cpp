@@ -213,6 +213,8 @@ TEST_CASE("a fingerprint does not depend on how tensors are spread over files, a
     seen.push_back(done);
     CHECK(total == 32);
   });
-  CHECK(seen == std::vector<std::uint64_t>{24, 32});
+  REQUIRE(seen.size() == 2);
+  CHECK((seen[0] == 24 || seen[0] == 8));  // tensors are read beside each other: either may be done first
+  CHECK(seen[1] == 32);
   CHECK(fingerprint(config, weights::open(two.path())) == first);
 }

@@ -23,11 +23,9 @@ awaitable<void> engine_state::pipeline(std::shared_ptr<engine_state> self) {
         continue;
       }
     }
-    co_await initiate<void(error_code)>(asio::deferred, s.ex,
-                                        [&s](waiter& op) { s.woken_ ? op.complete({}) : s.wakers_.push_back(op); });
+    co_await s.until_woken();
   }
-  s.looping_ = false;
-  if (s.live_.empty()) s.drains_.complete_all({});
+  s.end_loop();
 }
 
 void engine_state::order(const schedule& plan) {

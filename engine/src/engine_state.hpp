@@ -83,6 +83,8 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void broke(std::exception_ptr thrown);
   void wake();
   static awaitable<void> loop(std::shared_ptr<engine_state> self);
+  awaitable<void> until_woken();
+  void end_loop();
   flying_step& take_off(const schedule& plan);
   void enqueue(const schedule& plan);
   awaitable<void> enqueue_with_lent(const schedule& plan);

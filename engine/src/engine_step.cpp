@@ -24,11 +24,19 @@ awaitable<void> engine_state::loop(std::shared_ptr<engine_state> self) {
       co_await s.end_oldest();
     else if (!planned &&
              s.scheduler_.has_work())  // a load, a transfer's end or a new request will make a step possible
-      co_await initiate<void(error_code)>(asio::deferred, s.ex,
-                                          [&s](waiter& op) { s.woken_ ? op.complete({}) : s.wakers_.push_back(op); });
+      co_await s.until_woken();
   }
-  s.looping_ = false;
-  if (s.live_.empty()) s.drains_.complete_all({});
+  s.end_loop();
+}
+
+awaitable<void> engine_state::until_woken() {
+  co_await initiate<void(error_code)>(asio::deferred, ex,
+                                      [this](waiter& op) { woken_ ? op.complete({}) : wakers_.push_back(op); });
+}
+
+void engine_state::end_loop() {
+  looping_ = false;
+  if (live_.empty()) drains_.complete_all({});
 }
 
 const schedule& engine_state::plan_step() {

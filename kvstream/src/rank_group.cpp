@@ -1,11 +1,9 @@
 #include "cokv/kvstream/rank_group.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "cokv/kvstream/long_message.hpp"
-#include "cokv/runtime/error.hpp"
 #include "cokv/runtime/with.hpp"
 
 namespace cokv {
@@ -15,14 +13,6 @@ constexpr std::size_t shortest_cut = 8 << 10;  // numbers: below it two messages
 
 using parts = std::vector<std::vector<float>>;  // by rank
 
-awaitable<error_code> receive_into(peer_link from, std::span<float> numbers) {
-  const auto got = co_await receive_long(std::move(from), numbers.size_bytes());
-  if (!got) co_return got.error() == errc::too_large ? make_error_code(errc::protocol) : got.error();
-  if (got->size() != numbers.size_bytes()) co_return errc::protocol;
-  std::memcpy(numbers.data(), got->data(), got->size());
-  co_return error_code();
-}
-
 // To each other rank what it is to have, and from each what it has for this one. Both at once: two that sent first would wait
 // for each other where links are full.
 template <class To, class From>
@@ -31,7 +21,7 @@ awaitable<error_code> exchange(std::span<const peer_link> links, To to, From fro
     for (std::size_t r = 0; r < links.size(); ++r) {
       if (!links[r]) continue;
       group.spawn(send_long(links[r], std::as_bytes(to(r))));
-      group.spawn(receive_into(links[r], from(r)));
+      group.spawn(receive_long_into(links[r], std::as_writable_bytes(from(r))));
     }
   });
   co_return v.error();

@@ -66,7 +66,7 @@ TEST_CASE("pipeline: every family's workers say what the reference says, several
                   const auto n = static_cast<std::uint32_t>(c.tokens.size());
                   const auto got = co_await answer_to(
                       *w.leader,
-                      {.prompt = c.prompt, .max_tokens = n, .ignore_end_tokens = true, .sampling = {.temperature = 0}});
+                      {.prompt = c.prompt, .max_tokens = n, .sampling = {.temperature = 0}, .ignore_end_tokens = true});
                   CHECK(tokens_of(got) == c.tokens);
                 });
             });

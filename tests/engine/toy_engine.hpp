@@ -134,6 +134,15 @@ inline awaitable<void> wait_for(duration d) {
   co_await clock::of(co_await asio::this_coro::executor).async_wait_for(d, asio::deferred);
 }
 
+// The same, given up after `patience` where there is one.
+inline awaitable<toy_outcome> read_for(generation g, duration patience) {
+  if (patience.count() > 0) {
+    co_await wait_for(patience);
+    g.cancel();
+  }
+  co_return co_await read_all(std::move(g));
+}
+
 inline kv_tier toy_tier(std::string name, std::shared_ptr<store> blocks) {
   return {.name = std::move(name),
           .blocks = std::move(blocks),

@@ -61,11 +61,7 @@ awaitable<void> write(engine& e, arrival a, std::vector<token_id> prompt, tally&
 }
 
 awaitable<void> read(generation g, std::vector<token_id> prompt, std::uint32_t n, duration patience, tally& out) {
-  if (patience.count() > 0) {
-    co_await wait_for(patience);
-    g.cancel();
-  }
-  const auto got = co_await read_all(std::move(g));
+  const auto got = co_await read_for(std::move(g), patience);
   auto want = toy_answer(prompt, n);
   if (got.ended == asio::error::eof) {
     ++out.answered;

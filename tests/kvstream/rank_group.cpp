@@ -4,7 +4,6 @@
 
 #include <random>
 
-#include "cokv/kvstream/long_message.hpp"
 #include "kvstream/link/linked_pair.hpp"
 
 using namespace cokv;
@@ -81,43 +80,6 @@ TEST_CASE("rank_group: one that adds up something else is told from one that is 
         gone.pairs[0]->far.close();
         gone.pairs[0]->near.close();
         CHECK((co_await gone.ranks[0].all_reduce(a)) == errc::closed);
-      },
-      {.seeds = 3});
-}
-
-TEST_CASE("long messages: any length, up to what is allowed; pieces of nothing are refused") {
-  link_test(
-      [](asio::any_io_executor) -> awaitable<void> {
-        auto p = co_await connected();
-        std::mt19937_64 random(1);
-        for (std::size_t n : {std::size_t(0), std::size_t(1), max_link_message - 8, max_link_message - 7,
-                              max_link_message, 5 * max_link_message + 17}) {
-          link_message sent(n);
-          for (auto& x : sent) x = static_cast<std::byte>(random());
-          result<link_message> got = errc::closed;
-          const auto v = co_await with(task_group{}, [&](task_group& group) {
-            group.spawn(send_long(p->near, sent));
-            group.spawn([&]() -> awaitable<void> { got = co_await receive_long(p->far, n); });
-          });
-          CHECK(!v.error());
-          REQUIRE(got.has_value());
-          CHECK(*got == sent);
-        }
-        const auto refused = [&](std::vector<link_message> pieces) -> awaitable<error_code> {
-          auto q = co_await connected();
-          for (auto& one : pieces) co_await q->near.async_send(one);
-          co_return (co_await receive_long(q->far, 100)).error();
-        };
-        link_message four(12), much(8), small(7);
-        four[0] = std::byte{4};
-        much[0] = std::byte{101};
-        CHECK(!co_await refused({four}));
-        CHECK((co_await refused({much})) == errc::too_large);
-        CHECK((co_await refused({small})) == errc::protocol);
-        CHECK((co_await refused({link_message(9)})) == errc::protocol);  // more than it says
-        four.resize(10);
-        CHECK((co_await refused({four, link_message(3)})) == errc::protocol);
-        CHECK((co_await refused({four, link_message()})) == errc::protocol);
       },
       {.seeds = 3});
 }

@@ -34,7 +34,7 @@ void add_serve(CLI::App& app, action& chosen) {
                          "Which of --ranks this process is; 0 leads, and serves HTTP, which no other does")
                    ->needs(ranks);
   auto* stage_starts = c->add_option("--stage-starts", o->stage_starts,
-                                     "Each stage's first layer, 0 the first; as many for each as may be unless told. "
+                                     "Each stage's first layer, 0 the first; as equal as may be unless told. "
                                      "The last stage has the output matrix too, which takes its time of each token")
                            ->type_name("LAYER[,LAYER...]")
                            ->delimiter(',');

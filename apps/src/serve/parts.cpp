@@ -79,11 +79,7 @@ topology split_of(const options& o) {
   if (!o.stage_starts.empty() && o.stage_starts.size() != o.pipeline)
     throw config_error("--stage-starts: " + std::to_string(o.stage_starts.size()) + " layers for " +
                        std::to_string(o.pipeline) + " stages");
-  try {
-    return topology(o.pipeline, o.tensor, 0, o.stage_starts);
-  } catch (const config_error& e) {
-    throw config_error("--stage-starts: " + std::string(e.what()).substr(std::string_view("topology: ").size()));
-  }
+  return topology(o.pipeline, o.tensor, 0, o.stage_starts);
 }
 
 }  // namespace

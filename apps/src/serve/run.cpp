@@ -244,23 +244,24 @@ awaitable<void> follow(const options& o, std::ostream& out, part_choice mine) {
   if (file) file->write(spans);
 }
 
+awaitable<void> process_of(const options& o, std::ostream& out) {
+  if (o.role == "router") return serve_router(o, out);
+  std::optional<part_choice> mine;
+  if (o.pipeline * o.tensor > 1) mine = choose_part(o);
+  return mine && mine->number > 0 ? follow(o, out, *mine) : serve(o, out, mine);
+}
+
 }  // namespace
 
 void run(const options& o, std::ostream& out) {
   asio::io_context context(1);
   std::exception_ptr failed;
-  std::optional<part_choice> mine;
-  if (o.pipeline * o.tensor > 1) mine = choose_part(o);
-  const auto all = [&]() -> awaitable<void> {
-    if (o.role == "router") return serve_router(o, out);
-    return mine && mine->number > 0 ? follow(o, out, *mine) : serve(o, out, mine);
-  };
-  asio::co_spawn(context, all(), [&](std::exception_ptr e) {
-    failed = e;
-    context.stop();  // kept connections and the like are no reason to stay
-  });
-  context.run();
   try {
+    asio::co_spawn(context, process_of(o, out), [&](std::exception_ptr e) {
+      failed = e;
+      context.stop();  // kept connections and the like are no reason to stay
+    });
+    context.run();
     if (failed) std::rethrow_exception(failed);
   } catch (const config_error& e) {
     throw by_flag(e);

@@ -15,7 +15,6 @@ struct stage {
   stream compute;
   rank_group ranks;
 
-  bool first() const noexcept { return part->part().first(); }
   bool last() const noexcept { return part->part().last(); }
   bool samples() const noexcept { return last() && part->part().who.rank == 0; }
 

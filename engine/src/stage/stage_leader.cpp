@@ -8,7 +8,6 @@
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
 #include "stage/link_watch.hpp"
-#include "stage/row_links.hpp"
 
 namespace cokv::detail {
 namespace {
@@ -106,7 +105,7 @@ awaitable<error_code> stage_leader::hand_on() {
   for (;;) {
     auto step = co_await to_hand_on_.async_receive(as_result);
     if (!step) co_return step.error();
-    if (auto ec = co_await send_rows(links_.behind, std::move(*step))) co_return ec;
+    if (auto ec = co_await send_long(links_.behind, std::as_bytes(std::span((*step)->hidden)))) co_return ec;
   }
 }
 

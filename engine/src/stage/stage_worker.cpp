@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 
+#include "cokv/kvstream/long_message.hpp"
 #include "cokv/runtime/channel.hpp"
 #include "cokv/runtime/detail/machine_memory.hpp"
 #include "cokv/runtime/error.hpp"
@@ -11,7 +12,6 @@
 #include "cokv/runtime/trace.hpp"
 #include "cokv/runtime/with.hpp"
 #include "stage/link_watch.hpp"
-#include "stage/row_links.hpp"
 #include "stage/stage.hpp"
 #include "stage/step_order.hpp"
 
@@ -109,8 +109,11 @@ awaitable<error_code> stage_worker::state::take_orders(const stage_links& links,
     work next{number, spare()};
     // A request's place may still be sampled by a step before, but never two at once: it is there when this one is.
     if (auto ec = fill(*next.step, *order)) co_return ec;
-    if (!part->part().first())
-      if (auto ec = co_await detail::receive_rows(links.before, next.step, config.hidden)) co_return ec;
+    if (!part->part().first()) {
+      auto& rows = next.step->hidden;
+      rows.resize(next.step->rows() * config.hidden);
+      if (auto ec = co_await receive_long_into(links.before, std::as_writable_bytes(std::span(rows)))) co_return ec;
+    }
     if (auto sent = co_await to.async_send(std::move(next), as_result); !sent) co_return sent.error();
   }
 }
@@ -137,7 +140,7 @@ awaitable<error_code> stage_worker::state::hand_on(const stage_links& links, cha
       const auto bytes = encode(detail::step_outcome{done->number, done->step->sampled});
       ec = co_await send_long(links.leader, bytes);
     } else {
-      ec = co_await detail::send_rows(links.behind, done->step);
+      ec = co_await send_long(links.behind, std::as_bytes(std::span(done->step->hidden)));
     }
     if (ec) co_return ec;
   }

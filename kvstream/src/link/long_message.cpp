@@ -46,4 +46,12 @@ awaitable<result<link_message>> receive_long(peer_link from, std::size_t limit) 
   co_return std::move(*out);
 }
 
+awaitable<error_code> receive_long_into(peer_link from, std::span<std::byte> into) {
+  const auto got = co_await receive_long(std::move(from), into.size());
+  if (!got) co_return got.error() == errc::too_large ? make_error_code(errc::protocol) : got.error();
+  if (got->size() != into.size()) co_return errc::protocol;
+  std::ranges::copy(*got, into.begin());
+  co_return error_code();
+}
+
 }  // namespace cokv

@@ -12,7 +12,7 @@ using namespace cokv::test;
 TEST_CASE("mpi: a group's sum is there in each rank, however the loop is driven") {
   for (auto how : {driven::by_cokv_run, driven::by_context_run})
     run_body(
-        [how]() -> awaitable<void> {
+        []() -> awaitable<void> {
           const auto ex = co_await asio::this_coro::executor;
           auto both = mpi_group::split(ex, 0).value();
           auto alone = mpi_group::split(ex, static_cast<std::uint32_t>(own_rank())).value();

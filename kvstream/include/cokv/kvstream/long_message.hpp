@@ -2,6 +2,7 @@
 //
 //     co_await send_long(link, std::as_bytes(std::span(rows)));
 //     auto bytes = co_await receive_long(link, limit);               // result<link_message>
+//     co_await receive_long_into(link, std::as_writable_bytes(std::span(rows)));
 //
 // |              | send_long                          | receive_long                                             |
 // |--------------|------------------------------------|----------------------------------------------------------|
@@ -26,5 +27,7 @@ namespace cokv {
 
 awaitable<error_code> send_long(peer_link to, std::span<const std::byte> bytes);
 awaitable<result<link_message>> receive_long(peer_link from, std::size_t limit);
+// One of exactly so many bytes; errc::protocol: of others. The memory is written when all of it has come.
+awaitable<error_code> receive_long_into(peer_link from, std::span<std::byte> into);
 
 }  // namespace cokv

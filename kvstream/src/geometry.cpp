@@ -8,7 +8,7 @@
 namespace cokv {
 namespace {
 
-[[noreturn]] void fail(const std::string& what) { throw config_error("geometry: " + what); }
+[[noreturn]] void bad_geometry(const std::string& what) { throw config_error("geometry: " + what); }
 
 std::string layer_name(std::uint32_t layer) { return "layer " + std::to_string(layer); }
 
@@ -21,11 +21,11 @@ bool plain_name(const std::string& name) {
 
 void check_plane(const layer_group& g, std::size_t index) {
   auto& p = g.planes[index];
-  if (!plain_name(p.name)) fail(layer_name(g.first) + ": plane name '" + p.name + "' is not 1 to 64 of a-z, 0-9 and _");
+  if (!plain_name(p.name)) bad_geometry(layer_name(g.first) + ": plane name '" + p.name + "' is not 1 to 64 of a-z, 0-9 and _");
   for (std::size_t other = 0; other < index; ++other)
-    if (g.planes[other].name == p.name) fail(layer_name(g.first) + ": plane '" + p.name + "' is there twice");
-  if (size_of(p.type) == 0) fail(layer_name(g.first) + ": plane '" + p.name + "' has an unknown dtype");
-  if (p.dim == 0) fail(layer_name(g.first) + ": plane '" + p.name + "' has dim 0");
+    if (g.planes[other].name == p.name) bad_geometry(layer_name(g.first) + ": plane '" + p.name + "' is there twice");
+  if (size_of(p.type) == 0) bad_geometry(layer_name(g.first) + ": plane '" + p.name + "' has an unknown dtype");
+  if (p.dim == 0) bad_geometry(layer_name(g.first) + ": plane '" + p.name + "' has dim 0");
 }
 
 }  // namespace
@@ -37,18 +37,18 @@ std::uint64_t block_layout::bytes() const noexcept {
 geometry::geometry(std::uint32_t block_tokens, std::vector<layer_group> groups)
     : block_tokens_(block_tokens), groups_(std::move(groups)) {
   if (block_tokens_ == 0 || block_tokens_ > max_block_tokens)
-    fail("block_tokens is " + std::to_string(block_tokens_) + ", not 1 to " + std::to_string(max_block_tokens));
-  if (groups_.empty()) fail("no layers");
+    bad_geometry("block_tokens is " + std::to_string(block_tokens_) + ", not 1 to " + std::to_string(max_block_tokens));
+  if (groups_.empty()) bad_geometry("no layers");
 
   std::uint64_t next = 0;
   for (auto& g : groups_) {
     if (g.first != next)
-      fail("a layer group begins at " + layer_name(g.first) + ", expected " +
+      bad_geometry("a layer group begins at " + layer_name(g.first) + ", expected " +
            layer_name(static_cast<std::uint32_t>(next)));
-    if (g.count == 0) fail("the layer group at " + layer_name(g.first) + " is empty");
+    if (g.count == 0) bad_geometry("the layer group at " + layer_name(g.first) + " is empty");
     next += g.count;
-    if (next > max_layers) fail("more than " + std::to_string(max_layers) + " layers");
-    if (g.planes.empty()) fail(layer_name(g.first) + " has no planes");
+    if (next > max_layers) bad_geometry("more than " + std::to_string(max_layers) + " layers");
+    if (g.planes.empty()) bad_geometry(layer_name(g.first) + " has no planes");
 
     // Sizes stay far below 2^64: dim and heads are 32 bits, the running sum is bounded after every plane.
     sizes s;
@@ -58,12 +58,12 @@ geometry::geometry(std::uint32_t block_tokens, std::vector<layer_group> groups)
     auto place = [&](std::size_t index, std::uint64_t& sum, std::uint64_t times) {
       auto& p = g.planes[index];
       if (sum % size_of(p.type) != 0)
-        fail(layer_name(g.first) + ": plane '" + p.name + "' would begin at byte " + std::to_string(sum) +
+        bad_geometry(layer_name(g.first) + ": plane '" + p.name + "' would begin at byte " + std::to_string(sum) +
              ", not aligned to its dtype (put wider planes first)");
       s.offsets[index] = sum;
       sum += std::uint64_t{p.dim} * size_of(p.type) * block_tokens_;
       if (sum > max_segment_bytes || sum * times > max_segment_bytes)
-        fail(layer_name(g.first) + " needs more than " + std::to_string(max_segment_bytes) + " bytes a block");
+        bad_geometry(layer_name(g.first) + " needs more than " + std::to_string(max_segment_bytes) + " bytes a block");
     };
     for (std::size_t i = 0; i < g.planes.size(); ++i) {
       check_plane(g, i);
@@ -73,9 +73,9 @@ geometry::geometry(std::uint32_t block_tokens, std::vector<layer_group> groups)
       place(i, s.head, g.kv_heads);
     }
     if (any_heads != (g.kv_heads > 0))
-      fail(layer_name(g.first) + (any_heads ? ": planes with heads but kv_heads is 0" : ": kv_heads without a plane"));
+      bad_geometry(layer_name(g.first) + (any_heads ? ": planes with heads but kv_heads is 0" : ": kv_heads without a plane"));
     if (s.head % alignment != 0)
-      fail(layer_name(g.first) + ": a head takes " + std::to_string(s.head) +
+      bad_geometry(layer_name(g.first) + ": a head takes " + std::to_string(s.head) +
            " bytes, so the next one would not be aligned to its dtype");
     s.segment = s.head * g.kv_heads;
     for (std::size_t i = 0; i < g.planes.size(); ++i)

@@ -13,7 +13,7 @@ namespace {
 
 using wide = unsigned __int128;
 
-[[noreturn]] void fail(const std::string& what) { throw config_error("kv layout: " + what); }
+[[noreturn]] void bad_layout(const std::string& what) { throw config_error("kv layout: " + what); }
 
 std::string named(const layer_group& g, std::size_t plane) {
   return "layer " + std::to_string(g.first) + ": plane '" + g.planes[plane].name + "'";
@@ -21,7 +21,7 @@ std::string named(const layer_group& g, std::size_t plane) {
 
 // A size that fits is far from where sums and products with counts of 32 bits would wrap.
 std::uint64_t sized(const std::string& who, wide bytes) {
-  if (bytes > kv_layout::max_bytes) fail(who + " reaches beyond 2^62 bytes");
+  if (bytes > kv_layout::max_bytes) bad_layout(who + " reaches beyond 2^62 bytes");
   return static_cast<std::uint64_t>(bytes);
 }
 
@@ -54,7 +54,7 @@ void check_apart(std::vector<part>& parts) {
   for (std::size_t i = 0; i < parts.size(); ++i)
     for (auto j = i + 1; j < parts.size(); ++j) {
       if (parts[j].buffer != parts[i].buffer || parts[j].where.offset >= parts[i].end) break;
-      if (!apart(parts[i].where, parts[j].where)) fail(parts[j].name + " overlaps " + parts[i].name);
+      if (!apart(parts[i].where, parts[j].where)) bad_layout(parts[j].name + " overlaps " + parts[i].name);
     }
 }
 
@@ -62,13 +62,13 @@ void check_apart(std::vector<part>& parts) {
 
 kv_layout::kv_layout(geometry g, page_table pages, std::vector<std::vector<plane_strides>> groups)
     : geometry_(std::move(g)), pages_(pages) {
-  if (pages_.pages == 0 || pages_.page_tokens == 0) fail("no pages, or none with tokens");
+  if (pages_.pages == 0 || pages_.page_tokens == 0) bad_layout("no pages, or none with tokens");
   const auto per_block = geometry_.block_tokens();
   blocks_per_page_ = (pages_.page_tokens - 1) / per_block + 1;
   if (std::uint64_t{pages_.pages} * blocks_per_page_ > std::numeric_limits<std::uint32_t>::max())
-    fail("more than 2^32 blocks");
+    bad_layout("more than 2^32 blocks");
   if (groups.size() != geometry_.groups().size())
-    fail("strides for " + std::to_string(groups.size()) + " layer groups, the geometry has " +
+    bad_layout("strides for " + std::to_string(groups.size()) + " layer groups, the geometry has " +
          std::to_string(geometry_.groups().size()));
   for (std::size_t i = 0; i < groups.size(); ++i) place(i, std::move(groups[i]));
 
@@ -79,7 +79,7 @@ kv_layout::kv_layout(geometry g, page_table pages, std::vector<std::vector<plane
     for (std::size_t p = 0; p < shape.planes.size(); ++p) {
       const auto& plane = groups_[i].planes[p];
       auto where = lattice_of(plane.at, shape, pages_, plane.per_head, plane.chunks);
-      if (!where.nested()) fail(named(shape, p) + " overlaps itself");
+      if (!where.nested()) bad_layout(named(shape, p) + " overlaps itself");
       const auto end = plane.at.offset + where.span();
       const auto copies = plane.at.next_buffer == 0 ? 1 : shape.count;
       for (std::uint32_t layer = 0; layer < copies; ++layer) {
@@ -96,7 +96,7 @@ kv_layout::kv_layout(geometry g, page_table pages, std::vector<std::vector<plane
 void kv_layout::place(std::size_t index, std::vector<plane_strides> planes) {
   const auto& shape = geometry_.groups()[index];
   if (planes.size() != shape.planes.size())
-    fail("layer " + std::to_string(shape.first) + ": strides for " + std::to_string(planes.size()) +
+    bad_layout("layer " + std::to_string(shape.first) + ": strides for " + std::to_string(planes.size()) +
          " planes, the geometry has " + std::to_string(shape.planes.size()));
   detail::placed_group out{.first = shape.first, .planes = {}};
   for (std::size_t i = 0; i < planes.size(); ++i) {
@@ -107,14 +107,14 @@ void kv_layout::place(std::size_t index, std::vector<plane_strides> planes) {
     const auto row = geometry_.row_bytes(shape.first, i);
     if (s.chunk_bytes == 0) s.chunk_bytes = row;
     if (row % s.chunk_bytes != 0)
-      fail(name + " has rows of " + std::to_string(row) + " bytes, no multiple of its chunks'");
+      bad_layout(name + " has rows of " + std::to_string(row) + " bytes, no multiple of its chunks'");
     auto chunks = row / s.chunk_bytes;
     if (chunks == 1 || s.chunk == s.chunk_bytes) chunks = 1, s.chunk = 0, s.chunk_bytes = row;
-    if (s.next_buffer != 0 && s.layer != 0) fail(name + " has both a stride and a buffer for its next layer");
+    if (s.next_buffer != 0 && s.layer != 0) bad_layout(name + " has both a stride and a buffer for its next layer");
     if (wide{s.buffer} + wide{s.next_buffer} * (shape.count - 1) >= max_buffers)
-      fail(name + " needs more than " + std::to_string(max_buffers) + " buffers");
+      bad_layout(name + " needs more than " + std::to_string(max_buffers) + " buffers");
     for (auto bytes : {s.offset, s.layer, s.page, per_head ? s.head : 0, s.token, s.chunk, s.chunk_bytes})
-      if (bytes % element != 0) fail(name + " is not aligned to its dtype");
+      if (bytes % element != 0) bad_layout(name + " is not aligned to its dtype");
     auto last = [&](std::uint64_t stride, std::uint64_t count) {
       return wide{times(name, stride, count == 1 ? 0 : count - 1)};
     };
@@ -180,8 +180,8 @@ kv_layout kv_layout::paged(geometry g, std::uint32_t blocks) {
 kv_layout kv_layout::in_blocks_of(std::uint32_t tokens) const {
   const auto before = geometry_.block_tokens();
   if (tokens == 0 || before % tokens != 0)
-    fail("blocks of " + std::to_string(before) + " tokens are not made of blocks of " + std::to_string(tokens));
-  if (pages_.page_tokens % before != 0) fail("a page's last block has fewer tokens than the others");
+    bad_layout("blocks of " + std::to_string(before) + " tokens are not made of blocks of " + std::to_string(tokens));
+  if (pages_.page_tokens % before != 0) bad_layout("a page's last block has fewer tokens than the others");
   std::vector<std::vector<plane_strides>> groups;
   for (const auto& g : groups_) {
     auto& planes = groups.emplace_back();
@@ -224,14 +224,14 @@ kv_layout kv_layout::faster_transformer(geometry g, std::uint32_t batch, std::ui
   std::uint64_t at[2] = {};
   for (const auto& shape : g.groups()) {
     if (shape.planes.size() != 2 || !shape.planes[0].per_head || !shape.planes[1].per_head)
-      fail("layer " + std::to_string(shape.first) + ": FasterTransformer keeps K and V, both with heads");
+      bad_layout("layer " + std::to_string(shape.first) + ": FasterTransformer keeps K and V, both with heads");
     auto& planes = groups.emplace_back();
     for (std::uint32_t i = 0; i < 2; ++i) {
       const auto name = named(shape, i);
       const auto row = g.row_bytes(shape.first, i);
       plane_strides s{.offset = at[i], .token = row, .buffer = i};
       if (i == 0) {
-        if (row % chunk != 0) fail(name + " has rows of " + std::to_string(row) + " bytes, no multiple of 16");
+        if (row % chunk != 0) bad_layout(name + " has rows of " + std::to_string(row) + " bytes, no multiple of 16");
         s.token = s.chunk_bytes = chunk;
         s.chunk = times(name, chunk, max_seq);
       }

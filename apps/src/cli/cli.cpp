@@ -44,6 +44,7 @@ int run(std::vector<std::string> arguments, std::ostream& out, std::ostream& err
   add_doctor(app, chosen);
   add_generate(app, chosen);
   add_load(app, chosen);
+  add_plan(app, chosen);
   add_serve(app, chosen);
 
   if (const auto flag = empty_value(arguments)) {

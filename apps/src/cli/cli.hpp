@@ -35,6 +35,7 @@ void add_cache(CLI::App& app, action& chosen);
 void add_doctor(CLI::App& app, action& chosen);
 void add_generate(CLI::App& app, action& chosen);
 void add_load(CLI::App& app, action& chosen);
+void add_plan(CLI::App& app, action& chosen);
 void add_serve(CLI::App& app, action& chosen);
 
 // Parses and runs. Returns the exit code; never throws.

@@ -9,6 +9,7 @@
 #include <csignal>
 #include <fstream>
 
+#include "cli/result_file.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
@@ -128,31 +129,6 @@ struct job {
   }
 };
 
-// What is written at the end is known to be writable before anything is sent.
-class result_file {
- public:
-  result_file(std::string flag, std::string name) : flag_(std::move(flag)), name_(std::move(name)) {
-    if (name_.empty()) return;
-    to_.open(name_, std::ios::binary | std::ios::app);
-    check();
-  }
-  bool wanted() const { return !name_.empty(); }
-  void write(const std::string& text) {
-    to_.close();
-    to_.open(name_, std::ios::binary | std::ios::trunc);
-    to_ << text;
-    to_.close();
-    check();
-  }
-
- private:
-  void check() const {
-    if (!to_) throw config_error(flag_ + ": " + name_ + " can't be written");
-  }
-  std::string flag_, name_;
-  std::ofstream to_;
-};
-
 // A connection a request, and some files: as many as this process may be given.
 std::size_t most_connections(std::size_t wanted) {
   constexpr rlim_t others = 32;
@@ -179,7 +155,7 @@ awaitable<int> all_of(const options& o, cli::streams io) {
   if (!o.ca_file.empty()) how.tls = tls_context::client({.ca_file = o.ca_file});
   if (!o.api_key_file.empty()) how.api_key = serve::first_key("--api-key-file", o.api_key_file);
   http::client server(co_await asio::this_coro::executor, *at, how);
-  result_file figures("--json", o.json), picture("--plot", o.plot);
+  cli::result_file figures("--json", o.json), picture("--plot", o.plot);
   job j{o, io, server, {}, o.prompts, how.max_connections};
   if (o.slo_ttft) j.bounds.ttft_ms = *o.slo_ttft;
   if (o.slo_tpot) j.bounds.tpot_ms = *o.slo_tpot;

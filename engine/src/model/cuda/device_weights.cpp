@@ -16,7 +16,7 @@
 namespace cokv {
 namespace {
 
-constexpr std::size_t alignment = 256;  // of every tensor: what products ask for
+constexpr std::size_t tensor_alignment = 256;  // of every tensor: what products ask for
 constexpr std::size_t staging_bytes = 32 << 20;
 
 config_error failed(const device& where, std::size_t bytes, error_code ec) {
@@ -53,12 +53,12 @@ class uploader {
   std::size_t add(std::size_t rows, std::size_t row_bytes, std::function<void(std::size_t, std::byte*)> write) {
     const auto at = bytes_;
     parts_.push_back({rows, row_bytes, at, std::move(write)});
-    bytes_ += (rows * row_bytes + alignment - 1) / alignment * alignment;
+    bytes_ += (rows * row_bytes + tensor_alignment - 1) / tensor_alignment * tensor_alignment;
     return at;
   }
 
   buffer run() {
-    auto memory = where_.allocate(std::max(bytes_, alignment));
+    auto memory = where_.allocate(std::max(bytes_, tensor_alignment));
     if (!memory) throw failed(where_, bytes_, memory.error());
     for (auto& half : halves_) {
       auto on = where_.make_stream({.name = "weights"});

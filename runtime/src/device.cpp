@@ -35,8 +35,10 @@ result<device> own(const asio::any_io_executor& ex, Arguments&&... arguments) {
 result<device> open_simulated(const asio::any_io_executor& ex, const sim_context::executor_type* home,
                               std::string_view name) {
   try {
-    detail::sim_spec_of(name);  // what is wrong with the name comes before where it is used
-    if (!home) return errc::unsupported;
+    if (!home) {
+      detail::sim_spec_of(name);  // what is wrong with the name comes before where it is used
+      return errc::unsupported;
+    }
     auto& unit = sim::device::of(home->core(), name, home->domain().host);
     if (unit.lost()) return errc::device_lost;
     return own<detail::sim_device>(ex, home->domain(), unit);

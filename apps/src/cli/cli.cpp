@@ -46,6 +46,7 @@ int run(std::vector<std::string> arguments, std::ostream& out, std::ostream& err
   add_load(app, chosen);
   add_plan(app, chosen);
   add_serve(app, chosen);
+  add_simulate(app, chosen);
 
   if (const auto flag = empty_value(arguments)) {
     err << "cokv: " << *flag << ": its value is empty\n";

@@ -37,6 +37,7 @@ void add_generate(CLI::App& app, action& chosen);
 void add_load(CLI::App& app, action& chosen);
 void add_plan(CLI::App& app, action& chosen);
 void add_serve(CLI::App& app, action& chosen);
+void add_simulate(CLI::App& app, action& chosen);
 
 // Parses and runs. Returns the exit code; never throws.
 int run(std::vector<std::string> arguments, std::ostream& out, std::ostream& err);

@@ -48,6 +48,7 @@ struct offer {
   kv_wire wire;
   id256 fingerprint;      // of the model
   bool converts = false;  // it takes KV of another element type, and gives it: f32, f16 and bf16
+  friend bool operator==(const offer&, const offer&) = default;
 };
 boost::json::object to_json(const offer& o);
 parsed<offer> read_offer(const boost::json::value& v);

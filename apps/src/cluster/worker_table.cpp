@@ -43,7 +43,7 @@ std::string worker_table::misfit(id of, const worker_facts& facts) const {
     if (w.facts.self.fingerprint != facts.self.fingerprint) return "its weights are not those of " + w.url;
     if (!fits(w.facts.self.wire, kv, w.facts.self.converts && facts.self.converts))
       return "its KV is not that of " + w.url + " (--dtype; with --convert-kv on both it may be)";
-    if (w.facts.self.topology.text() != facts.self.topology.text()) return "it is spread unlike " + w.url;
+    if (w.facts.self.topology != facts.self.topology) return "it is spread unlike " + w.url;
   }
   return {};
 }
@@ -56,7 +56,8 @@ worker_change worker_table::heard(id of, worker_facts facts, time_point now) {
   const bool another = before == presence::here && w.facts.self.life != facts.self.life;
   w.heard = now;
   w.doubted = false;
-  w.wrong = misfit(of, facts);
+  // Who is here was found to fit the others when it came, or they when they did.
+  if (before != presence::here || w.facts.self != facts.self) w.wrong = misfit(of, facts);
   w.facts = std::move(facts);
   if (!w.wrong.empty()) {
     w.state = presence::misfit;

@@ -14,32 +14,8 @@ void add_load(CLI::App& app, action& chosen) {
   c->add_option("--model", o->prompts.model, "Of which model; the server's first unless told")->type_name("NAME");
   add_choice(*c, "--endpoint", o->endpoint, {"completions", "chat"}, "Which of its routes");
 
-  auto* arrivals = c->add_option("--arrivals", o->arrivals, "When requests come: independently, or one each 1/rate")
-                       ->check(CLI::IsMember({"poisson", "uniform"}))
-                       ->capture_default_str();
-  auto* rate = c->add_option("--rate", o->rate, "Requests a second; where --find-goodput begins")
-                   ->check(CLI::Range(1e-3, 1e6))
-                   ->capture_default_str();
-  auto* lengths = c->add_option_function<std::string>(
-                       "--lengths",
-                       [o](const std::string& text) {
-                         if (!workload::parse_lengths(text))
-                           throw CLI::ValidationError(
-                               "--lengths", text + ": takes sharegpt, lmsys, fixed:P:O or uniform:P1-P2:O1-O2");
-                         o->lengths = text;
-                       },
-                       "Tokens of prompts and answers: fixed:P:O, uniform:P1-P2:O1-O2, or log-normal as "
-                       "ShareGPT or LMSYS-Chat-1M (sharegpt, lmsys)")
-                      ->default_str(o->lengths);
-  auto* trace = c->add_option("--trace", o->trace,
-                              "Instead: a file of lines {\"at\": SECONDS, \"prompt_tokens\": N, \"output_tokens\": N}")
-                    ->type_name("FILE");
-  for (auto* other : {arrivals, rate, lengths}) trace->excludes(other);
-  auto* requests =
-      add_count(*c, "--requests", o->requests, 1, 10'000'000, "So many; 100 unless this or --duration is told");
-  add_real(*c, "--duration", o->seconds, 0, 1e6, "Seconds in which requests come", true)->excludes(trace);
-  add_count(*c, "--max-prompt", o->max_prompt, 1, 1 << 24, "Longer prompts are cut to so many tokens");
-  add_count(*c, "--max-output", o->max_output, 1, 1 << 24, "Longer answers are cut to so many tokens");
+  const auto [rate, requests, trace] = workload::add_demand(*c, o->what);
+  rate->description("Requests a second; where --find-goodput begins");
   add_count(*c, "--seed", o->prompts.seed, 0, std::numeric_limits<std::uint64_t>::max(),
             "The same seed makes the same load, prompts too: the server may have cached them");
 
@@ -75,12 +51,13 @@ void add_load(CLI::App& app, action& chosen) {
   c->add_option("--plot", o->plot, "Draws how times to the first token and per token are distributed (SVG)")
       ->type_name("FILE");
   c->callback([o, &chosen] {
-    if (o->find_goodput && !o->seconds) o->seconds = 10.0f;
-    if (!o->requests && !o->seconds && o->trace.empty()) o->requests = 100;
+    if (o->find_goodput && !o->what.seconds) o->what.seconds = 10.0f;
+    if (!o->what.requests && !o->what.seconds && o->what.trace.empty()) o->what.requests = 100;
     if (o->find_goodput && !o->slo_ttft && !o->slo_tpot)
       throw CLI::ValidationError("--find-goodput", "needs --slo-ttft or --slo-tpot: what is good enough?");
     if (o->endpoint == "chat" && o->prompts.vocabulary > 0)
       throw CLI::ValidationError("--vocabulary", "is for --endpoint completions: chats are text");
+    o->what.seed = o->prompts.seed;
     chosen = [o](streams io) { return workload::run(*o, io); };
   });
 }

@@ -2,7 +2,7 @@
 
 #include "cli/cli.hpp"
 #include "cli/values.hpp"
-#include "load/workload.hpp"
+#include "load/demand.hpp"
 
 namespace cokv::cli {
 
@@ -15,15 +15,7 @@ void add_plan(CLI::App& app, action& chosen) {
       ->required();
   c->add_option("--machine", o->machine, "Which kind of them; the file's first unless told")->type_name("NAME");
   add_choice(*c, "--dtype", o->dtype, {"bf16", "f32"}, "Of weights and KV");
-  c->add_option_function<std::string>(
-       "--lengths",
-       [o](const std::string& text) {
-         if (!workload::parse_lengths(text))
-           throw CLI::ValidationError("--lengths", text + ": takes sharegpt, lmsys, fixed:P:O or uniform:P1-P2:O1-O2");
-         o->lengths = text;
-       },
-       "Tokens of prompts and answers, as cokv load takes them; their means count")
-      ->default_str(o->lengths);
+  workload::add_lengths(*c, o->lengths, "Tokens of prompts and answers, as cokv load takes them; their means count");
   add_count(*c, "--microbatch", o->microbatch, 1, 65536, "Sequences that go through a pipeline together");
   add_real(*c, "--prompt-ms", o->prompt_ms, 0, 1e9,
            "Milliseconds that a microbatch's prompts take through all layers; by the GPU's sheet unless told", true);

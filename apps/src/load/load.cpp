@@ -7,7 +7,6 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/json/serialize.hpp>
 #include <csignal>
-#include <fstream>
 
 #include "cli/result_file.hpp"
 #include "cokv/runtime/error.hpp"
@@ -23,32 +22,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-std::vector<load_item> items_of(const options& o, double rate) {
-  std::vector<load_item> out;
-  if (!o.trace.empty()) {
-    std::ifstream from(o.trace);
-    if (!from) throw config_error("--trace: " + o.trace + " can't be read");
-    try {
-      out = read_trace(from);
-    } catch (const config_error& e) {
-      throw config_error("--trace: " + o.trace + ", " + e.what());
-    }
-    if (out.empty()) throw config_error("--trace: " + o.trace + " has no request");
-    if (o.requests && out.size() > *o.requests) out.resize(*o.requests);
-  } else {
-    const auto shape = parse_lengths(o.lengths).value();
-    const workload::arrivals when{rate, o.requests, o.seconds ? std::optional<double>(*o.seconds) : std::nullopt};
-    try {
-      out = o.arrivals == "poisson" ? poisson(shape, when, o.prompts.seed) : uniform(shape, when, o.prompts.seed);
-    } catch (const config_error& e) {
-      throw config_error(std::string("--duration: ") + e.what());
-    }
-  }
-  for (auto& item : out) {
-    if (o.max_prompt) item.prompt_tokens = std::min(item.prompt_tokens, *o.max_prompt);
-    if (o.max_output) item.output_tokens = std::min(item.output_tokens, *o.max_output);
-  }
-  return out;
+std::vector<load_item> items_at(const options& o, double rate) {
+  auto d = o.what;
+  d.rate = rate;
+  return items_of(d);
 }
 
 awaitable<std::string> first_model(http::client& server) {
@@ -80,7 +57,7 @@ struct job {
 
   awaitable<outcome> once(double rate, std::uint64_t run = 0) {
     outcome out;
-    const auto items = items_of(o, rate);
+    const auto items = items_at(o, rate);
     // No run's prompts are another's: a server's cache has none of them.
     auto mine = prompts;
     mine.seed += run * 0x9e3779b97f4a7c15u;
@@ -105,7 +82,7 @@ struct job {
     double good = 0, bad = 0;
     outcome best;
     std::uint64_t runs = 0;
-    for (double rate = o.rate; bad == 0 || bad > good * 1.05;) {
+    for (double rate = o.what.rate; bad == 0 || bad > good * 1.05;) {
       auto now = co_await once(rate, runs++);
       const double share = now.figures.attainment.value_or(0);
       io.out << fmt::format("{:.3f} requests/s: {:.1f} % meet the bounds\n", rate, 100 * share) << std::flush;
@@ -121,7 +98,7 @@ struct job {
         bad = rate;
         rate = (good + bad) / 2;
         if (good == 0) best = std::move(now);
-        if (good == 0 && bad < o.rate / 1000) break;
+        if (good == 0 && bad < o.what.rate / 1000) break;
       }
       if (good > 1e6) break;
     }
@@ -167,7 +144,7 @@ awaitable<int> all_of(const options& o, cli::streams io) {
   if (o.find_goodput)
     std::tie(goodput, out) = co_await j.goodput();
   else
-    out = co_await j.once(o.rate);
+    out = co_await j.once(o.what.rate);
   if (goodput)
     io.out << fmt::format("goodput: {:.3f} requests/s with {:g} % within the bounds\n\n", *goodput, 100 * o.attainment);
   if (!out.all.empty()) print_table(io.out, out.figures, j.bounds);
@@ -187,7 +164,7 @@ awaitable<int> all_of(const options& o, cli::streams io) {
 
 int run(const options& o, cli::streams io) {
   // What is wrong with a file is told before anything is sent.
-  (void)items_of(o, o.rate);
+  (void)items_of(o.what);
   asio::io_context context(1);
   int code = 1;
   std::exception_ptr failed;

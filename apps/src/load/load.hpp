@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/cli.hpp"
+#include "load/demand.hpp"
 #include "load/measures.hpp"
 #include "load/prompts.hpp"
 
@@ -15,13 +16,7 @@ struct options {
   std::string api_key_file, ca_file;
   prompt_options prompts;  // no model: the server's first
   std::string endpoint = "completions";
-  std::string arrivals = "poisson";
-  std::string lengths = "sharegpt";
-  std::string trace;  // a file; else arrivals and lengths
-  double rate = 1;
-  std::optional<std::uint32_t> requests;
-  std::optional<float> seconds;
-  std::optional<std::uint32_t> max_prompt, max_output;
+  demand what;
   std::optional<float> slo_ttft, slo_tpot;
   bool find_goodput = false;
   double attainment = 0.9;

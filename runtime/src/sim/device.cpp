@@ -56,10 +56,18 @@ sim::device& sim_devices::find(sim_context& core, std::string_view name, const s
   const std::pair key(host, canonical(name));
   auto found = devices_.find(key);
   if (found == devices_.end()) {
-    auto state = std::make_unique<sim::device::state>(core, *this, key.second, host, sim_spec_of(name));
+    const auto own = defined_.find(without_number(name.substr(std::min(prefix.size(), name.size()))));
+    auto state = std::make_unique<sim::device::state>(core, *this, key.second, host,
+                                                      own != defined_.end() ? own->second : sim_spec_of(name));
     found = devices_.emplace(key, std::make_unique<sim::device>(std::move(state))).first;
   }
   return *found->second;
+}
+
+void sim_devices::define(sim::device_spec spec) {
+  const auto name = spec.name;
+  if (sim::published_device(name) || !defined_.emplace(name, std::move(spec)).second)
+    throw config_error("sim:" + name + ": is there already");
 }
 
 buffer sim_devices::allocate(sim::device& owner, std::size_t bytes) {
@@ -93,6 +101,10 @@ device::~device() = default;
 
 device& device::of(sim_context& context, std::string_view name, std::string_view host) {
   return detail::sim_devices::of(context)->find(context, name, std::string(host));
+}
+
+void device::define(sim_context& context, device_spec spec) {
+  detail::sim_devices::of(context)->define(std::move(spec));
 }
 
 const device_spec& device::spec() const noexcept { return state_->spec; }

@@ -18,6 +18,7 @@ class sim_devices : public std::enable_shared_from_this<sim_devices> {
   static std::shared_ptr<sim_devices> of(sim_context& core);
 
   sim::device& find(sim_context& core, std::string_view name, const std::string& host);  // throws config_error
+  void define(sim::device_spec spec);
 
   // Memory of a device in its present life. Throws std::bad_alloc.
   buffer allocate(sim::device& owner, std::size_t bytes);
@@ -35,6 +36,7 @@ class sim_devices : public std::enable_shared_from_this<sim_devices> {
   };
   std::map<const std::byte*, region> memory_;  // looked up, never walked: addresses are not part of a run
   std::map<std::pair<std::string, std::string>, std::unique_ptr<sim::device>> devices_;
+  std::map<std::string, sim::device_spec, std::less<>> defined_;
 };
 
 // What `name` means, without the number that tells devices apart. Throws config_error.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 namespace cokv::detail {
 
@@ -14,14 +15,12 @@ void sim_engines::ask(user& who, int priority, std::vector<sim_engine*> needs) {
 void sim_engines::give_back(user& who) {
   const auto is_its = [&](auto& r) { return r.who == &who; };
   std::erase_if(waiting_, is_its);
-  if (const auto r = std::find_if(running_.begin(), running_.end(), is_its); r != running_.end()) {
-    for (auto* e : r->needs) e->busy = false;
-    running_.erase(r);
-  }
+  for (auto* e : std::exchange(who.held_, {})) e->busy = false;
   serve();
 }
 
 void sim_engines::serve() {
+  if (waiting_.empty()) return;
   std::set<const sim_engine*> spoken_for;
   std::vector<request> open, starting;
   for (auto& r : waiting_) {
@@ -33,7 +32,7 @@ void sim_engines::serve() {
   waiting_ = std::move(open);
   for (auto& r : starting) {
     for (auto* e : r.needs) e->busy = true;
-    running_.push_back(r);
+    r.who->held_ = std::move(r.needs);
   }
   for (auto& r : starting) r.who->start();
 }

@@ -20,6 +20,10 @@ class sim_engines {
 
    protected:
     ~user() = default;
+
+   private:
+    friend class sim_engines;
+    std::vector<sim_engine*> held_;
   };
 
   void ask(user& who, int priority, std::vector<sim_engine*> needs);
@@ -34,7 +38,6 @@ class sim_engines {
   void serve();
 
   std::vector<request> waiting_;  // by priority, then in the order they came
-  std::vector<request> running_;
 };
 
 }  // namespace cokv::detail

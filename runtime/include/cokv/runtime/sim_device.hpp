@@ -5,7 +5,7 @@
 //     gpu.faults.fail_at = 3;                                    // its third operation fails, and its stream with it
 //     gpu.lose(10s);                                             // everything on it fails once; opens again after 10 s
 //
-// Names are `sim:SPEC` and `sim:SPEC:N`, SPEC a published one or a file (sim_device_spec.hpp), N telling devices of one
+// Names are `sim:SPEC` and `sim:SPEC:N`, SPEC a published one, one that was defined, or a file (sim_device_spec.hpp), N telling devices of one
 // host apart; without it, 0. Devices of a host whose specs have NVLink reach each other's memory over it.
 //
 // | fault | what the program sees |
@@ -47,6 +47,9 @@ class device {
  public:
   // Throws config_error for a name that no simulated device has.
   static device& of(sim_context& context, std::string_view name, std::string_view host = "home");
+
+  // From here on "sim:NAME" means this one on that context. Throws config_error where there is one of that name.
+  static void define(sim_context& context, device_spec spec);
 
   device_faults faults;
   device_counts counts;

@@ -1,0 +1,34 @@
+// The requests of a load as a command line tells them: drawn from a seed, or read from a file.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cli/cli.hpp"
+#include "load/workload.hpp"
+
+namespace cokv::workload {
+
+struct demand {
+  std::string arrivals = "poisson";
+  std::string lengths = "sharegpt";
+  std::string trace;  // a file; else arrivals and lengths
+  double rate = 1;
+  std::optional<std::uint32_t> requests;
+  std::optional<float> seconds;
+  std::optional<std::uint32_t> max_prompt, max_output;
+  std::uint64_t seed = 1;
+};
+
+// Throws config_error naming the flag.
+std::vector<load_item> items_of(const demand& d);
+
+// Their flags. `file`: the trace's. What excludes a trace is in the pair.
+struct demand_flags {
+  CLI::Option *rate, *requests, *trace;
+};
+demand_flags add_demand(CLI::App& app, demand& into);
+// As --lengths takes it.
+CLI::Option* add_lengths(CLI::App& app, std::string& into, std::string help);
+
+}  // namespace cokv::workload

@@ -1,0 +1,108 @@
+#include "simulate/clients.hpp"
+
+#include "cluster/wire_of.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/with.hpp"
+
+namespace cokv::simulate {
+namespace {
+
+double ms(duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
+
+cluster::worker_facts facts_of(const cokv::engine& e, const std::string& name) {
+  const auto c = e.counters();
+  cluster::worker_facts f{.role = cluster::worker_role::both, .self = cluster::offer_of(e, name, name)};
+  f.max_sequence = e.max_sequence();
+  f.blocks = c.blocks, f.blocks_free = c.blocks_free;
+  f.running = c.running, f.waiting = c.waiting;
+  f.prompt_tokens_left = c.prompt_tokens_left;
+  f.step = c.step;
+  f.broken = c.broken;
+  return f;
+}
+
+}  // namespace
+
+clients::clients(asio::any_io_executor ex, std::vector<std::unique_ptr<replica>>& all, cluster::policy by)
+    : ex_(std::move(ex)), time_(clock::of(ex_)), all_(all), how_{.by = by} {
+  for (std::size_t i = 0; i < all_.size(); ++i) table_.add("replica" + std::to_string(i));
+  hear_all();
+}
+
+// As heartbeats tell it.
+void clients::hear_all() {
+  heard_ = time_.now();
+  for (std::uint32_t i = 0; i < all_.size(); ++i)
+    table_.heard(i, facts_of(all_[i]->engine(), "replica" + std::to_string(i)), heard_);
+}
+
+awaitable<void> clients::ask(const workload::load_item& item, workload::request_record& r) {
+  r.asked = item;
+  r.sent = true;
+  if (time_.now() - heard_ >= table_.health().period) hear_all();
+  const auto length = item.prompt_tokens + item.output_tokens;
+  const auto where = cluster::place(
+      table_, index_, {.what = cluster::worker_role::decode, .prompt = item.prompt_tokens, .length = length}, how_, {});
+  if (!where) {
+    r.error = "no replica";
+    co_return;
+  }
+  const auto begun = time_.now();
+  generation_request request{.max_tokens = item.output_tokens, .ignore_end_tokens = true};
+  request.prompt.assign(item.prompt_tokens, token_id{2});
+  auto answer = all_[*where]->engine().submit(std::move(request));
+  if (!answer) {
+    r.error = answer.error().message();
+    co_return;
+  }
+  table_.give(*where, length);
+  auto last = begun;
+  for (;;) {
+    const auto [ec, piece] = co_await answer->async_next(asio::as_tuple(asio::deferred));
+    if (ec) {
+      if (ec != asio::error::eof) r.error = ec.message();
+      break;
+    }
+    const auto now = time_.now();
+    if (r.output_tokens++ == 0)
+      r.ttft_ms = ms(now - begun);
+    else
+      r.gaps_ms.push_back(static_cast<float>(ms(now - last)));
+    last = now;
+  }
+  r.total_ms = ms(last - begun);
+  r.prompt_tokens = item.prompt_tokens;
+  table_.ended(*where, length);
+}
+
+awaitable<void> clients::open(const std::vector<workload::load_item>& items,
+                              std::vector<workload::request_record>& records) {
+  const auto begun = time_.now();
+  const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      co_await time_.async_wait_until(begun + items[i].at, asio::deferred);
+      group.spawn(ask(items[i], records[i]));
+    }
+  });
+  if (!v) throw boost::system::system_error(v.error());
+}
+
+awaitable<void> clients::closed(const std::vector<workload::load_item>& items, std::uint32_t at_once,
+                                std::vector<workload::request_record>& records) {
+  const auto begun = time_.now();
+  std::size_t next = 0;
+  const auto v = co_await with(task_group{}, [&](task_group& group) {
+    for (std::uint32_t c = 0; c < at_once; ++c)
+      group.spawn([&]() -> awaitable<void> {
+        while (next < items.size()) {
+          const auto i = next++;
+          auto item = items[i];
+          item.at = std::chrono::duration_cast<std::chrono::microseconds>(time_.now() - begun);
+          co_await ask(item, records[i]);
+        }
+      });
+  });
+  if (!v) throw boost::system::system_error(v.error());
+}
+
+}  // namespace cokv::simulate

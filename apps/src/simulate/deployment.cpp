@@ -1,0 +1,128 @@
+#include "simulate/deployment.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "cokv/engine/model.hpp"
+#include "plan/cluster_file.hpp"
+
+namespace cokv::simulate {
+namespace {
+
+// Rows between stages are moved as so many times fewer bytes over links that are so much slower: it takes as long.
+constexpr double scale = 16;
+
+engine_options engine_of(const options& o) {
+  engine_options e{.block_tokens = o.block_tokens,
+                   .max_batched_tokens = o.max_batched_tokens,
+                   .max_running = o.max_running,
+                   .prefix_cache = false};
+  if (o.microbatches) e.microbatches = *o.microbatches;
+  return e;
+}
+
+sim::net_link link_of(double bytes_per_second, double seconds) {
+  const auto late = std::chrono::duration_cast<duration>(std::chrono::duration<double>(seconds));
+  return {.latency_min = late, .latency_max = late, .bytes_per_second = bytes_per_second / scale};
+}
+
+deployment of_fixed_times(const options& o) {
+  if (o.tensor > 1) throw config_error("--tensor: times that are told with --stage-token are of a whole stage");
+  deployment d;
+  d.replica.split = topology(o.pipeline);
+  d.replica.what = std::make_shared<fixed_price>(*o.stage_prompt / 1e3, *o.stage_token / 1e3);
+  d.replica.max_sequence = 1 << 20;
+  d.replica.engine = engine_of(o);
+  d.replica.engine.kv_blocks = o.kv_blocks.value_or((1 << 20) / o.block_tokens);
+  d.network = d.inside = link_of(1e15, 0);
+  return d;
+}
+
+void check_ranks(const plan::machine_kind& m, std::uint32_t ranks) {
+  if (ranks <= m.gpus) return;
+  throw config_error(
+      fmt::format("--tensor: {} ranks, and a machine {} has {} GPUs: at most {}", ranks, m.name, m.gpus, m.gpus));
+}
+
+// Blocks of KV for which the fullest stage has room.
+std::uint32_t room(const options& o, const model_config& c, const plan::roofline& price, const plan::machine_kind& m,
+                   const topology& split) {
+  double least = 0;
+  for (std::uint32_t s = 0; s < split.depth(); ++s) {
+    const double layers = split.layers(c.layers, s).count;
+    const double tables = (s == 0) + (s + 1 == split.depth() && !(split.depth() == 1 && c.tie_embeddings));
+    const double weights = layers * price.layer_bytes() + tables * price.table_bytes(),
+                 all = (1 - o.reserve) * o.tensor * m.gpu.memory_bytes;
+    const double blocks = std::floor((all - weights) / (layers * price.kv_bytes() * o.block_tokens));
+    if (blocks < 1)
+      throw config_error(
+          fmt::format("--pipeline, --tensor: stage {} of {} has {:.1f} GB of weights, and {} GPUs leave "
+                      "{:.1f} GB for them and KV: more of either are feasible",
+                      s, split.depth(), weights / 1e9, o.tensor, all / 1e9));
+    least = s == 0 ? blocks : std::min(least, blocks);
+  }
+  return static_cast<std::uint32_t>(std::min(least, 1e8));
+}
+
+deployment by_sheet(const options& o) {
+  const auto config =
+      std::filesystem::is_directory(o.model) ? load_model_config(o.model) : load_model_config_file(o.model);
+  const auto all = plan::read_cluster(o.cluster);
+  plan::machine_kind m = all.machines.front();
+  try {
+    if (!o.machine.empty()) m = all.kind(o.machine);
+  } catch (const config_error& e) {
+    throw config_error(std::string("--machine: ") + e.what());
+  }
+  check_ranks(m, o.tensor);
+  const topology split(o.pipeline, o.tensor);
+  try {
+    (void)part_of(config, {.split = split});
+  } catch (const config_error& e) {
+    throw config_error(std::string("--") + e.what());
+  }
+  const double bytes = o.dtype == "f32" ? 4 : 2;
+  const plan::roofline sheet(
+      config, bytes, m.gpu,
+      {.ranks = o.tensor, .link = m.link_bytes_per_second, .arithmetic = o.arithmetic, .bandwidth = o.bandwidth});
+  deployment d;
+  d.replica.split = topology(o.pipeline);
+  d.replica.what = std::make_shared<sheet_price>(sheet, config.layers, split);
+  d.replica.row_bytes = static_cast<std::uint32_t>(std::ceil(config.hidden * bytes / scale));
+  d.replica.max_sequence = config.max_positions;
+  d.replica.engine = engine_of(o);
+  const auto blocks = room(o, config, sheet, m, split);
+  if (o.kv_blocks && *o.kv_blocks > blocks)
+    throw config_error(fmt::format("--kv-blocks: {}; there is room for {}", *o.kv_blocks, blocks));
+  d.replica.engine.kv_blocks = o.kv_blocks.value_or(blocks);
+  d.network = link_of(m.network_bytes_per_second, m.network_seconds);
+  d.inside = link_of(m.link_bytes_per_second, 2e-6);
+  d.stages_a_machine = m.gpus / o.tensor;
+  // A machine's GPUs may be of several replicas; a replica begins on one where its first stages find room.
+  d.machines = std::ceil(1. * o.replicas * o.pipeline / d.stages_a_machine);
+  if (d.machines > m.count)
+    throw config_error(fmt::format(
+        "--replicas: {} of {} stages of {} GPUs take {:.0f} machines {}, and there are {}: {} "
+        "are feasible",
+        o.replicas, o.pipeline, o.tensor, d.machines, m.name, m.count, m.count * d.stages_a_machine / o.pipeline));
+  d.price_per_hour = d.machines * m.price_per_hour;
+  return d;
+}
+
+}  // namespace
+
+deployment deployment_of(const options& o) {
+  if (o.stage_prompt.has_value() != o.stage_token.has_value())
+    throw config_error(fmt::format("{}: goes with {}", o.stage_prompt ? "--stage-prompt" : "--stage-token",
+                                   o.stage_prompt ? "--stage-token" : "--stage-prompt"));
+  if (o.microbatches && o.pipeline == 1) throw config_error("--microbatches: is for --pipeline of 2 stages or more");
+  if (o.stage_prompt) return of_fixed_times(o);
+  if (o.model.empty() || o.cluster.empty())
+    throw config_error("--model and --cluster say what a step takes, or --stage-prompt and --stage-token");
+  return by_sheet(o);
+}
+
+}  // namespace cokv::simulate

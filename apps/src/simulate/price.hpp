@@ -1,0 +1,51 @@
+// What a stage of a pipeline takes for a step: by the device's sheet, or a fixed time.
+//
+//     fixed_price each(20ms, 1ms);                       // a step with tokens of prompts, any other
+//     sheet_price sheet(config, 2, gpu, {.ranks = 4, .link = 270e9}, topology(8, 4));
+//     const double s = sheet.seconds(load_of(batch), 3);
+#pragma once
+
+#include "cokv/engine/model.hpp"
+#include "cokv/runtime/clock.hpp"
+#include "plan/roofline.hpp"
+
+namespace cokv::simulate {
+
+struct step {
+  plan::step_load load;
+  std::size_t prompts = 0;  // sequences with tokens of a prompt
+  std::size_t sampled = 0;
+};
+step step_of(const batch& b);
+
+class price {
+ public:
+  virtual ~price() = default;
+  virtual double seconds(const step& s, std::uint32_t stage) const = 0;
+};
+
+class fixed_price final : public price {
+ public:
+  fixed_price(double prompt, double token) : prompt_(prompt), token_(token) {}
+  double seconds(const step& s, std::uint32_t) const override { return s.prompts > 0 ? prompt_ : token_; }
+
+ private:
+  double prompt_, token_;
+};
+
+class sheet_price final : public price {
+ public:
+  sheet_price(plan::roofline of, std::uint32_t layers, topology split)
+      : of_(of), layers_(layers), split_(std::move(split)) {}
+  double seconds(const step& s, std::uint32_t stage) const override {
+    const double mine = of_.layers(s.load, split_.layers(layers_, stage).count);
+    return stage + 1 == split_.depth() ? mine + of_.logits(static_cast<double>(s.sampled)) : mine;
+  }
+
+ private:
+  plan::roofline of_;
+  std::uint32_t layers_;
+  topology split_;
+};
+
+}  // namespace cokv::simulate

@@ -1,0 +1,70 @@
+#include "simulate/priced_stage.hpp"
+
+namespace cokv::simulate {
+namespace {
+
+constexpr double flops_per_second = 1e15;
+
+}  // namespace
+
+void define_stage_device(sim_context& context) {
+  sim::device::define(context, {.name = "stage",
+                                .memory_bytes = 1e15,  // what fits was counted where blocks were
+                                .memory_bytes_per_second = 1e15,
+                                .pcie_bytes_per_second = 1e12,
+                                .flops_per_second = flops_per_second,
+                                .launch_seconds = 0});
+}
+
+priced_stage::priced_stage(clock& time, std::shared_ptr<const price> what, topology split, std::uint32_t stage,
+                           std::uint32_t row_bytes, std::uint32_t max_positions)
+    : time_(time), price_(std::move(what)), split_(std::move(split)), stage_(stage), fingerprint_(root_key("priced")) {
+  config_.architecture = "priced";
+  config_.layers = 1;
+  config_.hidden = (row_bytes + 3) / 4;  // floats
+  config_.heads = config_.kv_heads = 1;
+  config_.head_dim = 1;
+  config_.vocab = 1024;
+  config_.max_positions = max_positions;
+}
+
+geometry priced_stage::kv_geometry(std::uint32_t block_tokens) const {
+  return geometry(
+      block_tokens,
+      {{.first = 0, .count = 1, .planes = {{.name = "kv", .type = dtype::u8, .per_head = false, .dim = 1}}}});
+}
+
+error_code priced_stage::forward(std::uint32_t, const std::shared_ptr<batch>& step, const kv_pool&, stream& compute) {
+  const auto what = step_of(*step);
+  const auto seconds = price_->seconds(what, stage_);
+  return compute.launch("step", [self = shared_from_this(), step, what, seconds] { self->over(*step, what, seconds); },
+                        {.flops = seconds * flops_per_second});
+}
+
+void priced_stage::over(batch& b, const step& s, double seconds) {
+  last_ = time_.now();
+  const auto begun = last_ - std::chrono::duration_cast<duration>(std::chrono::duration<double>(seconds));
+  if (steps_++ == 0) first_ = begun;
+  busy_ += seconds;
+  if (!part().last()) b.hidden.resize(b.rows() * config_.hidden);
+  if (spans_)
+    spans_->add({track_,
+                 s.prompts > 0 ? "prompts" : "answers",
+                 begun,
+                 last_,
+                 {{"sequences", static_cast<std::int64_t>(b.sequences.size())},
+                  {"tokens", static_cast<std::int64_t>(b.rows())}}});
+}
+
+double priced_stage::bubble() const noexcept {
+  const auto all = std::chrono::duration<double>(last_ - first_).count();
+  return all > 0 ? std::max(0.0, 1 - busy_ / all) : 0;
+}
+
+error_code priced_stage::sample(const std::shared_ptr<batch>& step, stream& compute) {
+  return compute.launch("sample", [step] {
+    for (auto& s : step->sampled) s.token = token_id{1};
+  });
+}
+
+}  // namespace cokv::simulate

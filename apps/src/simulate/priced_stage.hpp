@@ -1,0 +1,57 @@
+// A model's stage that takes the time of its price on a simulated device and computes nothing: every token is the same one. All its
+// layers are one, and its ranks one device; KV has a byte a token, for no block is looked into.
+#pragma once
+
+#include <memory>
+
+#include "cokv/engine/model.hpp"
+#include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/sim_device.hpp"
+#include "cokv/runtime/trace.hpp"
+#include "simulate/price.hpp"
+
+namespace cokv::simulate {
+
+// The devices that stages run on, "sim:stage:N": prices are told in their operations, so that they are exact.
+void define_stage_device(sim_context& context);
+
+class priced_stage final : public model, public std::enable_shared_from_this<priced_stage> {
+ public:
+  // `row_bytes`: of a token between two stages. `max_positions`: of a sequence.
+  priced_stage(clock& time, std::shared_ptr<const price> what, topology split, std::uint32_t stage,
+               std::uint32_t row_bytes, std::uint32_t max_positions);
+  // Its steps are told there from here on, on a track of that name.
+  void show(trace::recorder& to, std::string track) { spans_ = &to, track_ = std::move(track); }
+
+  const model_config& config() const noexcept override { return config_; }
+  model_part part() const noexcept override { return {split_, {stage_, 0}}; }
+  dtype compute_type() const noexcept override { return dtype::bf16; }
+  const id256& fingerprint() const noexcept override { return fingerprint_; }
+  geometry kv_geometry(std::uint32_t block_tokens) const override;
+
+  error_code forward(std::uint32_t, const std::shared_ptr<batch>& step, const kv_pool&, stream& compute) override;
+  error_code finish(const std::shared_ptr<batch>& step, stream& compute) override { return {}; }
+  error_code sample(const std::shared_ptr<batch>& step, stream& compute) override;
+
+  std::uint64_t steps() const noexcept { return steps_; }
+  double busy() const noexcept { return busy_; }  // seconds, of all steps so far
+  // Of the time from its first step's begin to its last one's end, the share in which it did nothing.
+  double bubble() const noexcept;
+
+ private:
+  void over(batch& b, const step& s, double seconds);
+
+  clock& time_;
+  std::shared_ptr<const price> price_;
+  topology split_;
+  std::uint32_t stage_;
+  model_config config_;
+  id256 fingerprint_;
+  trace::recorder* spans_ = nullptr;
+  std::string track_;
+  time_point first_{}, last_{};
+  double busy_ = 0;
+  std::uint64_t steps_ = 0;
+};
+
+}  // namespace cokv::simulate

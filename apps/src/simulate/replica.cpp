@@ -1,0 +1,90 @@
+#include "simulate/replica.hpp"
+
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/with.hpp"
+
+namespace cokv::simulate {
+std::string replica::host(std::uint32_t replica, std::uint32_t stage) {
+  return "replica" + std::to_string(replica) + "-stage" + std::to_string(stage);
+}
+
+replica::replica(sim_context& context, std::uint32_t number, replica_options o)
+    : context_(context), number_(number), options_(std::move(o)), joined_(context.get_executor(), 1) {
+  const auto depth = options_.split.depth();
+  const topology stages(depth, 1, 0, options_.split.starts());
+  const asio::any_io_executor home = context_.get_executor();
+  for (std::uint32_t s = 0; s < depth; ++s) {
+    stages_.push_back(std::make_shared<priced_stage>(clock::of(home), options_.what, stages, s, options_.row_bytes,
+                                                     options_.max_sequence));
+    if (auto& spans = trace::of(home); spans.enabled()) stages_.back()->show(spans, host(number_, s));
+  }
+  const auto lead_on = [this](asio::any_io_executor ex) {
+    engine_ = std::make_unique<cokv::engine>(ex, open(ex, 0), stages_[0], std::nullopt, options_.engine);
+  };
+  if (depth == 1) lead_on(home);
+  for (std::uint32_t s = 0; depth > 1 && s < depth; ++s) {
+    hosts_.push_back(std::make_unique<sim::node>(context_, host(number_, s)));
+    asio::any_io_executor ex = hosts_.back()->get_executor();
+    if (s > 0) {
+      asio::co_spawn(ex, follow(ex, s), asio::detached);
+      continue;
+    }
+    lead_on(ex);
+    asio::co_spawn(ex, lead(), asio::detached);
+  }
+}
+
+// Stages die with their hosts, the first one's engine before its own.
+replica::~replica() {
+  if (engine_) engine_->cancel_all();
+  for (std::size_t s = 1; s < hosts_.size(); ++s) hosts_[s]->kill();
+  engine_.reset();
+  if (!hosts_.empty()) hosts_[0]->kill();
+}
+
+device replica::open(asio::any_io_executor ex, std::uint32_t stage) {
+  // Of one host or many, each stage has its own.
+  const auto unit = std::uint64_t{number_} * options_.split.depth() + stage;
+  return open_device(ex, "sim:stage:" + std::to_string(unit)).value();
+}
+
+std::shared_ptr<cluster::rank_links> replica::links_of(asio::any_io_executor ex, std::uint32_t stage) {
+  std::vector<std::string> urls;
+  const auto depth = options_.split.depth();
+  for (std::uint32_t s = 0; s < depth; ++s) urls.push_back("tcp://" + host(number_, s) + ":7600");
+  auto made = std::make_shared<cluster::rank_links>(
+      window_table(ex), cluster::rank_options{.split = topology(depth), .self = stage, .urls = urls});
+  if (auto ec = made->listen("tcp://0.0.0.0:7600")) throw boost::system::system_error(ec);
+  return made;
+}
+
+awaitable<void> replica::lead() {
+  const auto links = links_of(co_await asio::this_coro::executor, 0);
+  (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+    group.spawn(links->run());
+    const auto found = co_await links->gather(engine_->sizes(), engine_->running().fingerprint());
+    if (!found) throw boost::system::system_error(found.error());
+    if (auto ec = engine_->join(*found)) throw boost::system::system_error(ec);
+    (void)joined_.try_send(char());
+  });
+}
+
+awaitable<void> replica::follow(asio::any_io_executor ex, std::uint32_t stage) {
+  const auto links = links_of(ex, stage);
+  const auto part = stages_[stage];
+  (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+    group.spawn(links->run());
+    for (;;) {
+      auto call = co_await links->summoned(part->fingerprint());
+      if (!call) throw boost::system::system_error(call.error());
+      stage_worker mine(ex, open(ex, stage), part, call->sizes);
+      (void)co_await mine.run(std::move(call->links));
+    }
+  });
+}
+
+awaitable<void> replica::joined() {
+  if (!hosts_.empty()) (void)co_await joined_.async_receive(as_result);
+}
+
+}  // namespace cokv::simulate

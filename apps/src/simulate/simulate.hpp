@@ -1,0 +1,39 @@
+// `cokv simulate`: what a deployment would do under a load, in virtual time: engines, schedulers, links and placement are those of
+// `cokv serve`, on devices that take the time of a price.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cli/cli.hpp"
+#include "load/demand.hpp"
+
+namespace cokv::simulate {
+
+struct options {
+  // The deployment.
+  std::uint32_t replicas = 1, pipeline = 1, tensor = 1;
+  std::optional<std::uint32_t> microbatches;
+  std::string policy = "least-loaded";
+
+  // What a step takes: so long in each stage, or what the GPU's sheet says.
+  std::optional<float> stage_prompt, stage_token;  // milliseconds
+  std::string model, cluster, machine;
+  std::string dtype = "bf16";
+  double arithmetic = 0.5, bandwidth = 0.8;  // of the sheet's, what kernels reach
+  double reserve = 0.1;                      // of memory, for neither weights nor KV
+
+  // Its engines.
+  std::optional<std::uint32_t> kv_blocks;  // as many as find room; with fixed times, 1 Mi tokens'
+  std::uint32_t block_tokens = 16, max_batched_tokens = 1024, max_running = 256;
+
+  workload::demand load;
+  std::optional<std::uint32_t> closed_loop;  // so many clients, each of which asks when it was answered
+  std::optional<float> slo_ttft, slo_tpot;
+  std::string json, plot, timeline;
+};
+
+// The exit code: 1 when no request was answered.
+int run(const options& o, cli::streams io);
+
+}  // namespace cokv::simulate

@@ -1,0 +1,250 @@
+// Whole runs of `cokv simulate`: against calculations by hand, twice with a seed, and with input that can't be.
+#include "cli/cli.hpp"
+
+#include <unistd.h>
+
+#include <boost/json.hpp>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace {
+
+namespace json = boost::json;
+
+struct folder {
+  std::filesystem::path path = std::filesystem::temp_directory_path() / ("cokv_simulate." + std::to_string(::getpid()));
+  folder() { std::filesystem::create_directory(path); }
+  ~folder() { std::filesystem::remove_all(path); }
+  std::string file(const std::string& name, const std::string& text = "") const {
+    if (!text.empty()) std::ofstream(path / name) << text;
+    return (path / name).string();
+  }
+};
+
+struct outcome {
+  int code;
+  std::string out, err;
+};
+
+outcome run(std::vector<std::string> more) {
+  std::vector<std::string> all{"simulate"};
+  all.insert(all.end(), more.begin(), more.end());
+  std::ostringstream out, err;
+  const int code = cokv::cli::run(all, out, err);
+  return {code, out.str(), err.str()};
+}
+
+std::string text_of(const std::string& file) {
+  std::ifstream in(file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+json::value told(const folder& dir, std::vector<std::string> more) {
+  const auto figures = dir.file("figures.json");
+  more.insert(more.end(), {"--json", figures});
+  const auto r = run(std::move(more));
+  CHECK(r.code == 0);
+  CHECK(r.err == "");
+  return json::parse(text_of(figures));
+}
+
+// When each of a request's tokens came, in milliseconds.
+std::vector<double> times(const json::value& request) {
+  std::vector<double> out{request.at("ttft_ms").to_number<double>()};
+  for (auto& g : request.at("gaps_ms").as_array()) out.push_back(out.back() + g.to_number<double>());
+  return out;
+}
+
+void check_times(const json::value& request, const std::vector<double>& by_hand) {
+  const auto got = times(request);
+  REQUIRE(got.size() == by_hand.size());
+  for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i] == doctest::Approx(by_hand[i]).epsilon(1e-6));
+}
+
+std::string trace_of(const std::vector<int>& outputs, int prompt = 100) {
+  std::string out;
+  for (int n : outputs)
+    out += R"({"at": 0, "prompt_tokens": )" + std::to_string(prompt) + R"(, "output_tokens": )" + std::to_string(n) +
+           "}\n";
+  return out;
+}
+
+const std::string llama = COKV_SOURCE_DIR "/bench/geometries/llama-3.1-8b.json";
+const std::string llama70 = COKV_SOURCE_DIR "/bench/geometries/llama-3.1-70b.json";
+const std::string machines =
+    R"({"machines": [{"name": "four", "count": 2, "gpus": 4, "gpu": "a100", "network_bytes_per_second": 12.5e9,
+                      "price_per_hour": 16}]})";
+
+}  // namespace
+
+// Four microbatches of one sequence, A to D, in two stages; a prompt takes 10 ms in each, a token 2. Answers are of 1, 2, 2 and
+// 3 tokens, the first of them behind the prompt.
+//
+//     stage 0   A 0-10    B 10-20   C 20-30   D 30-40   B' 40-42  C' 42-44            D' 50-52            D" 56-58
+//     stage 1             A 10-20   B 20-30   C 30-40   D 40-50   B' 50-52  C' 52-54  D' 54-56            D" 58-60
+//
+// B's first token is there at 30, but stage 0 has C and D to do before B'; B' waits for D in stage 1, and D' for C'.
+TEST_CASE("cokv simulate: four microbatches of unequal length in two stages end when a calculation by hand says") {
+  const folder dir;
+  const auto all = told(dir, {"--stage-prompt", "10", "--stage-token", "2", "--pipeline", "2", "--microbatches", "4",
+                              "--max-batched-tokens", "100", "--trace", dir.file("t.jsonl", trace_of({1, 2, 2, 3}))});
+  const auto& requests = all.at("requests");
+  check_times(requests.at(0), {20});
+  check_times(requests.at(1), {30, 52});
+  check_times(requests.at(2), {40, 54});
+  check_times(requests.at(3), {50, 56, 60});
+  CHECK(all.at("makespan_s").to_number<double>() == doctest::Approx(0.060));
+  // Stage 0 computes 48 ms of the 58 from its first step to its last, stage 1 48 of 50.
+  const auto& stages = all.at("stages");
+  CHECK(stages.at(0).at("steps").to_number<int>() == 8);
+  CHECK(stages.at(0).at("busy_s").to_number<double>() == doctest::Approx(0.048));
+  CHECK(stages.at(0).at("bubbles").to_number<double>() == doctest::Approx(10 / 58.));
+  CHECK(stages.at(1).at("bubbles").to_number<double>() == doctest::Approx(2 / 50.));
+  CHECK(stages.at(1).at("utilisation").to_number<double>() == doctest::Approx(48 / 60.));
+}
+
+// Two steps at most are under way: A and B. C begins when A is over, at 20, as D does with B's first token, at 30: 100 tokens of D
+// and one of B', in one step of stage 0 behind C.
+//
+//     stage 0   A 0-10    B 10-20   C 20-30   D,B' 30-40
+//     stage 1             A 10-20   B 20-30   C 30-40   D,B' 40-50
+TEST_CASE("cokv simulate: with as many steps under way as stages, a prompt waits for one to be over") {
+  const folder dir;
+  const auto all = told(dir, {"--stage-prompt", "10", "--stage-token", "2", "--pipeline", "2", "--max-batched-tokens",
+                              "101", "--trace", dir.file("t.jsonl", trace_of({1, 2, 2, 3}))});
+  const auto& requests = all.at("requests");
+  check_times(requests.at(0), {20});
+  check_times(requests.at(1), {30, 50});
+  CHECK(times(requests.at(2))[0] == doctest::Approx(40));
+  CHECK(times(requests.at(3))[0] == doctest::Approx(50));
+}
+
+TEST_CASE("cokv simulate: one stage, by hand") {
+  const folder dir;
+  // Both prompts in one step, then both decode together; the longer goes on alone.
+  auto all =
+      told(dir, {"--stage-prompt", "10", "--stage-token", "2", "--trace", dir.file("t.jsonl", trace_of({2, 4}))});
+  // The first is planned as it comes; the second in the next step, with the first one's token.
+  check_times(all.at("requests").at(0), {10, 20});
+  check_times(all.at("requests").at(1), {20, 22, 24, 26});
+  CHECK(all.at("makespan_s").to_number<double>() == doctest::Approx(0.026));
+  // A client that waits for its answer: 10 + 2 + 2 ms each, one behind the other.
+  all = told(dir, {"--stage-prompt", "10", "--stage-token", "2", "--closed-loop", "1", "--requests", "3", "--lengths",
+                   "fixed:50:3"});
+  CHECK(all.at("makespan_s").to_number<double>() == doctest::Approx(0.042));
+  CHECK(all.at("requests").at(2).at("at_s").to_number<double>() == doctest::Approx(0.028));
+}
+
+TEST_CASE("cokv simulate: by the sheet, a step takes what its roofline says, and stages share it") {
+  const folder dir;
+  const auto cluster = dir.file("c.json", machines);
+  const auto alone = told(dir, {"--model", llama, "--cluster", cluster, "--closed-loop", "1", "--requests", "2",
+                                "--lengths", "fixed:500:20", "--bandwidth", "1", "--arithmetic", "1"});
+  // A token reads 8.03e9 parameters, less the embedding's 0.53e9, and KV of 500 to 520 tokens of 131,072 bytes, at 2.039 TB/s.
+  const double weights = 2 * (8.03e9 - 128256. * 4096), kv = 510 * 131072.;
+  CHECK(alone.at("summary").at("tpot_ms").at("p50").to_number<double>() ==
+        doctest::Approx(1e3 * (weights + kv) / 2.039e12).epsilon(0.02));
+  // Four stages one behind the other take as long for a sequence alone, and the network a little.
+  const auto four =
+      told(dir, {"--model", llama, "--cluster", cluster, "--closed-loop", "1", "--requests", "2", "--lengths",
+                 "fixed:500:20", "--bandwidth", "1", "--arithmetic", "1", "--pipeline", "4"});
+  const auto ratio = four.at("summary").at("tpot_ms").at("p50").to_number<double>() /
+                     alone.at("summary").at("tpot_ms").at("p50").to_number<double>();
+  CHECK(ratio > 1);
+  CHECK(ratio < 1.05);
+  CHECK(four.at("network_bytes").to_number<double>() > 0);
+  CHECK(four.at("cost").to_number<double>() == doctest::Approx(16 * four.at("makespan_s").to_number<double>() / 3600));
+}
+
+TEST_CASE("cokv simulate: replicas share the load, and more of them are sooner") {
+  const folder dir;
+  const auto with = [&](const char* n) {
+    return told(dir, {"--stage-prompt", "20", "--stage-token", "5", "--replicas", n, "--max-batched-tokens", "100",
+                      "--rate", "100", "--requests", "200", "--lengths", "fixed:100:20", "--slo-ttft", "100"});
+  };
+  const auto one = with("1"), four = with("4");
+  CHECK(one.at("summary").at("ttft_ms").at("p50").to_number<double>() >
+        2 * four.at("summary").at("ttft_ms").at("p50").to_number<double>());
+  for (auto& s : four.at("stages").as_array()) CHECK(s.at("steps").to_number<int>() > 20);
+}
+
+TEST_CASE("cokv simulate: the same seed is the same run, to the byte; another one is not") {
+  const folder dir;
+  const auto text = [&](const char* seed, const char* name) {
+    const auto at = dir.file(name);
+    CHECK(run({"--stage-prompt", "7", "--stage-token", "1.5", "--pipeline", "3", "--replicas", "2", "--rate", "20",
+               "--requests", "40", "--lengths", "uniform:50-500:5-60", "--seed", seed, "--json", at})
+              .code == 0);
+    return text_of(at);
+  };
+  const auto first = text("1", "1.json");
+  CHECK(first == text("1", "2.json"));
+  CHECK(first != text("2", "3.json"));
+}
+
+TEST_CASE("cokv simulate: pictures are written") {
+  const folder dir;
+  const auto plot = dir.file("p.svg"), timeline = dir.file("t.json");
+  const auto r = run({"--stage-prompt", "10", "--stage-token", "2", "--pipeline", "2", "--requests", "5", "--lengths",
+                      "fixed:10:3", "--plot", plot, "--timeline", timeline});
+  CHECK(r.code == 0);
+  CHECK(text_of(plot).starts_with("<svg"));
+  const auto spans = text_of(timeline);
+  CHECK(spans.find("replica0-stage1") != std::string::npos);
+  CHECK(json::parse(spans).is_object());
+}
+
+TEST_CASE("cokv simulate: what can't be is one line that names it, and says what could") {
+  const folder dir;
+  const auto cluster = dir.file("c.json", machines);
+  const struct {
+    std::vector<std::string> arguments;
+    int code;
+    std::string line;
+  } table[] = {
+      {{}, 2, "cokv: --model and --cluster say what a step takes, or --stage-prompt and --stage-token"},
+      {{"--stage-prompt", "10"}, 2, "cokv: --stage-prompt: goes with --stage-token"},
+      {{"--stage-token", "10"}, 2, "cokv: --stage-token: goes with --stage-prompt"},
+      {{"--stage-prompt", "0", "--stage-token", "1"}, 2, "cokv: --stage-prompt: "},
+      {{"--stage-prompt", "1", "--stage-token", "1", "--model", llama}, 2, "cokv: --stage-prompt excludes --model"},
+      {{"--stage-prompt", "1", "--stage-token", "1", "--tensor", "2"}, 2, "cokv: --tensor: "},
+      {{"--stage-prompt", "1", "--stage-token", "1", "--microbatches", "2"},
+       2,
+       "cokv: --microbatches: is for --pipeline"},
+      {{"--stage-prompt", "1", "--stage-token", "1", "--closed-loop", "2", "--rate", "3"},
+       2,
+       "cokv: --rate excludes --closed-loop"},
+      {{"--stage-prompt", "1", "--stage-token", "1", "--trace", dir.file("bad.jsonl", "{\"at\": -1}\n")},
+       2,
+       "cokv: --trace: " + dir.file("bad.jsonl") + ", line 1: "},
+      {{"--model", llama, "--cluster", cluster, "--tensor", "8"},
+       2,
+       "cokv: --tensor: 8 ranks, and a machine four has 4 GPUs: at most 4"},
+      {{"--model", llama, "--cluster", cluster, "--tensor", "3"},
+       2,
+       "cokv: --tensor: 3 ranks can't share 32 heads equally; 1, 2 can"},
+      {{"--model", llama, "--cluster", cluster, "--pipeline", "40"}, 2, "cokv: --pipeline: "},
+      {{"--model", llama, "--cluster", cluster, "--replicas", "9"},
+       2,
+       "cokv: --replicas: 9 of 1 stages of 1 GPUs take 3 machines four, and there are 2: 8 are feasible"},
+      {{"--model", llama70, "--cluster", cluster},
+       2,
+       "cokv: --pipeline, --tensor: stage 0 of 1 has 141.1 GB of weights, and 1 GPUs leave 72.0 GB"},
+      {{"--model", llama, "--cluster", cluster, "--kv-blocks", "100000"},
+       2,
+       "cokv: --kv-blocks: 100000; there is room for "},
+      {{"--stage-prompt", "1", "--stage-token", "1", "--json", "/nowhere/x"},
+       2,
+       "cokv: --json: /nowhere/x can't be written"},
+      {{"--stage-prompt", "1", "--stage-token", "1", "--kv-blocks", "4", "--lengths", "fixed:100:10"}, 1, ""},
+  };
+  for (auto& t : table) {
+    const auto r = run(t.arguments);
+    CAPTURE(r.err);
+    CAPTURE(t.line);
+    CHECK(r.code == t.code);
+    CHECK(r.err.starts_with(t.line));
+    CHECK(std::count(r.err.begin(), r.err.end(), '\n') == (t.line.empty() ? 0 : 1));
+  }
+}

@@ -21,7 +21,8 @@ bool plain_name(const std::string& name) {
 
 void check_plane(const layer_group& g, std::size_t index) {
   auto& p = g.planes[index];
-  if (!plain_name(p.name)) bad_geometry(layer_name(g.first) + ": plane name '" + p.name + "' is not 1 to 64 of a-z, 0-9 and _");
+  if (!plain_name(p.name))
+    bad_geometry(layer_name(g.first) + ": plane name '" + p.name + "' is not 1 to 64 of a-z, 0-9 and _");
   for (std::size_t other = 0; other < index; ++other)
     if (g.planes[other].name == p.name) bad_geometry(layer_name(g.first) + ": plane '" + p.name + "' is there twice");
   if (size_of(p.type) == 0) bad_geometry(layer_name(g.first) + ": plane '" + p.name + "' has an unknown dtype");
@@ -44,7 +45,7 @@ geometry::geometry(std::uint32_t block_tokens, std::vector<layer_group> groups)
   for (auto& g : groups_) {
     if (g.first != next)
       bad_geometry("a layer group begins at " + layer_name(g.first) + ", expected " +
-           layer_name(static_cast<std::uint32_t>(next)));
+                   layer_name(static_cast<std::uint32_t>(next)));
     if (g.count == 0) bad_geometry("the layer group at " + layer_name(g.first) + " is empty");
     next += g.count;
     if (next > max_layers) bad_geometry("more than " + std::to_string(max_layers) + " layers");
@@ -59,7 +60,7 @@ geometry::geometry(std::uint32_t block_tokens, std::vector<layer_group> groups)
       auto& p = g.planes[index];
       if (sum % size_of(p.type) != 0)
         bad_geometry(layer_name(g.first) + ": plane '" + p.name + "' would begin at byte " + std::to_string(sum) +
-             ", not aligned to its dtype (put wider planes first)");
+                     ", not aligned to its dtype (put wider planes first)");
       s.offsets[index] = sum;
       sum += std::uint64_t{p.dim} * size_of(p.type) * block_tokens_;
       if (sum > max_segment_bytes || sum * times > max_segment_bytes)
@@ -73,10 +74,11 @@ geometry::geometry(std::uint32_t block_tokens, std::vector<layer_group> groups)
       place(i, s.head, g.kv_heads);
     }
     if (any_heads != (g.kv_heads > 0))
-      bad_geometry(layer_name(g.first) + (any_heads ? ": planes with heads but kv_heads is 0" : ": kv_heads without a plane"));
+      bad_geometry(layer_name(g.first) +
+                   (any_heads ? ": planes with heads but kv_heads is 0" : ": kv_heads without a plane"));
     if (s.head % alignment != 0)
       bad_geometry(layer_name(g.first) + ": a head takes " + std::to_string(s.head) +
-           " bytes, so the next one would not be aligned to its dtype");
+                   " bytes, so the next one would not be aligned to its dtype");
     s.segment = s.head * g.kv_heads;
     for (std::size_t i = 0; i < g.planes.size(); ++i)
       if (!g.planes[i].per_head) place(i, s.segment, 1);

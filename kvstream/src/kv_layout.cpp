@@ -69,7 +69,7 @@ kv_layout::kv_layout(geometry g, page_table pages, std::vector<std::vector<plane
     bad_layout("more than 2^32 blocks");
   if (groups.size() != geometry_.groups().size())
     bad_layout("strides for " + std::to_string(groups.size()) + " layer groups, the geometry has " +
-         std::to_string(geometry_.groups().size()));
+               std::to_string(geometry_.groups().size()));
   for (std::size_t i = 0; i < groups.size(); ++i) place(i, std::move(groups[i]));
 
   std::vector<part> parts;
@@ -97,7 +97,7 @@ void kv_layout::place(std::size_t index, std::vector<plane_strides> planes) {
   const auto& shape = geometry_.groups()[index];
   if (planes.size() != shape.planes.size())
     bad_layout("layer " + std::to_string(shape.first) + ": strides for " + std::to_string(planes.size()) +
-         " planes, the geometry has " + std::to_string(shape.planes.size()));
+               " planes, the geometry has " + std::to_string(shape.planes.size()));
   detail::placed_group out{.first = shape.first, .planes = {}};
   for (std::size_t i = 0; i < planes.size(); ++i) {
     auto s = planes[i];

@@ -69,7 +69,7 @@ bool feasible(const split_problem& p) {
   return best(p, [](auto&, auto&) { return false; }).has_value();
 }
 
-std::string gb(double bytes) { return fmt::format("{:.4g} GB", bytes / 1e9); }
+std::string gigabytes(double bytes) { return fmt::format("{:.4g} GB", bytes / 1e9); }
 
 std::string why_not(const split_problem& p) {
   const auto prompt = least(p, [&](auto d) { return p.prompt_fits(d); });
@@ -78,12 +78,12 @@ std::string why_not(const split_problem& p) {
   if (p.machines < 2)
     why = "two pipelines need two machines";
   else if (prompt == 0 || token == 0)
-    why = fmt::format("memory binds: of {} a machine a {} stage of one layer takes {}", gb(p.machine_bytes),
+    why = fmt::format("memory binds: of {} a machine a {} stage of one layer takes {}", gigabytes(p.machine_bytes),
                       prompt == 0 ? "prompt" : "token",
-                      gb(prompt == 0 ? p.prompt_bytes(p.layers) : p.token_bytes(p.layers)));
+                      gigabytes(prompt == 0 ? p.prompt_bytes(p.layers) : p.token_bytes(p.layers)));
   else
     why = fmt::format("memory binds: of {} a machine prompts take {} machines at least and answers {}, of {}",
-                      gb(p.machine_bytes), prompt, token, p.machines);
+                      gigabytes(p.machine_bytes), prompt, token, p.machines);
   auto more = p;
   while (more.machines < 2 * p.layers && !feasible(more)) ++more.machines;
   if (more.machines > p.machines && feasible(more)) why += fmt::format("; {} machines suffice", more.machines);

@@ -1,5 +1,9 @@
 #include "simulate/priced_stage.hpp"
 
+#include <algorithm>
+
+#include "cokv/kvstream/block_key.hpp"
+
 namespace cokv::simulate {
 namespace {
 

@@ -14,8 +14,8 @@ void add_load(CLI::App& app, action& chosen) {
   c->add_option("--model", o->prompts.model, "Of which model; the server's first unless told")->type_name("NAME");
   add_choice(*c, "--endpoint", o->endpoint, {"completions", "chat"}, "Which of its routes");
 
-  const auto [rate, requests, trace] = workload::add_demand(*c, o->what);
-  rate->description("Requests a second; where --find-goodput begins");
+  const auto flags = workload::add_demand(*c, o->what);
+  flags.rate->description("Requests a second; where --find-goodput begins");
   add_count(*c, "--seed", o->prompts.seed, 0, std::numeric_limits<std::uint64_t>::max(),
             "The same seed makes the same load, prompts too: the server may have cached them");
 
@@ -38,8 +38,8 @@ void add_load(CLI::App& app, action& chosen) {
                   "Finds the greatest rate at which enough requests are good enough, by runs of --duration, 10 s "
                   "unless told: a burst that a server can put up with for a moment is none")
           ->disable_flag_override()
-          ->excludes(trace)
-          ->excludes(requests);
+          ->excludes(flags.trace)
+          ->excludes(flags.requests);
   c->add_option("--attainment", o->attainment, "How many are enough")
       ->check(CLI::Range(0.01, 1.0))
       ->capture_default_str()

@@ -9,52 +9,76 @@ void add_simulate(CLI::App& app, action& chosen) {
   auto o = std::make_shared<simulate::options>();
   auto* c = app.add_subcommand("simulate", "Says what a deployment would do under a load, in virtual time");
   add_count(*c, "--replicas", o->replicas, 1, 100'000, "Copies of the model, each of which answers whole requests");
-  add_count(*c, "--pipeline", o->pipeline, 1, 1024, "Stages of each, a device and a host for each of them");
+  add_count(*c, "--pipeline", o->pipeline, 1, 64, "Stages of each, a device and a host for each of them");
   add_count(*c, "--tensor", o->tensor, 1, 64, "GPUs of each stage, which share its layers");
-  add_count(*c, "--microbatches", o->microbatches, 1, 4096, "Steps under way at once; as many as stages unless told");
+  add_count(*c, "--microbatches", o->microbatches, 1, 64, "Steps under way at once; as many as stages unless told");
+  add_count(*c, "--routers", o->routers, 1, 100'000,
+            "Who places requests, each among its share of the replicas; requests take turns among them");
   add_choice(*c, "--policy", o->policy, {"least-loaded", "slo"}, "How replicas are chosen, as by cokv serve's router");
 
-  auto* prompt = add_real(*c, "--stage-prompt", o->stage_prompt, 0, 1e9,
+  auto* prompt = add_real(*c, "--stage-prompt", o->stage_prompt, 0, 1e6,
                           "Milliseconds that a step with tokens of prompts takes in each stage", true);
-  auto* token = add_real(*c, "--stage-token", o->stage_token, 0, 1e9, "Milliseconds of any other step", true);
+  auto* token = add_real(*c, "--stage-token", o->stage_token, 0, 1e6, "Milliseconds of any other step", true);
   auto* model = c->add_option("--model", o->model, "Or by the GPU's sheet: a config.json, or a directory with one")
                     ->type_name("PATH");
   auto* cluster =
       c->add_option("--cluster", o->cluster, "What machines there are, as for cokv plan")->type_name("FILE");
   auto* machine =
       c->add_option("--machine", o->machine, "Which kind of them; the file's first unless told")->type_name("NAME");
-  for (auto* sheet : {model, cluster, machine})
+  auto* dtype = add_choice(*c, "--dtype", o->dtype, {"bf16", "f32"}, "Of weights and KV");
+  auto* arithmetic = c->add_option("--arithmetic", o->arithmetic, "Of the sheet's arithmetic what kernels reach")
+                         ->check(CLI::Range(0.01, 1.0))
+                         ->capture_default_str();
+  auto* bandwidth = c->add_option("--bandwidth", o->bandwidth, "Of its memory bandwidth, likewise")
+                        ->check(CLI::Range(0.01, 1.0))
+                        ->capture_default_str();
+  auto* reserve = c->add_option("--reserve", o->reserve, "Of memory what neither weights nor KV take")
+                      ->check(CLI::Range(0.0, 0.9))
+                      ->capture_default_str();
+
+  for (auto* sheet : {model, cluster, machine, dtype, arithmetic, bandwidth, reserve})
     for (auto* fixed : {prompt, token}) sheet->excludes(fixed);
-  add_choice(*c, "--dtype", o->dtype, {"bf16", "f32"}, "Of weights and KV");
-  c->add_option("--arithmetic", o->arithmetic, "Of the sheet's arithmetic what kernels reach")
-      ->check(CLI::Range(0.01, 1.0))
-      ->capture_default_str();
-  c->add_option("--bandwidth", o->bandwidth, "Of its memory bandwidth, likewise")
-      ->check(CLI::Range(0.01, 1.0))
-      ->capture_default_str();
-  c->add_option("--reserve", o->reserve, "Of memory what neither weights nor KV take")
-      ->check(CLI::Range(0.0, 0.9))
-      ->capture_default_str();
 
   add_count(*c, "--kv-blocks", o->kv_blocks, 1, 100'000'000,
             "KV blocks of a replica; as many as find room, or of 1 Mi tokens with --stage-token, unless told");
   add_count(*c, "--block-tokens", o->block_tokens, 1, 1024, "Tokens of a block");
   add_count(*c, "--max-batched-tokens", o->max_batched_tokens, 1, 1 << 20, "The most tokens of a step");
   add_count(*c, "--max-running", o->max_running, 1, 65536, "The most requests of a step");
+  add_count(
+      *c, "--max-requests", o->max_requests, 1, 10'000'000,
+      "The most requests of a replica, waiting and running; more fail. 4096, or as many as --closed-loop has clients, "
+      "unless told");
 
-  const auto [rate, requests, trace] = workload::add_demand(*c, o->load);
-  add_count(*c, "--closed-loop", o->closed_loop, 1, 1'000'000,
-            "Instead of at their times, requests come from so many clients that wait for their answers")
-      ->excludes(rate);
+  const auto [arrivals, rate, requests, duration, trace] = workload::add_demand(*c, o->load);
+  rate->description("Requests a second; where --find-goodput begins");
+  auto* clients = add_count(*c, "--closed-loop", o->closed_loop, 1, 1'000'000,
+                            "Instead of at their times, requests come from so many clients that wait for their answers")
+                      ->excludes(rate)
+                      ->excludes(arrivals)
+                      ->excludes(duration);
   add_count(*c, "--seed", o->load.seed, 0, std::numeric_limits<std::uint64_t>::max(),
             "The same seed makes the same load and the same run");
   add_real(*c, "--slo-ttft", o->slo_ttft, 0, 1e9, "Milliseconds to the first token that are good enough", true);
   add_real(*c, "--slo-tpot", o->slo_tpot, 0, 1e9, "Milliseconds a token after the first that are good enough", true);
+  auto* find = c->add_flag("--find-goodput", o->find_goodput,
+                           "Finds the greatest rate at which enough requests are good enough, by runs of --duration, "
+                           "60 s unless told")
+                   ->disable_flag_override()
+                   ->excludes(trace)
+                   ->excludes(requests)
+                   ->excludes(clients);
+  c->add_option("--attainment", o->attainment, "How many are enough")
+      ->check(CLI::Range(0.01, 1.0))
+      ->capture_default_str()
+      ->needs(find);
   c->add_option("--json", o->json, "Writes all requests, stages and figures")->type_name("FILE");
   c->add_option("--plot", o->plot, "Draws how times to the first token and per token are distributed (SVG)")
       ->type_name("FILE");
   c->add_option("--timeline", o->timeline, "Writes what each stage did when (Perfetto)")->type_name("FILE");
   c->callback([o, &chosen] {
+    if (o->find_goodput && !o->load.seconds) o->load.seconds = 60.0f;
+    if (o->find_goodput && !o->slo_ttft && !o->slo_tpot)
+      throw CLI::ValidationError("--find-goodput", "needs --slo-ttft or --slo-tpot: what is good enough?");
     if (!o->load.requests && !o->load.seconds && o->load.trace.empty()) o->load.requests = 100;
     chosen = [o](streams io) { return simulate::run(*o, io); };
   });

@@ -64,10 +64,11 @@ demand_flags add_demand(CLI::App& c, demand& d) {
   for (auto* other : {arrivals, rate, lengths}) trace->excludes(other);
   auto* requests =
       cli::add_count(c, "--requests", d.requests, 1, 10'000'000, "So many; 100 unless this or --duration is told");
-  cli::add_real(c, "--duration", d.seconds, 0, 1e6, "Seconds in which requests come", true)->excludes(trace);
+  auto* duration = cli::add_real(c, "--duration", d.seconds, 0, 1e6, "Seconds in which requests come", true);
+  duration->excludes(trace);
   cli::add_count(c, "--max-prompt", d.max_prompt, 1, 1 << 24, "Longer prompts are cut to so many tokens");
   cli::add_count(c, "--max-output", d.max_output, 1, 1 << 24, "Longer answers are cut to so many tokens");
-  return {rate, requests, trace};
+  return {arrivals, rate, requests, duration, trace};
 }
 
 }  // namespace cokv::workload

@@ -23,9 +23,9 @@ struct demand {
 // Throws config_error naming the flag.
 std::vector<load_item> items_of(const demand& d);
 
-// Their flags. `file`: the trace's. What excludes a trace is in the pair.
+// Their flags, for what goes with them or does not.
 struct demand_flags {
-  CLI::Option *rate, *requests, *trace;
+  CLI::Option *arrivals, *rate, *requests, *duration, *trace;
 };
 demand_flags add_demand(CLI::App& app, demand& into);
 // As --lengths takes it.

@@ -13,6 +13,7 @@
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
 #include "http/json.hpp"
+#include "load/goodput.hpp"
 #include "load/report.hpp"
 #include "load/runner.hpp"
 #include "serve/key_file.hpp"
@@ -77,32 +78,21 @@ struct job {
     co_return out;
   }
 
-  // The greatest rate at which enough requests meet the bounds, by halves, to 5 %; 0: there is none, and the last run beside.
+  // 0: there is none, and the last run beside.
   awaitable<std::pair<double, outcome>> goodput() {
-    double good = 0, bad = 0;
+    goodput_search search(o.what.rate, o.attainment);
     outcome best;
     std::uint64_t runs = 0;
-    for (double rate = o.what.rate; bad == 0 || bad > good * 1.05;) {
-      auto now = co_await once(rate, runs++);
-      const double share = now.figures.attainment.value_or(0);
-      io.out << fmt::format("{:.3f} requests/s: {:.1f} % meet the bounds\n", rate, 100 * share) << std::flush;
-      if (now.stopped) {
-        if (good == 0) best = std::move(now);
-        break;
-      }
-      if (share >= o.attainment) {
-        good = rate;
-        best = std::move(now);
-        rate = bad == 0 ? 2 * rate : (good + bad) / 2;
-      } else {
-        bad = rate;
-        rate = (good + bad) / 2;
-        if (good == 0) best = std::move(now);
-        if (good == 0 && bad < o.what.rate / 1000) break;
-      }
-      if (good > 1e6) break;
+    while (const auto rate = search.next()) {
+      auto now = co_await once(*rate, runs++);
+      const double share = now.figures.attainment.value_or(1);
+      io.out << fmt::format("{:.3f} requests/s: {:.1f} % meet the bounds\n", *rate, 100 * share) << std::flush;
+      const bool none = search.found() == 0;
+      const bool stopped = now.stopped;
+      if ((!stopped && search.tried(share)) || none) best = std::move(now);
+      if (stopped) break;
     }
-    co_return std::pair(good, std::move(best));
+    co_return std::pair(search.found(), std::move(best));
   }
 };
 

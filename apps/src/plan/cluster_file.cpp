@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 
 #include "cokv/runtime/detail/json_file.hpp"
 
@@ -44,7 +45,10 @@ machine_kind kind_of(const detail::fields& given) {
               "a machine");
   machine_kind m;
   m.name = given.string("name");
-  if (m.name.empty() || m.name.size() > 64) given.fail("name", "has to have 1 to 64 bytes");
+  const bool plain =
+      std::ranges::all_of(m.name, [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
+  if (m.name.empty() || m.name.size() > 64 || !plain)
+    given.fail("name", detail::printable(m.name) + " is not 1 to 64 letters, digits, dots, dashes and underscores");
   m.count = static_cast<std::uint32_t>(given.uint("count", 1, 100'000));
   m.gpus = static_cast<std::uint32_t>(given.uint("gpus", 1, 64));
   m.gpu = gpu_of(given);
@@ -59,7 +63,7 @@ machine_kind kind_of(const detail::fields& given) {
                            "both ways?",
                            m.link_bytes_per_second, sheet));
   m.network_bytes_per_second = between(given, "network_bytes_per_second", 1e3, 1e16);
-  m.network_seconds = between_or(given, "network_seconds", m.network_seconds, 0, 10);
+  m.network_seconds = between_or(given, "network_seconds", m.network_seconds, 0, 1);
   m.price_per_hour = between_or(given, "price_per_hour", 0, 0, 1e9);
   return m;
 }

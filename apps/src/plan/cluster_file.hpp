@@ -6,7 +6,7 @@
 //
 // | field                    | of                                                                                          |
 // |--------------------------|---------------------------------------------------------------------------------------------|
-// | name                     | the kind; once                                                                              |
+// | name                     | the kind; once, of letters, digits, dots, dashes and underscores                            |
 // | count                    | such machines, 1 to 100,000                                                                 |
 // | gpus                     | a machine's, 1 to 64                                                                        |
 // | gpu                      | a published one's name, or an object as in a device file (sim_device_spec.hpp)              |

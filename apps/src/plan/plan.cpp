@@ -90,7 +90,7 @@ question ask(const options& o) {
 struct loan {
   std::string over;
   double percent = 0, layers = 0, bytes = 0;  // that hide; whole layers of a stage; of a machine
-  double free = 0;                            // of prompt machines, for each that decodes
+  std::optional<double> free = {};            // of prompt machines, for each that decodes
   bool memory_binds = false;
 };
 
@@ -104,22 +104,27 @@ loans lending(const question& q, const split_plan& plan, const options& o) {
   const auto& s = q.split;
   loans all;
   all.stage_layers = (s.layers + plan.token_depth - 1) / plan.token_depth;
-  const double weights = all.stage_layers * s.layer_bytes + std::max(s.first_bytes, s.last_bytes);
+  const double weights = all.stage_layers * s.layer_bytes + s.end_bytes(plan.token_depth);
   all.kv_bytes = s.machine_bytes - weights;
   const double free = (s.machine_bytes - s.prompt_bytes(plan.prompt_depth)) * plan.prompt_depth / plan.token_depth;
   const double memory = o.bandwidth * q.machine.gpus * q.machine.gpu.memory_bytes_per_second;
-  const auto over = [&](std::string name, double link) {
-    const lending_bound bound{
-        .link = link, .memory = memory, .kv_bytes = all.kv_bytes, .other = lending_bound::seconds(weights / memory)};
+  // In the time in which each microbatch gets a token all KV is read once, and the weights with each microbatch. Of what others
+  // have, `free` may be taken.
+  const auto over = [&](std::string name, double link, std::optional<double> free) {
+    const lending_bound bound{.link = link,
+                              .memory = memory,
+                              .kv_bytes = all.kv_bytes,
+                              .other = lending_bound::seconds(plan.token_depth * weights / memory)};
     loan l{.over = std::move(name), .percent = bound.percent(), .free = free};
     l.layers = bound.layers(all.stage_layers);
     const double layer = all.kv_bytes / all.stage_layers;
-    if (l.layers * layer > free) l.memory_binds = true, l.layers = std::floor(free / layer);
+    if (free && l.layers * layer > *free) l.memory_binds = true, l.layers = std::floor(*free / layer);
     l.bytes = l.layers * layer;
     all.by_link.push_back(std::move(l));
   };
-  over("network", q.machine.network_bytes_per_second);
-  if (q.machine.gpus > 1) over("links between GPUs", q.machine.gpus * q.machine.link_bytes_per_second);
+  over("to prompt machines, over the network", q.machine.network_bytes_per_second, free);
+  if (q.machine.gpus > 1)
+    over("between GPUs, in a machine of both", q.machine.gpus * q.machine.link_bytes_per_second, std::nullopt);
   return all;
 }
 
@@ -173,8 +178,8 @@ void print(std::ostream& out, const loans& all) {
       "  {:<20}{:>10}{:>10}{:>12}   binds\n",
       gb(all.kv_bytes), all.stage_layers, "", "hides", "layers", "bytes");
   for (auto& l : all.by_link)
-    out << fmt::format("  {:<20}{:>8.2f} %{:>10.0f}{:>12}   {}\n", l.over, l.percent, l.layers, gb(l.bytes),
-                       l.memory_binds ? fmt::format("memory: prompt machines have {} for it", gb(l.free)) : "link");
+    out << fmt::format("  {:<36}{:>8.2f} %{:>10.0f}{:>12}   {}\n", l.over, l.percent, l.layers, gb(l.bytes),
+                       l.memory_binds ? fmt::format("memory: prompt machines have {} for it", gb(*l.free)) : "link");
 }
 
 json::object to_json(const question& q, const split_plan& p, const loans& all) {
@@ -211,6 +216,7 @@ int run(const options& o, cli::streams io) {
   print(io.out, q, o);
   if (!found.plan) {
     io.err << "cokv plan: no split fits: " << found.why << '\n';
+    if (file.wanted()) file.write(json::serialize(json::object{{"why", found.why}}) + '\n');
     return 1;
   }
   print(io.out, q, *found.plan);

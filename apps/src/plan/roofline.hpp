@@ -1,7 +1,7 @@
 // What steps of a model take on devices by their sheets: of each layer the dearer of its arithmetic and of what it reads
 // from memory, and, where ranks share it, their two all-reduces.
 //
-//     roofline price(config, dtype::bf16, spec, {.ranks = 4, .link = 270e9});
+//     roofline price(config, 2, spec, {.ranks = 4, .link = 270e9});
 //     const double ttft = price.layers({.tokens = 1000, .pairs = 500'000, .context = 0}, 32) + price.logits(1);
 //
 // A token and layer cost 2 operations a weight, and 4 an element of its queries for each token that it looks at. Read are

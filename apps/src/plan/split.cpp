@@ -31,11 +31,6 @@ void check(const split_problem& p) {
 
 double stage_layers(const split_problem& p, std::uint32_t depth) { return (p.layers + depth - 1) / depth; }
 
-// Beside its layers' of the fullest stage.
-double ends(const split_problem& p, std::uint32_t depth) {
-  return depth == 1 ? p.both_bytes : std::max(p.first_bytes, p.last_bytes);
-}
-
 // The smallest depth that `fits`; 0: none.
 template <class Fits>
 std::uint32_t least(const split_problem& p, Fits fits) {
@@ -99,13 +94,17 @@ std::string why_not(const split_problem& p) {
 
 }  // namespace
 
+double split_problem::end_bytes(std::uint32_t d) const noexcept {
+  return d == 1 ? both_bytes : std::max(first_bytes, last_bytes);
+}
+
 double split_problem::prompt_bytes(std::uint32_t d) const noexcept {
-  return stage_layers(*this, d) * (layer_bytes + kv_bytes * microbatch * prompt) + ends(*this, d);
+  return stage_layers(*this, d) * (layer_bytes + kv_bytes * microbatch * prompt) + end_bytes(d);
 }
 
 double split_problem::token_bytes(std::uint32_t d) const noexcept {
   const double k = kv_bytes * microbatch * (1. * prompt + output);
-  return stage_layers(*this, d) * (layer_bytes + d * k) + ends(*this, d);
+  return stage_layers(*this, d) * (layer_bytes + d * k) + end_bytes(d);
 }
 
 bool split_problem::prompt_fits(std::uint32_t depth) const noexcept { return prompt_bytes(depth) <= machine_bytes; }

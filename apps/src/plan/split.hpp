@@ -36,6 +36,7 @@ struct split_problem {
 
   bool prompt_fits(std::uint32_t depth) const noexcept;
   bool token_fits(std::uint32_t depth) const noexcept;
+  double end_bytes(std::uint32_t depth) const noexcept;     // beside its layers', of the stage that has most
   double prompt_bytes(std::uint32_t depth) const noexcept;  // of the fullest stage
   double token_bytes(std::uint32_t depth) const noexcept;
   double prompt_rate(std::uint32_t depth) const noexcept {

@@ -7,6 +7,8 @@
 namespace cokv::simulate {
 namespace {
 
+std::string name_of(std::size_t replica) { return "replica" + std::to_string(replica); }
+
 double ms(duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 
 cluster::worker_facts facts_of(const cokv::engine& e, const std::string& name) {
@@ -23,39 +25,46 @@ cluster::worker_facts facts_of(const cokv::engine& e, const std::string& name) {
 
 }  // namespace
 
-clients::clients(asio::any_io_executor ex, std::vector<std::unique_ptr<replica>>& all, cluster::policy by)
-    : ex_(std::move(ex)), time_(clock::of(ex_)), all_(all), how_{.by = by} {
-  for (std::size_t i = 0; i < all_.size(); ++i) table_.add("replica" + std::to_string(i));
-  hear_all();
+clients::clients(asio::any_io_executor ex, std::vector<std::unique_ptr<replica>>& all, std::uint32_t routers,
+                 cluster::placement_options how)
+    : ex_(std::move(ex)), time_(clock::of(ex_)), all_(all), how_(how), routers_(routers) {
+  for (std::size_t n = 0; n < routers; ++n) {
+    auto& r = routers_[n];
+    r.first = n * all_.size() / routers;
+    for (auto i = r.first; i < (n + 1) * all_.size() / routers; ++i) r.table.add(name_of(i));
+    hear_all(r);
+  }
 }
 
 // As heartbeats tell it.
-void clients::hear_all() {
-  heard_ = time_.now();
-  for (std::uint32_t i = 0; i < all_.size(); ++i)
-    table_.heard(i, facts_of(all_[i]->engine(), "replica" + std::to_string(i)), heard_);
+void clients::hear_all(router& r) {
+  r.heard = time_.now();
+  for (std::uint32_t id = 0; id < r.table.all().size(); ++id)
+    r.table.heard(id, facts_of(all_[r.first + id]->engine(), name_of(r.first + id)), r.heard);
 }
 
 awaitable<void> clients::ask(const workload::load_item& item, workload::request_record& r) {
   r.asked = item;
   r.sent = true;
-  if (time_.now() - heard_ >= table_.health().period) hear_all();
+  auto& by = routers_[next_++ % routers_.size()];
+  if (time_.now() - by.heard >= by.table.health().period) hear_all(by);
   const auto length = item.prompt_tokens + item.output_tokens;
-  const auto where = cluster::place(
-      table_, index_, {.what = cluster::worker_role::decode, .prompt = item.prompt_tokens, .length = length}, how_, {});
+  const auto where =
+      cluster::place(by.table, index_,
+                     {.what = cluster::worker_role::decode, .prompt = item.prompt_tokens, .length = length}, how_, {});
   if (!where) {
     r.error = "no replica";
     co_return;
   }
   const auto begun = time_.now();
   generation_request request{.max_tokens = item.output_tokens, .ignore_end_tokens = true};
-  request.prompt.assign(item.prompt_tokens, token_id{2});
-  auto answer = all_[*where]->engine().submit(std::move(request));
+  request.prompt.assign(item.prompt_tokens, prompt_token);
+  auto answer = all_[by.first + *where]->engine().submit(std::move(request));
   if (!answer) {
     r.error = answer.error().message();
     co_return;
   }
-  table_.give(*where, length);
+  by.table.give(*where, length);
   auto last = begun;
   for (;;) {
     const auto [ec, piece] = co_await answer->async_next(asio::as_tuple(asio::deferred));
@@ -70,9 +79,10 @@ awaitable<void> clients::ask(const workload::load_item& item, workload::request_
       r.gaps_ms.push_back(static_cast<float>(ms(now - last)));
     last = now;
   }
+  if (r.error.empty() && r.output_tokens < item.output_tokens) r.error = "cut where the sequence was full";
   r.total_ms = ms(last - begun);
   r.prompt_tokens = item.prompt_tokens;
-  table_.ended(*where, length);
+  by.table.ended(*where, length);
 }
 
 awaitable<void> clients::open(const std::vector<workload::load_item>& items,
@@ -99,6 +109,7 @@ awaitable<void> clients::closed(const std::vector<workload::load_item>& items, s
           auto item = items[i];
           item.at = std::chrono::duration_cast<std::chrono::microseconds>(time_.now() - begun);
           co_await ask(item, records[i]);
+          if (!records[i].error.empty()) co_await time_.async_wait_for(std::chrono::seconds(1), asio::deferred);
         }
       });
   });

@@ -1,8 +1,9 @@
-// Requests to replicas, placed as a router places them, and what becomes of each.
+// Requests to replicas, placed as routers place them, and what becomes of each. Each router has its share of the replicas, and
+// requests take turns among routers.
 //
-//     clients all(context.get_executor(), replicas, cluster::policy::least_loaded);
+//     clients all(context.get_executor(), replicas, 1, {.by = cluster::policy::least_loaded});
 //     co_await all.open(items, records);                             // each at its time
-//     co_await all.closed(items, 16, records);                       // 16 clients, one behind the other
+//     co_await all.closed(items, 16, records);                       // 16 clients; who got an error waits a second
 #pragma once
 
 #include "cluster/placement.hpp"
@@ -13,7 +14,8 @@ namespace cokv::simulate {
 
 class clients {
  public:
-  clients(asio::any_io_executor ex, std::vector<std::unique_ptr<replica>>& all, cluster::policy by);
+  clients(asio::any_io_executor ex, std::vector<std::unique_ptr<replica>>& all, std::uint32_t routers,
+          cluster::placement_options how);
 
   // `records` are as many as items, and filled in as requests end.
   awaitable<void> open(const std::vector<workload::load_item>& items, std::vector<workload::request_record>& records);
@@ -21,16 +23,22 @@ class clients {
                          std::vector<workload::request_record>& records);
 
  private:
+  struct router {
+    std::size_t first = 0;  // of its replicas, which are its workers' ids
+    cluster::worker_table table;
+    time_point heard{};
+  };
+
   awaitable<void> ask(const workload::load_item& item, workload::request_record& record);
-  void hear_all();
+  void hear_all(router& r);
 
   asio::any_io_executor ex_;
   clock& time_;
   std::vector<std::unique_ptr<replica>>& all_;
   cluster::placement_options how_;
-  cluster::worker_table table_;
   cluster::prefix_index index_;  // empty: prompts have nothing in common
-  time_point heard_{};
+  std::vector<router> routers_;
+  std::size_t next_ = 0;  // whose turn it is
 };
 
 }  // namespace cokv::simulate

@@ -19,6 +19,7 @@ engine_options engine_of(const options& o) {
   engine_options e{.block_tokens = o.block_tokens,
                    .max_batched_tokens = o.max_batched_tokens,
                    .max_running = o.max_running,
+                   .max_requests = o.max_requests.value_or(std::max(4096u, o.closed_loop.value_or(0))),
                    .prefix_cache = false};
   if (o.microbatches) e.microbatches = *o.microbatches;
   return e;
@@ -91,7 +92,8 @@ deployment by_sheet(const options& o) {
   deployment d;
   d.replica.split = topology(o.pipeline);
   d.replica.what = std::make_shared<sheet_price>(sheet, config.layers, split);
-  d.replica.row_bytes = static_cast<std::uint32_t>(std::ceil(config.hidden * bytes / scale));
+  d.row_bytes = 4. * config.hidden;  // they are floats, whatever the weights are
+  d.replica.row_bytes = static_cast<std::uint32_t>(std::ceil(d.row_bytes / scale));
   d.replica.max_sequence = config.max_positions;
   d.replica.engine = engine_of(o);
   const auto blocks = room(o, config, sheet, m, split);
@@ -118,6 +120,9 @@ deployment deployment_of(const options& o) {
   if (o.stage_prompt.has_value() != o.stage_token.has_value())
     throw config_error(fmt::format("{}: goes with {}", o.stage_prompt ? "--stage-prompt" : "--stage-token",
                                    o.stage_prompt ? "--stage-token" : "--stage-prompt"));
+  if (o.routers > o.replicas)
+    throw config_error(
+        fmt::format("--routers: {} of them have no more than {} replicas to share", o.routers, o.replicas));
   if (o.microbatches && o.pipeline == 1) throw config_error("--microbatches: is for --pipeline of 2 stages or more");
   if (o.stage_prompt) return of_fixed_times(o);
   if (o.model.empty() || o.cluster.empty())

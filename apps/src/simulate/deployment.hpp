@@ -11,6 +11,7 @@ namespace cokv::simulate {
 struct deployment {
   replica_options replica;
   sim::net_link network, inside;       // between machines; between GPUs of one
+  double row_bytes = 0;                // of a token, from stage to stage
   std::uint32_t stages_a_machine = 1;  // of a replica, in order
   double machines = 0;                 // in use
   double price_per_hour = 0;           // of all of them

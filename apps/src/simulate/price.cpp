@@ -7,7 +7,7 @@ step step_of(const batch& b) {
   for (const auto& s : b.sequences) {
     const auto n = s.tokens.size();
     out.load += plan::step_load::of(static_cast<double>(n), s.start);
-    out.prompts += n > 1 || s.start == 0;  // one token behind others is an answer's
+    out.prompts += n > 1 || s.tokens.back() != answer_token;
     out.sampled += s.sample;
   }
   return out;

@@ -1,8 +1,8 @@
 // What a stage of a pipeline takes for a step: by the device's sheet, or a fixed time.
 //
-//     fixed_price each(20ms, 1ms);                       // a step with tokens of prompts, any other
-//     sheet_price sheet(config, 2, gpu, {.ranks = 4, .link = 270e9}, topology(8, 4));
-//     const double s = sheet.seconds(load_of(batch), 3);
+//     fixed_price each(0.020, 0.001);                    // of a step with tokens of prompts, of any other
+//     sheet_price sheet(plan::roofline(config, 2, gpu, {.ranks = 4, .link = 270e9}), config.layers, topology(8, 4));
+//     const double s = sheet.seconds(step_of(batch), 3);
 #pragma once
 
 #include "cokv/engine/model.hpp"
@@ -11,9 +11,12 @@
 
 namespace cokv::simulate {
 
+// Prompts are of one token, and all that is sampled is the other: so that a step tells prompts from answers.
+constexpr token_id prompt_token = 2, answer_token = 1;
+
 struct step {
   plan::step_load load;
-  std::size_t prompts = 0;  // sequences with tokens of a prompt
+  std::size_t prompts = 0;  // sequences with tokens of a prompt, or computed again
   std::size_t sampled = 0;
 };
 step step_of(const batch& b);

@@ -21,8 +21,13 @@ void define_stage_device(sim_context& context) {
 }
 
 priced_stage::priced_stage(clock& time, std::shared_ptr<const price> what, topology split, std::uint32_t stage,
-                           std::uint32_t row_bytes, std::uint32_t max_positions)
-    : time_(time), price_(std::move(what)), split_(std::move(split)), stage_(stage), fingerprint_(root_key("priced")) {
+                           std::uint32_t row_bytes, std::uint32_t max_positions, std::shared_ptr<stage_activity> all)
+    : time_(time),
+      price_(std::move(what)),
+      split_(std::move(split)),
+      stage_(stage),
+      fingerprint_(root_key("priced")),
+      activity_(std::move(all)) {
   config_.architecture = "priced";
   config_.layers = 1;
   config_.hidden = (row_bytes + 3) / 4;  // floats
@@ -41,33 +46,35 @@ geometry priced_stage::kv_geometry(std::uint32_t block_tokens) const {
 error_code priced_stage::forward(std::uint32_t, const std::shared_ptr<batch>& step, const kv_pool&, stream& compute) {
   const auto what = step_of(*step);
   const auto seconds = price_->seconds(what, stage_);
+  activity_->begins(time_.now());  // nothing else is enqueued: it begins at once
   return compute.launch("step", [self = shared_from_this(), step, what, seconds] { self->over(*step, what, seconds); },
                         {.flops = seconds * flops_per_second});
 }
 
 void priced_stage::over(batch& b, const step& s, double seconds) {
-  last_ = time_.now();
-  const auto begun = last_ - std::chrono::duration_cast<duration>(std::chrono::duration<double>(seconds));
-  if (steps_++ == 0) first_ = begun;
+  const auto now = time_.now();
+  activity_->ends(now);
   busy_ += seconds;
+  rows_ += b.rows();
+  ++steps_;
   if (!part().last()) b.hidden.resize(b.rows() * config_.hidden);
   if (spans_)
     spans_->add({track_,
                  s.prompts > 0 ? "prompts" : "answers",
-                 begun,
-                 last_,
+                 now - std::chrono::duration_cast<duration>(std::chrono::duration<double>(seconds)),
+                 now,
                  {{"sequences", static_cast<std::int64_t>(b.sequences.size())},
                   {"tokens", static_cast<std::int64_t>(b.rows())}}});
 }
 
 double priced_stage::bubble() const noexcept {
-  const auto all = std::chrono::duration<double>(last_ - first_).count();
+  const auto all = std::chrono::duration<double>(activity_->all).count();
   return all > 0 ? std::max(0.0, 1 - busy_ / all) : 0;
 }
 
 error_code priced_stage::sample(const std::shared_ptr<batch>& step, stream& compute) {
   return compute.launch("sample", [step] {
-    for (auto& s : step->sampled) s.token = token_id{1};
+    for (auto& s : step->sampled) s.token = answer_token;
   });
 }
 

@@ -15,11 +15,25 @@ namespace cokv::simulate {
 // The devices that stages run on, "sim:stage:N": prices are told in their operations, so that they are exact.
 void define_stage_device(sim_context& context);
 
+// Of a replica's stages together: how long at least one of them was at work.
+struct stage_activity {
+  std::uint32_t busy = 0;  // now
+  time_point since{};
+  duration all{};
+
+  void begins(time_point now) {
+    if (busy++ == 0) since = now;
+  }
+  void ends(time_point now) {
+    if (--busy == 0) all += now - since;
+  }
+};
+
 class priced_stage final : public model, public std::enable_shared_from_this<priced_stage> {
  public:
   // `row_bytes`: of a token between two stages. `max_positions`: of a sequence.
   priced_stage(clock& time, std::shared_ptr<const price> what, topology split, std::uint32_t stage,
-               std::uint32_t row_bytes, std::uint32_t max_positions);
+               std::uint32_t row_bytes, std::uint32_t max_positions, std::shared_ptr<stage_activity> all);
   // Its steps are told there from here on, on a track of that name.
   void show(trace::recorder& to, std::string track) { spans_ = &to, track_ = std::move(track); }
 
@@ -35,8 +49,9 @@ class priced_stage final : public model, public std::enable_shared_from_this<pri
 
   std::uint64_t steps() const noexcept { return steps_; }
   double busy() const noexcept { return busy_; }  // seconds, of all steps so far
-  // Of the time from its first step's begin to its last one's end, the share in which it did nothing.
+  // Of the time in which any stage of the replica was at work, the share in which this one was not.
   double bubble() const noexcept;
+  std::uint64_t rows() const noexcept { return rows_; }  // tokens, of all steps
 
  private:
   void over(batch& b, const step& s, double seconds);
@@ -49,8 +64,9 @@ class priced_stage final : public model, public std::enable_shared_from_this<pri
   id256 fingerprint_;
   trace::recorder* spans_ = nullptr;
   std::string track_;
-  time_point first_{}, last_{};
+  std::shared_ptr<stage_activity> activity_;
   double busy_ = 0;
+  std::uint64_t rows_ = 0;
   std::uint64_t steps_ = 0;
 };
 

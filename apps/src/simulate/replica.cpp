@@ -1,5 +1,8 @@
 #include "simulate/replica.hpp"
 
+#include <stdexcept>
+
+#include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
 
@@ -9,13 +12,13 @@ std::string replica::host(std::uint32_t replica, std::uint32_t stage) {
 }
 
 replica::replica(sim_context& context, std::uint32_t number, replica_options o)
-    : context_(context), number_(number), options_(std::move(o)), joined_(context.get_executor(), 1) {
+    : context_(context), number_(number), options_(std::move(o)), joined_(context.get_executor(), 2) {
   const auto depth = options_.split.depth();
   const topology stages(depth, 1, 0, options_.split.starts());
   const asio::any_io_executor home = context_.get_executor();
   for (std::uint32_t s = 0; s < depth; ++s) {
     stages_.push_back(std::make_shared<priced_stage>(clock::of(home), options_.what, stages, s, options_.row_bytes,
-                                                     options_.max_sequence));
+                                                     options_.max_sequence, activity_));
     if (auto& spans = trace::of(home); spans.enabled()) stages_.back()->show(spans, host(number_, s));
   }
   const auto lead_on = [this](asio::any_io_executor ex) {
@@ -60,13 +63,16 @@ std::shared_ptr<cluster::rank_links> replica::links_of(asio::any_io_executor ex,
 
 awaitable<void> replica::lead() {
   const auto links = links_of(co_await asio::this_coro::executor, 0);
-  (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+  const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {
     group.spawn(links->run());
     const auto found = co_await links->gather(engine_->sizes(), engine_->running().fingerprint());
-    if (!found) throw boost::system::system_error(found.error());
-    if (auto ec = engine_->join(*found)) throw boost::system::system_error(ec);
+    if (!found) co_return found.error();
+    if (auto ec = engine_->join(*found)) co_return ec;
     (void)joined_.try_send(char());
+    co_return error_code();
   });
+  apart_ = v.error() ? v.error() : make_error_code(errc::closed);
+  (void)joined_.try_send(char());
 }
 
 awaitable<void> replica::follow(asio::any_io_executor ex, std::uint32_t stage) {
@@ -84,7 +90,11 @@ awaitable<void> replica::follow(asio::any_io_executor ex, std::uint32_t stage) {
 }
 
 awaitable<void> replica::joined() {
-  if (!hosts_.empty()) (void)co_await joined_.async_receive(as_result);
+  if (hosts_.empty()) co_return;
+  const auto ended = co_await with_deadline(joined_.async_receive(asio::deferred), std::chrono::minutes(1));
+  if (const auto why = ended ? apart_ : ended.error())
+    throw std::runtime_error("simulate: the stages of replica " + std::to_string(number_) +
+                             " did not come together: " + why.message());
 }
 
 }  // namespace cokv::simulate

@@ -33,7 +33,7 @@ class replica {
   replica(sim_context& context, std::uint32_t number, replica_options o);
   ~replica();  // not from a handler of its hosts
 
-  // Its stages find each other from here on. void(error_code), when they have.
+  // When its stages have found each other. Throws std::runtime_error where they don't.
   awaitable<void> joined();
 
   cokv::engine& engine() noexcept { return *engine_; }
@@ -54,6 +54,8 @@ class replica {
   std::vector<std::unique_ptr<sim::node>> hosts_;  // none where there is one stage
   std::unique_ptr<cokv::engine> engine_;
   channel<char> joined_;
+  error_code apart_;  // why its stages are not together any more
+  std::shared_ptr<stage_activity> activity_ = std::make_shared<stage_activity>();
 };
 
 }  // namespace cokv::simulate

@@ -12,7 +12,7 @@ namespace cokv::simulate {
 
 struct options {
   // The deployment.
-  std::uint32_t replicas = 1, pipeline = 1, tensor = 1;
+  std::uint32_t replicas = 1, pipeline = 1, tensor = 1, routers = 1;
   std::optional<std::uint32_t> microbatches;
   std::string policy = "least-loaded";
 
@@ -26,10 +26,13 @@ struct options {
   // Its engines.
   std::optional<std::uint32_t> kv_blocks;  // as many as find room; with fixed times, 1 Mi tokens'
   std::uint32_t block_tokens = 16, max_batched_tokens = 1024, max_running = 256;
+  std::optional<std::uint32_t> max_requests;  // of a replica; 4096, or as many as clients of a closed loop
 
   workload::demand load;
   std::optional<std::uint32_t> closed_loop;  // so many clients, each of which asks when it was answered
   std::optional<float> slo_ttft, slo_tpot;
+  bool find_goodput = false;
+  double attainment = 0.9;
   std::string json, plot, timeline;
 };
 

@@ -61,19 +61,20 @@ TEST_CASE("cokv plan: the paper's example, with what it costs and what may be le
   CHECK(s.at("token_depth").to_number<int>() == 6);
   CHECK(s.at("requests_per_s").to_number<double>() == doctest::Approx(4 * 2 / 3.));
   CHECK(s.at("binds").as_string() == "prompts");
-  // By hand: alpha * KV / link <= KV / memory + weights / memory, at 0.8 of 4 * 2.039 TB/s, of 11 layers and a table.
+  // By hand: while each of six microbatches gets a token, all KV is read once and the weights, of 11 layers and a table, six times,
+  // at 0.8 of 4 * 2.039 TB/s: 23.3 GB, and 296.7 GB of KV.
   const auto& lent = told.at("lending");
   const double table = 50272. * 9216 * 2, weights = 11 * 12. * 9216 * 9216 * 2 + table, kv = 320e9 - weights,
                memory = 0.8 * 4 * 2.039e12;
   CHECK(lent.at("stage_layers").to_number<int>() == 11);
   CHECK(lent.at("kv_bytes").to_number<double>() == doctest::Approx(kv));
   const auto& network = lent.at("by_link").at(0);
-  CHECK(network.at("percent").to_number<double>() == doctest::Approx(100 * 12.5e9 * (kv + weights) / memory / kv));
+  CHECK(network.at("percent").to_number<double>() == doctest::Approx(100 * 12.5e9 * (kv + 6 * weights) / memory / kv));
   CHECK(network.at("layers").to_number<int>() == 0);  // of 11, 0.2 % is none
   CHECK(network.at("binds").as_string() == "link");
   const auto& links = lent.at("by_link").at(1);
-  CHECK(links.at("percent").to_number<double>() == doctest::Approx(100 * 4 * 270e9 * (kv + weights) / memory / kv));
-  CHECK(links.at("layers").to_number<int>() == 1);  // 18 % of 11 is not yet two
+  CHECK(links.at("percent").to_number<double>() == doctest::Approx(100 * 4 * 270e9 * (kv + 6 * weights) / memory / kv));
+  CHECK(links.at("layers").to_number<int>() == 2);  // of 11, 24 %
 }
 
 TEST_CASE("cokv plan: without times, the sheet's are taken") {
@@ -82,9 +83,16 @@ TEST_CASE("cokv plan: without times, the sheet's are taken") {
   const auto r = run({"--model", llama, "--cluster", cluster, "--lengths", "fixed:2000:200"});
   CHECK(r.code == 0);
   CHECK(r.out.find("by its sheet, 0.5 of arithmetic, 0.8 of bandwidth") != std::string::npos);
-  const auto half =
-      run({"--model", llama, "--cluster", cluster, "--lengths", "fixed:2000:200", "--arithmetic", "0.25"});
-  CHECK(half.out != r.out);
+  // Of a prompt arithmetic binds: half as much takes twice as long.
+  const auto prompt_ms = [&](const char* arithmetic) {
+    const auto figures = dir.file("plan.json");
+    CHECK(run({"--model", llama, "--cluster", cluster, "--lengths", "fixed:2000:200", "--arithmetic", arithmetic,
+               "--json", figures})
+              .code == 0);
+    std::ifstream in(figures);
+    return json::parse(std::string(std::istreambuf_iterator<char>(in), {})).at("prompt_ms").to_number<double>();
+  };
+  CHECK(prompt_ms("0.25") > 1.8 * prompt_ms("0.5"));
 }
 
 TEST_CASE("cokv plan: what is wrong, or does not fit, is one line that says what would do") {

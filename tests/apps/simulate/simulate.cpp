@@ -95,12 +95,12 @@ TEST_CASE("cokv simulate: four microbatches of unequal length in two stages end 
   check_times(requests.at(2), {40, 54});
   check_times(requests.at(3), {50, 56, 60});
   CHECK(all.at("makespan_s").to_number<double>() == doctest::Approx(0.060));
-  // Stage 0 computes 48 ms of the 58 from its first step to its last, stage 1 48 of 50.
+  // Of the 60 ms in which one of them was at work each computes 48.
   const auto& stages = all.at("stages");
   CHECK(stages.at(0).at("steps").to_number<int>() == 8);
   CHECK(stages.at(0).at("busy_s").to_number<double>() == doctest::Approx(0.048));
-  CHECK(stages.at(0).at("bubbles").to_number<double>() == doctest::Approx(10 / 58.));
-  CHECK(stages.at(1).at("bubbles").to_number<double>() == doctest::Approx(2 / 50.));
+  CHECK(stages.at(0).at("bubbles").to_number<double>() == doctest::Approx(12 / 60.));
+  CHECK(stages.at(1).at("bubbles").to_number<double>() == doctest::Approx(12 / 60.));
   CHECK(stages.at(1).at("utilisation").to_number<double>() == doctest::Approx(48 / 60.));
 }
 
@@ -153,8 +153,68 @@ TEST_CASE("cokv simulate: by the sheet, a step takes what its roofline says, and
                      alone.at("summary").at("tpot_ms").at("p50").to_number<double>();
   CHECK(ratio > 1);
   CHECK(ratio < 1.05);
-  CHECK(four.at("network_bytes").to_number<double>() > 0);
+  // 500 rows of a prompt and 19 of tokens, twice, of 4096 floats.
+  CHECK(four.at("stages").at(0).at("sent_bytes").to_number<double>() == 2. * 519 * 4096 * 4);
+  CHECK(four.at("stages").at(3).at("sent_bytes").to_number<double>() == 0);
   CHECK(four.at("cost").to_number<double>() == doctest::Approx(16 * four.at("makespan_s").to_number<double>() / 3600));
+}
+
+TEST_CASE("cokv simulate: stages of one machine don't talk over the network") {
+  const folder dir;
+  const auto tpot = [&](const char* gpus, const char* seconds) {
+    const auto cluster = dir.file(
+        "c.json", R"({"machines": [{"name": "m", "count": 4, "gpus": )" + std::string(gpus) +
+                      R"(, "gpu": "a100", "network_bytes_per_second": 12.5e9, "network_seconds": )" + seconds + "}]}");
+    return told(dir, {"--model", llama, "--cluster", cluster, "--pipeline", "4", "--closed-loop", "1", "--requests",
+                      "2", "--lengths", "fixed:500:20"})
+        .at("summary")
+        .at("tpot_ms")
+        .at("p50")
+        .to_number<double>();
+  };
+  CHECK(tpot("4", "0.01") == doctest::Approx(tpot("4", "0")).epsilon(1e-3));
+  // Three hops of rows, and the token's to the first stage.
+  CHECK(tpot("1", "0.01") == doctest::Approx(tpot("1", "0") + 40).epsilon(0.05));
+}
+
+TEST_CASE("cokv simulate: a prompt's last token alone in a step is a prompt's") {
+  const folder dir;
+  const auto all = told(dir, {"--stage-prompt", "10", "--stage-token", "2", "--max-batched-tokens", "100", "--requests",
+                              "1", "--closed-loop", "1", "--lengths", "fixed:101:2"});
+  check_times(all.at("requests").at(0), {20, 22});
+}
+
+TEST_CASE("cokv simulate: time begins with the first request") {
+  const folder dir;
+  const auto all = told(dir, {"--stage-prompt", "10", "--stage-token", "2", "--trace",
+                              dir.file("t.jsonl", R"({"at": 3600, "prompt_tokens": 10, "output_tokens": 2})")});
+  CHECK(all.at("makespan_s").to_number<double>() == doctest::Approx(0.012));
+  CHECK(all.at("stages").at(0).at("utilisation").to_number<double>() == doctest::Approx(1));
+  CHECK(all.at("stages").at(0).at("bubbles").to_number<double>() == doctest::Approx(0));
+}
+
+TEST_CASE("cokv simulate: more requests than a replica takes fail, and their clients wait before they ask again") {
+  const folder dir;
+  const auto figures = dir.file("f.json");
+  CHECK(run({"--stage-prompt", "10", "--stage-token", "2", "--closed-loop", "10", "--max-requests", "4", "--requests",
+             "30", "--lengths", "fixed:10:600", "--json", figures})
+            .code == 0);
+  const auto all = json::parse(text_of(figures));
+  const auto& s = all.at("summary");
+  CHECK(s.at("failed").to_number<int>() >= 6);
+  CHECK(s.at("answered").to_number<int>() >= 8);
+  CHECK(s.at("answered").to_number<int>() + s.at("failed").to_number<int>() == 30);
+}
+
+TEST_CASE("cokv simulate: by SLO, the bounds that are told decide") {
+  const folder dir;
+  const auto with = [&](const char* tpot) {
+    return json::serialize(
+        told(dir, {"--stage-prompt", "30", "--stage-token", "5", "--replicas", "3", "--policy", "slo", "--rate", "40",
+                   "--requests", "200", "--lengths", "uniform:10-900:5-200", "--slo-ttft", "1000", "--slo-tpot", tpot})
+            .at("stages"));
+  };
+  CHECK(with("1") != with("100000"));
 }
 
 TEST_CASE("cokv simulate: replicas share the load, and more of them are sooner") {
@@ -183,6 +243,30 @@ TEST_CASE("cokv simulate: the same seed is the same run, to the byte; another on
   CHECK(first != text("2", "3.json"));
 }
 
+TEST_CASE("cokv simulate: goodput is the greatest rate that meets the bounds, and a GPU's part of it") {
+  const folder dir;
+  const std::vector<std::string> what{
+      "--stage-prompt", "10",           "--stage-token", "2",   "--replicas", "2",  "--max-batched-tokens", "100",
+      "--lengths",      "fixed:100:10", "--slo-ttft",    "150", "--slo-tpot", "20", "--duration",           "40"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), what.begin(), what.end());
+    return told(dir, more);
+  };
+  const auto found = with({"--find-goodput"});
+  const auto rate = found.at("goodput_per_s").to_number<double>();
+  // A replica has a prompt in at most every step of 10 ms: 200 requests a second in all are beyond what two can do.
+  CHECK(rate > 40);
+  CHECK(rate < 200);
+  CHECK(found.at("goodput_per_gpu_s").to_number<double>() == doctest::Approx(rate / 2));
+  const auto share = [&](double r) {
+    return with({"--rate", std::to_string(r)}).at("summary").at("attainment").to_number<double>();
+  };
+  CHECK(share(rate) >= 0.9);
+  CHECK(share(rate * 1.3) < 0.9);
+  CHECK(run({"--stage-prompt", "1", "--stage-token", "1", "--find-goodput"}).err ==
+        "cokv: --find-goodput: needs --slo-ttft or --slo-tpot: what is good enough?\n");
+}
+
 TEST_CASE("cokv simulate: pictures are written") {
   const folder dir;
   const auto plot = dir.file("p.svg"), timeline = dir.file("t.json");
@@ -208,6 +292,9 @@ TEST_CASE("cokv simulate: what can't be is one line that names it, and says what
       {{"--stage-token", "10"}, 2, "cokv: --stage-token: goes with --stage-prompt"},
       {{"--stage-prompt", "0", "--stage-token", "1"}, 2, "cokv: --stage-prompt: "},
       {{"--stage-prompt", "1", "--stage-token", "1", "--model", llama}, 2, "cokv: --stage-prompt excludes --model"},
+      {{"--stage-prompt", "1", "--stage-token", "1", "--routers", "2"},
+       2,
+       "cokv: --routers: 2 of them have no more than 1 replicas to share"},
       {{"--stage-prompt", "1", "--stage-token", "1", "--tensor", "2"}, 2, "cokv: --tensor: "},
       {{"--stage-prompt", "1", "--stage-token", "1", "--microbatches", "2"},
        2,
@@ -237,7 +324,18 @@ TEST_CASE("cokv simulate: what can't be is one line that names it, and says what
       {{"--stage-prompt", "1", "--stage-token", "1", "--json", "/nowhere/x"},
        2,
        "cokv: --json: /nowhere/x can't be written"},
-      {{"--stage-prompt", "1", "--stage-token", "1", "--kv-blocks", "4", "--lengths", "fixed:100:10"}, 1, ""},
+      {{"--stage-prompt", "1", "--stage-token", "1", "--kv-blocks", "4", "--lengths", "fixed:100:10"},
+       2,
+       "cokv: --lengths: a prompt of 100 tokens and its answer of 10 are more than a sequence has, 64; --max-prompt"},
+      {{"--stage-prompt", "1", "--stage-token", "1", "--pipeline", "65"}, 2, "cokv: --pipeline: 65: takes"},
+      {{"--stage-prompt", "1", "--stage-token", "1", "--dtype", "f32"}, 2, "cokv: "},
+      {{"--stage-prompt", "1", "--stage-token", "1", "--closed-loop", "2", "--duration", "3"}, 2, "cokv: "},
+      {{"--stage-prompt", "1", "--stage-token", "1", "--replicas", "100000", "--kv-blocks", "1000000"},
+       2,
+       "cokv: out of memory: blocks (--replicas, --kv-blocks) "},
+      {{"--stage-prompt", "1e6", "--stage-token", "1e6", "--requests", "2", "--lengths", "fixed:10:1000000"},
+       1,
+       "cokv: simulate: it takes more than 30 years"},
   };
   for (auto& t : table) {
     const auto r = run(t.arguments);

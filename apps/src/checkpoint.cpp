@@ -1,5 +1,7 @@
 #include "checkpoint.hpp"
 
+#include <filesystem>
+
 #include "cokv/kvstream/geometry.hpp"
 #include "cokv/runtime/size.hpp"
 
@@ -7,6 +9,10 @@ namespace cokv {
 
 model_config load_config(const checkpoint_options& o) {
   return o.random_weights.empty() ? load_model_config(o.dir) : load_model_config_file(o.random_weights);
+}
+
+model_config load_config(const std::string& path) {
+  return std::filesystem::is_directory(path) ? load_model_config(path) : load_model_config_file(path);
 }
 
 std::shared_ptr<model> load(const checkpoint_options& o, model_options how) {

@@ -23,6 +23,8 @@ struct checkpoint_options {
   std::string random_weights;  // a config.json: random weights of its shape
 };
 model_config load_config(const checkpoint_options& o);
+// Of a config.json, or of a directory with one.
+model_config load_config(const std::string& path);
 std::shared_ptr<model> load(const checkpoint_options& o, model_options how);
 
 // A token that the tokenizer makes and the embedding has no row for could not be computed.

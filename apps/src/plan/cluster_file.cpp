@@ -99,4 +99,14 @@ cluster parse_cluster(std::string_view text, const std::string& file) {
 
 cluster read_cluster(const std::string& file) { return parse_cluster(detail::read_file(file, longest_file), file); }
 
+machine_kind read_machine(const std::string& file, const std::string& name) {
+  const auto all = read_cluster(file);
+  if (name.empty()) return all.machines.front();
+  try {
+    return all.kind(name);
+  } catch (const config_error& e) {
+    throw config_error(std::string("--machine: ") + e.what());
+  }
+}
+
 }  // namespace cokv::plan

@@ -48,5 +48,7 @@ struct cluster {
 // From the text of such a file, or from the file, of at most 1 MiB. Throws config_error, whose line names the file and the field.
 cluster parse_cluster(std::string_view text, const std::string& file);
 cluster read_cluster(const std::string& file);
+// The kind that --machine names, or the file's first.
+machine_kind read_machine(const std::string& file, const std::string& name);
 
 }  // namespace cokv::plan

@@ -5,8 +5,8 @@
 #include <boost/json/object.hpp>
 #include <boost/json/serialize.hpp>
 #include <cmath>
-#include <filesystem>
 
+#include "checkpoint.hpp"
 #include "cli/result_file.hpp"
 #include "cokv/engine/model.hpp"
 #include "cokv/kvstream/lending_bound.hpp"
@@ -20,10 +20,6 @@ namespace {
 
 namespace json = boost::json;
 
-model_config config_of(const std::string& model) {
-  return std::filesystem::is_directory(model) ? load_model_config(model) : load_model_config_file(model);
-}
-
 // What is asked, all in numbers.
 struct question {
   model_config config;
@@ -36,14 +32,8 @@ struct question {
 double mean(const workload::length_distribution& d) { return d.deviation > 0 ? d.mean : (d.least + d.most) / 2.; }
 
 question ask(const options& o) {
-  auto config = config_of(o.model);
-  const auto all = read_cluster(o.cluster);
-  auto machine = all.machines.front();
-  try {
-    if (!o.machine.empty()) machine = all.kind(o.machine);
-  } catch (const config_error& e) {
-    throw config_error(std::string("--machine: ") + e.what());
-  }
+  const auto config = load_config(o.model);
+  const auto machine = read_machine(o.cluster, o.machine);
   try {
     (void)part_of(config, {.split = topology(1, machine.gpus)});
   } catch (const config_error& e) {

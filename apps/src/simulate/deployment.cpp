@@ -4,8 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
+#include "checkpoint.hpp"
 #include "cokv/engine/model.hpp"
 #include "plan/cluster_file.hpp"
 
@@ -69,15 +69,8 @@ std::uint32_t room(const options& o, const model_config& c, const plan::roofline
 }
 
 deployment by_sheet(const options& o) {
-  const auto config =
-      std::filesystem::is_directory(o.model) ? load_model_config(o.model) : load_model_config_file(o.model);
-  const auto all = plan::read_cluster(o.cluster);
-  plan::machine_kind m = all.machines.front();
-  try {
-    if (!o.machine.empty()) m = all.kind(o.machine);
-  } catch (const config_error& e) {
-    throw config_error(std::string("--machine: ") + e.what());
-  }
+  const auto config = load_config(o.model);
+  const auto m = plan::read_machine(o.cluster, o.machine);
   check_ranks(m, o.tensor);
   const topology split(o.pipeline, o.tensor);
   try {

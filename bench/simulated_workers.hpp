@@ -101,14 +101,7 @@ class device_engine {
 };
 
 inline cluster::worker_facts facts_of(const engine& e, cluster::worker_role role, const std::string& life) {
-  const auto c = e.counters();
-  cluster::worker_facts f{.role = role, .self = cluster::offer_of(e, "worker", life)};
-  f.max_sequence = e.max_sequence();
-  f.blocks = c.blocks, f.blocks_free = c.blocks_free;
-  f.running = c.running, f.waiting = c.waiting;
-  f.prompt_tokens_left = c.prompt_tokens_left;
-  f.step = c.step;
-  return f;
+  return cluster::facts_of(e, role, cluster::offer_of(e, "worker", life));
 }
 
 class worker_host {

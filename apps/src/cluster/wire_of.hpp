@@ -1,9 +1,10 @@
-// What an engine's KV is to its peers: how it lies on the wire, and the name that links greet each other with.
+// What an engine is to its peers: how its KV lies on the wire, the name that links greet each other with, and how much it has to do.
 #pragma once
 
 #include <numeric>
 
 #include "cluster/ticket.hpp"
+#include "cluster/worker_info.hpp"
 #include "cokv/engine/engine.hpp"
 
 namespace cokv::cluster {
@@ -31,6 +32,18 @@ inline offer offer_of(const engine& e, std::string name, std::string life, bool 
           .wire = wire_of(e),
           .fingerprint = e.running().fingerprint(),
           .converts = converts};
+}
+
+// What of a worker's facts is its engine's.
+inline worker_facts facts_of(const engine& e, worker_role role, offer self) {
+  const auto c = e.counters();
+  worker_facts out{.role = role, .self = std::move(self), .max_sequence = e.max_sequence()};
+  out.blocks = c.blocks, out.blocks_free = c.blocks_free;
+  out.running = c.running, out.waiting = c.waiting;
+  out.prompt_tokens_left = c.prompt_tokens_left;
+  out.step = c.step;
+  out.broken = c.broken || c.lender_lost;
+  return out;
 }
 
 // A worker's end of a stream to or from one whose KV is `other`: in blocks of a size that both sizes are made of.

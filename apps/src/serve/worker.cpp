@@ -129,21 +129,12 @@ std::vector<std::string> worker::links() const {
 }
 
 cluster::worker_facts worker::facts() const {
-  const auto c = engine_.counters();
-  return {.role = role_,
-          .self = cluster::offer_of(engine_, name_, life_, converts_),
-          .epoch = copies_.epoch(),
-          .links = links(),
-          .max_sequence = engine_.max_sequence(),
-          .blocks = c.blocks,
-          .blocks_free = c.blocks_free,
-          .running = c.running,
-          .waiting = c.waiting,
-          .prompt_tokens_left = c.prompt_tokens_left,
-          .step = c.step,
-          .broken = c.broken || c.lender_lost,
-          .copies_at = copies_at_,
-          .doing = activity()};
+  auto out = cluster::facts_of(engine_, role_, cluster::offer_of(engine_, name_, life_, converts_));
+  out.epoch = copies_.epoch();
+  out.links = links();
+  out.copies_at = copies_at_;
+  out.doing = activity();
+  return out;
 }
 
 cluster::worker_activity worker::activity() const {

@@ -11,18 +11,6 @@ std::string name_of(std::size_t replica) { return "replica" + std::to_string(rep
 
 double ms(duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 
-cluster::worker_facts facts_of(const cokv::engine& e, const std::string& name) {
-  const auto c = e.counters();
-  cluster::worker_facts f{.role = cluster::worker_role::both, .self = cluster::offer_of(e, name, name)};
-  f.max_sequence = e.max_sequence();
-  f.blocks = c.blocks, f.blocks_free = c.blocks_free;
-  f.running = c.running, f.waiting = c.waiting;
-  f.prompt_tokens_left = c.prompt_tokens_left;
-  f.step = c.step;
-  f.broken = c.broken;
-  return f;
-}
-
 }  // namespace
 
 clients::clients(asio::any_io_executor ex, std::vector<std::unique_ptr<replica>>& all, std::uint32_t routers,
@@ -39,8 +27,11 @@ clients::clients(asio::any_io_executor ex, std::vector<std::unique_ptr<replica>>
 // As heartbeats tell it.
 void clients::hear_all(router& r) {
   r.heard = time_.now();
-  for (std::uint32_t id = 0; id < r.table.all().size(); ++id)
-    r.table.heard(id, facts_of(all_[r.first + id]->engine(), name_of(r.first + id)), r.heard);
+  for (std::uint32_t id = 0; id < r.table.all().size(); ++id) {
+    const auto& e = all_[r.first + id]->engine();
+    const auto name = name_of(r.first + id);
+    r.table.heard(id, cluster::facts_of(e, cluster::worker_role::both, cluster::offer_of(e, name, name)), r.heard);
+  }
 }
 
 awaitable<void> clients::ask(const workload::load_item& item, workload::request_record& r) {

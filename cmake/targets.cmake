@@ -48,7 +48,7 @@ endfunction()
 # Before the target's own objects, whole: of functions that are in several the linker takes the first. Not where
 # stand-ins have to come before what they stand for.
 function(cokv_libraries_first target)
-  if(target MATCHES "_fake_|_threads|_absent")
+  if(target MATCHES "_fake_")
     return()
   endif()
   set(rooms)

@@ -1,19 +1,11 @@
-#include "cli/cli.hpp"
-
 #include <algorithm>
-#include <sstream>
+
+#include "apps/command.hpp"
 
 namespace {
 
-struct outcome {
-  int code;
-  std::string out, err;
-};
-
-outcome run(std::vector<std::string> arguments) {
-  std::ostringstream out, err;
-  const int code = cokv::cli::run(std::move(arguments), out, err);
-  return {code, out.str(), err.str()};
+cokv::test::command_outcome run(std::vector<std::string> arguments) {
+  return cokv::test::run_command(std::move(arguments));
 }
 
 }  // namespace

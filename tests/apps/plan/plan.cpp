@@ -1,37 +1,16 @@
-#include "cli/cli.hpp"
-
-#include <unistd.h>
 #include <boost/json.hpp>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
+
+#include "apps/command.hpp"
+
+using namespace cokv::test;
 
 namespace {
 
 namespace json = boost::json;
 
-struct folder {
-  std::filesystem::path path = std::filesystem::temp_directory_path() / ("cokv_plan." + std::to_string(::getpid()));
-  folder() { std::filesystem::create_directory(path); }
-  ~folder() { std::filesystem::remove_all(path); }
-  std::string file(const std::string& name, const std::string& text = "") const {
-    if (!text.empty()) std::ofstream(path / name) << text;
-    return (path / name).string();
-  }
-};
+using folder = command_folder;
 
-struct outcome {
-  int code;
-  std::string out, err;
-};
-
-outcome run(std::vector<std::string> more) {
-  std::vector<std::string> all{"plan"};
-  all.insert(all.end(), more.begin(), more.end());
-  std::ostringstream out, err;
-  const int code = cokv::cli::run(all, out, err);
-  return {code, out.str(), err.str()};
-}
+command_outcome run(std::vector<std::string> more) { return run_command("plan", std::move(more)); }
 
 const std::string opt = COKV_SOURCE_DIR "/bench/geometries/opt-66b.json";
 const std::string llama = COKV_SOURCE_DIR "/bench/geometries/llama-3.1-8b.json";
@@ -54,8 +33,7 @@ TEST_CASE("cokv plan: the paper's example, with what it costs and what may be le
   CHECK(r.out.find("64 layers, each with 2.0 GB of weights and 36864 bytes of KV a token") != std::string::npos);
   CHECK(r.out.find("the time of prompts binds") != std::string::npos);
   CHECK(r.out.find("a million tokens of answers") != std::string::npos);
-  std::ifstream in(figures);
-  const auto told = json::parse(std::string(std::istreambuf_iterator<char>(in), {}));
+  const auto told = json::parse(text_of(figures));
   const auto& s = told.at("split");
   CHECK(s.at("prompt_depth").to_number<int>() == 2);
   CHECK(s.at("token_depth").to_number<int>() == 6);
@@ -89,8 +67,7 @@ TEST_CASE("cokv plan: without times, the sheet's are taken") {
     CHECK(run({"--model", llama, "--cluster", cluster, "--lengths", "fixed:2000:200", "--arithmetic", arithmetic,
                "--json", figures})
               .code == 0);
-    std::ifstream in(figures);
-    return json::parse(std::string(std::istreambuf_iterator<char>(in), {})).at("prompt_ms").to_number<double>();
+    return json::parse(text_of(figures)).at("prompt_ms").to_number<double>();
   };
   CHECK(prompt_ms("0.25") > 1.8 * prompt_ms("0.5"));
 }

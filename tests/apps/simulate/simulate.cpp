@@ -1,44 +1,17 @@
 // Whole runs of `cokv simulate`: against calculations by hand, twice with a seed, and with input that can't be.
-#include "cli/cli.hpp"
-
-#include <unistd.h>
-
 #include <boost/json.hpp>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
+
+#include "apps/command.hpp"
+
+using namespace cokv::test;
 
 namespace {
 
 namespace json = boost::json;
 
-struct folder {
-  std::filesystem::path path = std::filesystem::temp_directory_path() / ("cokv_simulate." + std::to_string(::getpid()));
-  folder() { std::filesystem::create_directory(path); }
-  ~folder() { std::filesystem::remove_all(path); }
-  std::string file(const std::string& name, const std::string& text = "") const {
-    if (!text.empty()) std::ofstream(path / name) << text;
-    return (path / name).string();
-  }
-};
+using folder = command_folder;
 
-struct outcome {
-  int code;
-  std::string out, err;
-};
-
-outcome run(std::vector<std::string> more) {
-  std::vector<std::string> all{"simulate"};
-  all.insert(all.end(), more.begin(), more.end());
-  std::ostringstream out, err;
-  const int code = cokv::cli::run(all, out, err);
-  return {code, out.str(), err.str()};
-}
-
-std::string text_of(const std::string& file) {
-  std::ifstream in(file);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
+command_outcome run(std::vector<std::string> more) { return run_command("simulate", std::move(more)); }
 
 json::value told(const folder& dir, std::vector<std::string> more) {
   const auto figures = dir.file("figures.json");
@@ -317,7 +290,8 @@ TEST_CASE("cokv simulate: what can't be is one line that names it, and says what
        "cokv: --replicas: 9 of 1 stages of 1 GPUs take 3 machines four, and there are 2: 8 are feasible"},
       {{"--model", llama70, "--cluster", cluster},
        2,
-       "cokv: --pipeline, --tensor: stage 0 of 1 has 141.1 GB of weights, and 1 GPUs leave 72.0 GB"},
+       "cokv: --pipeline: the first of 1 stages has 141.1 GB of weights, and 1 GPUs have 72.0 GB for them and KV: 2 "
+       "stages"},
       {{"--model", llama, "--cluster", cluster, "--kv-blocks", "100000"},
        2,
        "cokv: --kv-blocks: 100000; there is room for "},

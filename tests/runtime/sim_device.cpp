@@ -31,6 +31,26 @@ bool all(const buffer& b, int value) {
 
 }  // namespace
 
+TEST_CASE("sim device: a spec that was defined has its name, on its context") {
+  sim_context ctx(1), another(1);
+  CHECK(open_device(ctx.get_executor(), "sim:mine:1").error() == errc::unknown_device);
+  const sim::device_spec spec{.name = "mine",
+                              .memory_bytes = 1e6,
+                              .memory_bytes_per_second = 1e9,
+                              .flops_per_second = 1e9,
+                              .launch_seconds = 0};
+  sim::device::define(ctx, spec);
+  auto dev = open_device(ctx.get_executor(), "sim:mine:1").value();
+  CHECK(dev.allocate(2'000'000).error() == errc::out_of_memory);
+  auto s = dev.make_stream().value();
+  CHECK(!s.launch("kernel", [] {}, {.flops = 5e6}));
+  CHECK(ctx.run() == sim_context::outcome::done);
+  CHECK(ctx.now() == time_point(5ms));  // exactly: its launches cost nothing
+  CHECK(open_device(another.get_executor(), "sim:mine:1").error() == errc::unknown_device);
+  CHECK_THROWS_WITH_AS(sim::device::define(ctx, spec), "sim:mine: is there already", config_error);
+  CHECK_THROWS_WITH_AS(sim::device::define(ctx, {.name = "h100"}), "sim:h100: is there already", config_error);
+}
+
 TEST_CASE("sim device: a copy takes what the link takes, poisons its destination and arrives in pieces") {
   fixture f;
   auto s = f.dev.make_stream().value();

@@ -9,9 +9,11 @@ void add_simulate(CLI::App& app, action& chosen) {
   auto o = std::make_shared<simulate::options>();
   auto* c = app.add_subcommand("simulate", "Says what a deployment would do under a load, in virtual time");
   add_count(*c, "--replicas", o->replicas, 1, 100'000, "Copies of the model, each of which answers whole requests");
-  add_count(*c, "--pipeline", o->pipeline, 1, 64, "Stages of each, a device and a host for each of them");
+  add_count(*c, "--pipeline", o->pipeline, 1, simulate::most_stages,
+            "Stages of each, a device and a host for each of them");
   add_count(*c, "--tensor", o->tensor, 1, 64, "GPUs of each stage, which share its layers");
-  add_count(*c, "--microbatches", o->microbatches, 1, 64, "Steps under way at once; as many as stages unless told");
+  add_count(*c, "--microbatches", o->microbatches, 1, simulate::most_stages,
+            "Steps under way at once; as many as stages unless told");
   add_count(*c, "--routers", o->routers, 1, 100'000,
             "Who places requests, each among its share of the replicas; requests take turns among them");
   add_choice(*c, "--policy", o->policy, {"least-loaded", "slo"}, "How replicas are chosen, as by cokv serve's router");

@@ -164,8 +164,8 @@ void print(std::ostream& out, const question& q, const split_plan& p) {
 
 void print(std::ostream& out, const loans& all) {
   out << fmt::format(
-      "\nKV that a machine which decodes may lend: of {}, {} layers, by\n"
-      "  {:<20}{:>10}{:>10}{:>12}   binds\n",
+      "\nKV that a machine which decodes may lend when its memory is full: of {}, {} layers\n"
+      "  {:<36}{:>10}{:>10}{:>12}   binds\n",
       gb(all.kv_bytes), all.stage_layers, "", "hides", "layers", "bytes");
   for (auto& l : all.by_link)
     out << fmt::format("  {:<36}{:>8.2f} %{:>10.0f}{:>12}   {}\n", l.over, l.percent, l.layers, gb(l.bytes),

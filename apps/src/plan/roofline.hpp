@@ -2,7 +2,7 @@
 // from memory, and, where ranks share it, their two all-reduces.
 //
 //     roofline price(config, 2, spec, {.ranks = 4, .link = 270e9});
-//     const double ttft = price.layers({.tokens = 1000, .pairs = 500'000, .context = 0}, 32) + price.logits(1);
+//     const double ttft = price.layers(step_load::of(1000), 32) + price.logits(1);
 //
 // A token and layer cost 2 operations a weight, and 4 an element of its queries for each token that it looks at. Read are
 // the layer's weights, once, and the KV of all tokens that are looked at; the output matrix for those that are sampled. An all-reduce

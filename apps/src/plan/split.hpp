@@ -28,8 +28,8 @@ struct split_problem {
   std::uint32_t layers = 0;
   double layer_bytes = 0;  // w0
   double kv_bytes = 0;     // of a token and layer
-  double first_bytes = 0, last_bytes = 0,
-         both_bytes = 0;  // beside the layers of the first stage, the last, and of one that is both
+  // Beside the layers of the first stage, of the last, and of one that is both.
+  double first_bytes = 0, last_bytes = 0, both_bytes = 0;
   std::uint32_t prompt = 0, output = 0, microbatch = 1;  // tokens, tokens, sequences
   double prompt_seconds = 0, token_seconds = 0;          // Y, t
   double overhead = 1;                                   // m, 1 or more
@@ -39,9 +39,8 @@ struct split_problem {
   double end_bytes(std::uint32_t depth) const noexcept;     // beside its layers', of the stage that has most
   double prompt_bytes(std::uint32_t depth) const noexcept;  // of the fullest stage
   double token_bytes(std::uint32_t depth) const noexcept;
-  double prompt_rate(std::uint32_t depth) const noexcept {
-    return depth / (overhead * prompt_seconds);
-  }  // microbatches a second
+  // Microbatches a second.
+  double prompt_rate(std::uint32_t depth) const noexcept { return depth / (overhead * prompt_seconds); }
   double token_rate(std::uint32_t depth) const noexcept { return depth / (output * token_seconds); }
 };
 

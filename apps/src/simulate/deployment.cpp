@@ -48,24 +48,32 @@ void check_ranks(const plan::machine_kind& m, std::uint32_t ranks) {
       fmt::format("--tensor: {} ranks, and a machine {} has {} GPUs: at most {}", ranks, m.name, m.gpus, m.gpus));
 }
 
-// Blocks of KV for which the fullest stage has room.
-std::uint32_t room(const options& o, const model_config& c, const plan::roofline& price, const plan::machine_kind& m,
-                   const topology& split) {
-  double least = 0;
-  for (std::uint32_t s = 0; s < split.depth(); ++s) {
-    const double layers = split.layers(c.layers, s).count;
-    const double tables = (s == 0) + (s + 1 == split.depth() && !(split.depth() == 1 && c.tie_embeddings));
-    const double weights = layers * price.layer_bytes() + tables * price.table_bytes(),
-                 all = (1 - o.reserve) * o.tensor * m.gpu.memory_bytes;
-    const double blocks = std::floor((all - weights) / (layers * price.kv_bytes() * o.block_tokens));
-    if (blocks < 1)
-      throw config_error(
-          fmt::format("--pipeline, --tensor: stage {} of {} has {:.1f} GB of weights, and {} GPUs leave "
-                      "{:.1f} GB for them and KV: more of either are feasible",
-                      s, split.depth(), weights / 1e9, o.tensor, all / 1e9));
-    least = s == 0 ? blocks : std::min(least, blocks);
+double weights_of(const model_config& c, const plan::roofline& price, std::uint32_t depth, std::uint32_t stage) {
+  const bool first = stage == 0, last = stage + 1 == depth;
+  const int tables = first && last && c.tie_embeddings ? 1 : first + last;
+  return topology(depth).layers(c.layers, stage).count * price.layer_bytes() + tables * price.table_bytes();
+}
+
+// Blocks of KV for which each stage has room, of `bytes` for them and weights.
+double room(const options& o, const model_config& c, const plan::roofline& price, std::uint32_t depth, double bytes) {
+  double least = 1e8;
+  for (std::uint32_t s = 0; s < depth; ++s) {
+    const double block = topology(depth).layers(c.layers, s).count * price.kv_bytes() * o.block_tokens;
+    least = std::min(least, std::floor((bytes - weights_of(c, price, depth, s)) / block));
   }
-  return static_cast<std::uint32_t>(std::min(least, 1e8));
+  return std::max(least, 0.0);
+}
+
+[[noreturn]] void no_room(const options& o, const model_config& c, const plan::roofline& price, double bytes) {
+  auto enough = o.pipeline;
+  const auto most = std::min(c.layers, most_stages);
+  while (enough < most && room(o, c, price, enough, bytes) < 1) ++enough;
+  throw config_error(fmt::format(
+      "--pipeline: the first of {} stages has {:.1f} GB of weights, and {} GPUs have {:.1f} GB "
+      "for them and KV: {}",
+      o.pipeline, weights_of(c, price, o.pipeline, 0) / 1e9, o.tensor, bytes / 1e9,
+      room(o, c, price, enough, bytes) < 1 ? "no number of stages is enough; --tensor shares them out further"
+                                           : fmt::format("{} stages are enough", enough)));
 }
 
 deployment by_sheet(const options& o) {
@@ -89,14 +97,16 @@ deployment by_sheet(const options& o) {
   d.replica.row_bytes = static_cast<std::uint32_t>(std::ceil(d.row_bytes / scale));
   d.replica.max_sequence = config.max_positions;
   d.replica.engine = engine_of(o);
-  const auto blocks = room(o, config, sheet, m, split);
+  const double bytes_a_stage = (1 - o.reserve) * o.tensor * m.gpu.memory_bytes;
+  const auto blocks = static_cast<std::uint32_t>(room(o, config, sheet, o.pipeline, bytes_a_stage));
+  if (blocks < 1) no_room(o, config, sheet, bytes_a_stage);
   if (o.kv_blocks && *o.kv_blocks > blocks)
     throw config_error(fmt::format("--kv-blocks: {}; there is room for {}", *o.kv_blocks, blocks));
   d.replica.engine.kv_blocks = o.kv_blocks.value_or(blocks);
   d.network = link_of(m.network_bytes_per_second, m.network_seconds);
   d.inside = link_of(m.link_bytes_per_second, 2e-6);
   d.stages_a_machine = m.gpus / o.tensor;
-  // A machine's GPUs may be of several replicas; a replica begins on one where its first stages find room.
+  // Stages lie one behind the other: a machine's GPUs may be of several replicas.
   d.machines = std::ceil(1. * o.replicas * o.pipeline / d.stages_a_machine);
   if (d.machines > m.count)
     throw config_error(fmt::format(

@@ -6,7 +6,6 @@
 #pragma once
 
 #include "cokv/engine/model.hpp"
-#include "cokv/runtime/clock.hpp"
 #include "plan/roofline.hpp"
 
 namespace cokv::simulate {

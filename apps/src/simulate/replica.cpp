@@ -7,6 +7,7 @@
 #include "cokv/runtime/with.hpp"
 
 namespace cokv::simulate {
+
 std::string replica::host(std::uint32_t replica, std::uint32_t stage) {
   return "replica" + std::to_string(replica) + "-stage" + std::to_string(stage);
 }
@@ -24,16 +25,16 @@ replica::replica(sim_context& context, std::uint32_t number, replica_options o)
   const auto lead_on = [this](asio::any_io_executor ex) {
     engine_ = std::make_unique<cokv::engine>(ex, open(ex, 0), stages_[0], std::nullopt, options_.engine);
   };
-  if (depth == 1) lead_on(home);
-  for (std::uint32_t s = 0; depth > 1 && s < depth; ++s) {
-    hosts_.push_back(std::make_unique<sim::node>(context_, host(number_, s)));
-    asio::any_io_executor ex = hosts_.back()->get_executor();
-    if (s > 0) {
-      asio::co_spawn(ex, follow(ex, s), asio::detached);
-      continue;
-    }
-    lead_on(ex);
-    asio::co_spawn(ex, lead(), asio::detached);
+  if (depth == 1) {
+    lead_on(home);
+    return;
+  }
+  for (std::uint32_t s = 0; s < depth; ++s) hosts_.push_back(std::make_unique<sim::node>(context_, host(number_, s)));
+  lead_on(hosts_[0]->get_executor());
+  asio::co_spawn(hosts_[0]->get_executor(), lead(), asio::detached);
+  for (std::uint32_t s = 1; s < depth; ++s) {
+    const asio::any_io_executor ex = hosts_[s]->get_executor();
+    asio::co_spawn(ex, follow(ex, s), asio::detached);
   }
 }
 

@@ -10,6 +10,8 @@
 
 namespace cokv::simulate {
 
+constexpr std::uint32_t most_stages = 64;  // and steps under way: what workers let in
+
 struct options {
   // The deployment.
   std::uint32_t replicas = 1, pipeline = 1, tensor = 1, routers = 1;

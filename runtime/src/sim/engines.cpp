@@ -13,8 +13,7 @@ void sim_engines::ask(user& who, int priority, std::vector<sim_engine*> needs) {
 }
 
 void sim_engines::give_back(user& who) {
-  const auto is_its = [&](auto& r) { return r.who == &who; };
-  std::erase_if(waiting_, is_its);
+  std::erase_if(waiting_, [&](auto& r) { return r.who == &who; });
   for (auto* e : std::exchange(who.held_, {})) e->busy = false;
   serve();
 }

@@ -121,6 +121,18 @@ TEST_CASE("worker_table: what is of another model gets nothing, until none of th
   CHECK(t.heard(b, facts(worker_role::prefill, "4"), start + 3s) == worker_change::replaced);
 }
 
+TEST_CASE("worker_table: one that is here and says that it is of another model is so") {
+  worker_table t(health);
+  const auto a = t.add("http://a:1"), b = t.add("http://b:1");
+  CHECK(t.heard(a, facts(worker_role::decode, "1"), start) == worker_change::came);
+  CHECK(t.heard(b, facts(worker_role::prefill, "2"), start) == worker_change::came);
+  auto other = facts(worker_role::prefill, "2");
+  other.self.fingerprint.bytes[0] = std::byte{1};
+  CHECK(t.heard(b, other, start + 1s) == worker_change::misfit);
+  CHECK(t.usable(worker_role::prefill) == 0);
+  CHECK(t.heard(b, facts(worker_role::prefill, "2"), start + 2s) == worker_change::came);
+}
+
 TEST_CASE("worker_table: one that leaves gets nothing new, and may come again") {
   worker_table t(health);
   const auto a = t.add("http://a:1");

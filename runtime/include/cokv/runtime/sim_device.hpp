@@ -5,8 +5,9 @@
 //     gpu.faults.fail_at = 3;                                    // its third operation fails, and its stream with it
 //     gpu.lose(10s);                                             // everything on it fails once; opens again after 10 s
 //
-// Names are `sim:SPEC` and `sim:SPEC:N`, SPEC a published one, one that was defined, or a file (sim_device_spec.hpp), N telling devices of one
-// host apart; without it, 0. Devices of a host whose specs have NVLink reach each other's memory over it.
+// Names are `sim:SPEC` and `sim:SPEC:N`, SPEC a published one, one that was defined, or a file (sim_device_spec.hpp), N
+// telling devices of one host apart; without it, 0. Devices of a host whose specs have NVLink reach each other's memory
+// over it.
 //
 // | fault | what the program sees |
 // |---|---|

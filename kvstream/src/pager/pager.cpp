@@ -1,6 +1,7 @@
 #include "cokv/kvstream/pager.hpp"
 
 #include <algorithm>
+#include <array>
 #include <stdexcept>
 #include <string>
 
@@ -24,8 +25,9 @@ std::vector<std::uint32_t> ascending(std::vector<std::uint32_t> blocks, std::uin
   return blocks;
 }
 
-// Room for a layer that is in neither buffer: an error when there will be none.
-error_code make_room(pager_state& s, std::size_t place) {
+// Room for a layer that is in neither buffer: an error when there will be none. What is stuck is written back once more by
+// each call that needs its buffer, and no more often: with the neighbour gone, one would always be under way.
+error_code make_room(pager_state& s, std::size_t place, std::array<bool, 2>& tried) {
   if (auto* room = s.of(holds::nothing)) {
     s.bring(*room, place);
     return {};
@@ -33,24 +35,27 @@ error_code make_room(pager_state& s, std::size_t place) {
   for (auto what : {holds::failed, holds::there})  // what came ahead in vain, another order than was expected
     if (auto* l = s.of(what)) {
       l->what = holds::nothing;
-      return make_room(s, place);
+      return make_room(s, place, tried);
     }
   error_code why;
   bool moving = false;
-  for (auto& l : s.landings) {
+  for (std::size_t i = 0; i < s.landings.size(); ++i) {
+    auto& l = s.landings[i];
+    if (l.what == holds::stuck) {
+      why = l.why;
+      if (!std::exchange(tried[i], true)) s.send_back(l, {});
+    }
     moving = moving || l.what == holds::coming || l.what == holds::leaving;
-    if (l.what == holds::stuck) why = l.why;
   }
-  for (auto& l : s.landings)
-    if (l.what == holds::stuck) s.send_back(l, {});
   return moving ? error_code() : why;
 }
 
 awaitable<result<buffer>> await_layer(std::shared_ptr<pager_state> s, std::size_t place) {
+  std::array<bool, 2> tried{};
   for (;;) {
     auto* l = s->holder(place);
     if (!l) {
-      if (auto ec = make_room(*s, place)) co_return ec;
+      if (auto ec = make_room(*s, place, tried)) co_return ec;
       l = s->holder(place);
     } else if (l->what == holds::failed) {
       l->what = holds::nothing;

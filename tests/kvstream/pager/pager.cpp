@@ -9,6 +9,7 @@
 #include "cokv/kvstream/lending_bound.hpp"
 #include "cokv/kvstream/local_window.hpp"
 #include "cokv/kvstream/peer_link.hpp"
+#include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/sim_device.hpp"
 #include "cokv/runtime/with.hpp"
 #include "kvstream/pager/neighbour.hpp"
@@ -230,6 +231,30 @@ TEST_CASE("pager: what fails is its layer's error, and can be asked for again; n
     }());
   }
   CHECK(failed > 200);
+}
+
+TEST_CASE("pager: with its neighbour gone nobody waits, whichever write back fails first") {
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    CAPTURE(seed);
+    sim_context context(seed);
+    run_to_end(context, [&]() -> awaitable<void> {
+      near_rig rig(co_await asio::this_coro::executor, {0, 2, 5}, 6);
+      const std::vector<std::uint32_t> used{0, 1, 4};
+      rig.pages.use(used);
+      for (int i = 0; i < 2; ++i)
+        for (auto l : rig.options.lent) rig.step(l, co_await rig.pages.async_layer(l), used, {1});
+      rig.there->get_fails = rig.there->put_fails = 1;
+      std::size_t failed = 0;
+      for (int i = 0; i < 3; ++i)
+        for (auto l : rig.options.lent) {
+          const auto kv = co_await with_deadline(rig.pages.async_layer(l, asio::deferred), 50ms);
+          CHECK(kv.error() != errc::deadline);
+          failed += !kv;
+          if (kv) rig.step(l, *kv, used, {1});
+        }
+      CHECK(failed > 3);
+    }());
+  }
 }
 
 TEST_CASE("pager: a step that fails writes nothing back") {

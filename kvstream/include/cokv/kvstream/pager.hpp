@@ -24,7 +24,7 @@
 // | completes    | the layer's KV of all blocks in use is in the buffer, until its done()                       |
 // | errors       | of the fetch of this layer, which is then tried again; of a write back: of this layer's,     |
 // |              | once, whose KV is still here and given next time; of both buffers' layers, when neither can  |
-// |              | be written back to make room                                                                 |
+// |              | be written back, tried once more, to make room                                               |
 //
 // KV that was not computed here, a prompt's that came from elsewhere say, goes there by async_write, blocks that no step uses
 // meanwhile; what came of them before is not used again, whatever becomes of it. Blocks that steps changed are not to be

@@ -16,7 +16,6 @@ result<std::shared_ptr<arrival_state>> engine_state::receive(generation_request 
     ++counters_.refused;
     return errc::invalid_argument;
   }
-  if (in_parts()) return errc::unsupported;
   auto accepted = accept(std::move(r));
   if (!accepted) return accepted.error();
   auto& g = *accepted;

@@ -20,13 +20,14 @@ void engine_state::tell_begun(generation_state& g, std::uint32_t there) {
 
 // Of a step that is about to be enqueued.
 void engine_state::find_sinks(model_step& step, std::span<const schedule_item> items) {
-  for (auto& item : items) {
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    const auto& item = items[i];
     auto& g = *live_.at(item.id);
     if (!g.request.sink) continue;
     tell_begun(g, item.start);
     const auto end = std::min(item.start + item.count, g.report.prompt_tokens);
     if (end <= *g.told) continue;  // of the answer
-    step.sinks.push_back({g.request.sink, {*g.told, end - *g.told}});
+    step.sinks.push_back({i, g.request.sink, {*g.told, end - *g.told}});
     g.told = end;
   }
 }

@@ -15,12 +15,6 @@
 
 namespace cokv::detail {
 
-// What a step computes of a prompt that somebody is told of.
-struct sink_part {
-  std::shared_ptr<prompt_sink> sink;
-  index_range tokens;
-};
-
 // A run of the model: what it computes, on which stream, and what holds the blocks that it writes.
 struct model_step {
   std::shared_ptr<batch> what;

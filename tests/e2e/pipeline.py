@@ -148,7 +148,8 @@ def one_line_says_what_does_not_fit(binary, folder):
         same(f"what is said of {arguments}", (code, said), (2, line))
     for arguments, name in ((("--ranks", "tcp://127.0.0.1:1"), "--ranks"), (("--rank", 1), "--rank"),
                             (("--pipeline", 2, *two, "--swap", "1MiB"), "--swap"),
-                            (("--pipeline", 2, *two, "--role", "prefill"), "--pipeline"),
+                            (("--pipeline", 2, *two, "--role", "router"), "--pipeline"),
+                            (("--pipeline", 2, *two, "--role", "decode", "--borrow-from", "http://127.0.0.1:1"), "--borrow-from"),
                             (("--pipeline", 2, "--ranks", "mpi://", "--rank", 1), "--rank"),
                             (("--pipeline", 1000, "--tensor", 256), "--tensor"),
                             (("--microbatches", 2), "--microbatches"), (("--pipeline", 0), "--pipeline")):

@@ -25,10 +25,12 @@ struct part_workers {
       return open_device(ex, device.starts_with("sim:") ? device + ":" + std::to_string(n) : device, {.threads = 1})
           .value();
     };
+    const auto kv_memory = o.kv_memory;
     o.on_ranks_lost = [this](error_code why) { lost.push_back(why); };
     leader = std::make_unique<engine>(ex, open(), make({split, {}}), std::nullopt, std::move(o));
     for (std::uint32_t n = 1; n < split.workers(); ++n)
-      others.push_back(std::make_unique<stage_worker>(ex, open(n), make({split, split.at(n)}), leader->sizes()));
+      others.push_back(
+          std::make_unique<stage_worker>(ex, open(n), make({split, split.at(n)}), leader->sizes(), kv_memory));
   }
 
   // Two ends of a link.

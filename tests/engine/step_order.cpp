@@ -46,6 +46,7 @@ step_order some_order() {
   o.sequences.push_back({.blocks = {9, 0}, .start = 3, .tokens = {1, 49, 0, 7}, .sample = false});
   o.sequences.push_back({.blocks = {4, 5, 6}, .start = 11, .tokens = {8}, .sample = true});
   o.sampled.push_back({12, 12, some_state()});
+  o.told.push_back({.sequence = 0, .number = 0xffff'ffff'ffffu, .tokens = {4, 3}});
   return o;
 }
 
@@ -62,6 +63,10 @@ TEST_CASE("step order: comes back as it was written") {
   CHECK(back->sequences[0].tokens == std::vector<token_id>{1, 49, 0, 7});
   CHECK(!back->sequences[0].sample);
   CHECK(back->sequences[1].sample);
+  REQUIRE(back->told.size() == 1);
+  CHECK(back->told[0].sequence == 0);
+  CHECK(back->told[0].number == 0xffff'ffff'ffffu);
+  CHECK(back->told[0].tokens == index_range{4, 3});
   REQUIRE(back->sampled.size() == 1);
   CHECK(back->sampled[0].id == 12);
   CHECK(back->sampled[0].position == 12);
@@ -114,6 +119,12 @@ TEST_CASE("step order: what there is none of is refused") {
   refused([](step_order& o) { o.sequences.clear(); });
   refused([](step_order& o) { o.sampled.push_back({13, 3}); });  // more than sample
   refused([](step_order& o) { o.sampled[0].position = 33; });
+  refused([](step_order& o) { o.told[0].sequence = 2; });
+  refused([](step_order& o) { o.told[0].tokens = {3, 0}; });
+  refused([](step_order& o) { o.told[0].tokens = {2, 3}; });           // tokens of an earlier step
+  refused([](step_order& o) { o.told[0].tokens = {4, 4}; });           // beyond those of this one
+  refused([](step_order& o) { o.told[0].tokens = {4, 0xffffffff}; });  // and beyond every number
+  refused([](step_order& o) { o.told.resize(5, o.told[0]); });
   refused([](step_order& o) { o.sampled[0].begins->params.top_p = 2; });
   refused([](step_order& o) { o.sampled[0].begins->params.temperature = std::numeric_limits<float>::quiet_NaN(); });
   refused([](step_order& o) { o.sampled[0].begins->params.logit_bias[0].token = 50; });

@@ -36,6 +36,10 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
   }
 
   model_part part() const noexcept override { return part_; }
+  shard kv_shard() const noexcept override {
+    if (part_.whole()) return {};
+    return {.first_layer = first_, .of_layers = layers, .first_head = 0, .of_heads = 1};
+  }
   const model_config& config() const noexcept override { return config_; }
   dtype compute_type() const noexcept override { return dtype::f32; }
   const id256& fingerprint() const noexcept override { return fingerprint_; }

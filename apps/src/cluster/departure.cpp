@@ -1,12 +1,7 @@
 #include "cluster/departure.hpp"
 
-#include <algorithm>
-#include <deque>
-
-#include "cluster/news.hpp"
+#include "cluster/part_sending.hpp"
 #include "cluster/wire_of.hpp"
-#include "cluster/word.hpp"
-#include "cokv/kvstream/kv_stream.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
@@ -17,63 +12,41 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// What the engine tells, for the coroutine that sends it. Bounded by the prompt: each layer of each chunk once.
-class told_parts final : public prompt_sink {
- public:
-  struct part {
-    std::uint32_t layer;
-    std::uint64_t end;  // tokens before it are there
-    event computed;
-  };
-
-  told_parts(asio::any_io_executor ex, std::uint32_t layers) : changed(std::move(ex)), layers_(layers) {}
-
-  void begun(prompt_blocks w, std::uint32_t there) override {
-    if (lost) return;
-    where = std::move(w);
-    for (std::uint32_t l = 0; l < layers_ && there > 0; ++l) parts.push_back({l, there, event()});
-    changed.tell();
-  }
-  void layer(std::uint32_t layer, index_range tokens, event computed) override {
-    if (lost) return;
-    parts.push_back({layer, tokens.end(), std::move(computed)});
-    changed.tell();
-  }
-  // What was sent of the blocks it had is no use to a stream of those it will have: whoever asked asks once more.
-  void preempted() override {
-    lost = true;
-    where.reset();
-    parts.clear();
-    changed.tell();
-  }
-
-  std::optional<prompt_blocks> where;
-  std::deque<part> parts;
-  bool lost = false;
-  news changed;
-
- private:
-  std::uint32_t layers_;
-};
-
 struct departure {
+  departure(engine& of, cluster::ticket t, const departure_options& o)
+      : e(of),
+        to(std::move(t)),
+        mine{.mine = wire_of(e),
+             .split = e.running().part().split,
+             .self = e.running().part().who,
+             .shape = e.pool().shape(),
+             .to = to,
+             .told = nullptr,
+             .in_flight = o.in_flight,
+             .through = o.through,
+             .convert = o.convert},
+        others(o.others),
+        kept_more(e.get_executor()) {}
+  departure(const departure&) = delete;
+  // Also where its context ends under it: the engine has the sink, whose blocks have the engine.
+  ~departure() {
+    if (mine.told) mine.told->preempted();
+  }
+
   engine& e;
   cluster::ticket to;
-  departure_options o;
-  peer_link link;
-  std::shared_ptr<told_parts> told;
+  part_sending mine;
+  other_parts* others;
+  std::shared_ptr<part_tasks> tasks;
   news kept_more;
   std::uint32_t kept = 0;
   departed out;
 
-  // Also where its context ends under it: the engine has the sink, whose blocks have the engine.
-  ~departure() {
-    if (told) told->preempted();
-  }
+  peer_link& link() { return mine.links[0]; }
 
   word say(word::what kind) const { return {.kind = kind, .id = to.id, .attempt = to.attempt}; }
   awaitable<error_code> send(word w) {
-    auto sent = co_await link.async_send(encode(w), as_result);
+    auto sent = co_await link().async_send(encode(w), as_result);
     co_return sent.error();
   }
 
@@ -91,10 +64,11 @@ struct departure {
 
   // The newest is all that matters.
   awaitable<error_code> say_kept() {
+    const auto all = [this] { return tasks ? tasks->kept(kept) : kept; };
     for (std::uint32_t said = 0;;) {
-      while (kept == said) co_await kept_more.async_wait(asio::deferred);
+      while (all() == said) co_await kept_more.async_wait(asio::deferred);
       auto w = say(word::what::kept);
-      said = w.tokens = kept;
+      said = w.tokens = all();
       if (auto ec = co_await send(std::move(w))) co_return ec;
     }
   }
@@ -108,73 +82,62 @@ struct departure {
     }
   }
 
-  awaitable<error_code> stream() {
-    while (!told->where && !told->lost) co_await told->changed.async_wait(asio::deferred);
-    if (told->lost) co_return errc::unavailable;
-    auto side = side_of(e, to.wire, to.wire, told->where->memory, told->where->blocks, to.tokens, to.first);
-    const auto shape = side.shape;
-    outbound_options how{
-        .in_flight = o.in_flight, .through = o.through, .settled = [this](std::uint32_t, std::uint32_t n) {
-          kept = n;
-          kept_more.tell();
-        }};
-    const auto mine = wire_of(e).type;
-    const auto through = mine == to.wire.type ? nullptr : o.convert->of(to.life);
-    if (mine != to.wire.type && !through) co_return errc::out_of_memory;
-    if (through) how.convert = conversion{mine, to.wire.type, through->get()};
-    outbound_stream all(std::move(side), targets_of(to.legs, link), std::move(how));
-    auto v = co_await with(std::move(all), [this, &shape](outbound_stream& s) -> awaitable<error_code> {
-      std::vector<std::uint64_t> sent_to(shape.layers(), to.first);
-      while (std::ranges::any_of(sent_to, [this](auto n) { return n < to.tokens; })) {
-        while (told->parts.empty() && !told->lost) co_await told->changed.async_wait(asio::deferred);
-        if (told->lost) co_return errc::unavailable;
-        const auto part = std::move(told->parts.front());
-        told->parts.pop_front();
-        auto& at = sent_to[part.layer];
-        // Whole blocks: the rest of one goes with its end, behind a later event of the same stream.
-        const auto end = part.end >= to.tokens ? to.tokens : part.end / shape.block_tokens() * shape.block_tokens();
-        if (end <= at) continue;
-        const index_range now{static_cast<std::uint32_t>(at), static_cast<std::uint32_t>(end - at)};
-        at = end;
-        co_await s.tokens(part.layer, 0, now, part.computed);
-      }
-      const auto ec = co_await s.commit();
-      out.sent_bytes = s.bytes();
-      co_return ec;
+  // Until all of it is there. Other workers are ready for their parts before the first step is.
+  awaitable<error_code> send_all(task_group& group, generation& g) {
+    auto both = co_await with(task_group{}, [&](task_group& two) {
+      const auto over = [&](error_code sent) {
+        if (sent != errc::stale_reference) return sent;
+        out.over = true;  // its windows are revoked
+        two.cancel();
+        return error_code();
+      };
+      two.spawn(say_first(g));
+      two.spawn([&, over]() -> awaitable<error_code> { co_return over(co_await mine.stream()); });
+      if (tasks) two.spawn([&, over]() -> awaitable<error_code> { co_return over(co_await tasks->over()); });
+      group.spawn(say_kept());
     });
-    told->where.reset();
-    co_return told->lost ? make_error_code(errc::unavailable) : v.error();
+    co_return both.error();
   }
 
-  awaitable<error_code> run(generation_request r) {
-    if (auto ec = co_await send(say(word::what::begin))) co_return ec;
+  awaitable<error_code> compute(generation_request r) {
     r.max_tokens = 1;
-    if (to.first < to.tokens) r.sink = told;
+    const bool wanted = to.first < to.tokens;
+    if (wanted) r.sink = mine.told;
     auto g = e.submit(std::move(r));
     if (!g) co_return g.error();
     auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {
       group.spawn(say_alive());
-      error_code ec;
-      if (to.first == to.tokens) {
-        ec = co_await say_first(*g);
-      } else {
-        auto both = co_await with(task_group{}, [&](task_group& two) {
-          two.spawn(say_first(*g));
-          two.spawn([&]() -> awaitable<error_code> {
-            const auto sent = co_await stream();
-            if (sent != errc::stale_reference) co_return sent;
-            out.over = true;  // its windows are revoked
-            two.cancel();
-            co_return error_code();
-          });
-          group.spawn(say_kept());
-        });
-        ec = both.error();
-      }
+      const auto ec = wanted ? co_await send_all(group, *g) : co_await say_first(*g);
       if (!ec) group.cancel();
       co_return ec;
     });
     co_return v.error();
+  }
+
+  // Not cancelled by an exception, so that it ends behind the others.
+  awaitable<error_code> run(generation_request r) {
+    error_code ec = co_await mine.say_begin();
+    if (!ec && to.first < to.tokens) {
+      if (others) {
+        tasks = others->begin({.kind = part_note::what::send, .send = to});
+        tasks->on_kept([this] { kept_more.tell(); });
+        ec = co_await tasks->ready();
+      }
+      mine.told =
+          std::make_shared<told_parts>(e.get_executor(), e.pool().shape().layers(), tasks ? tasks->number() : 0);
+      mine.settled = [this](std::uint32_t n) {
+        kept = n;
+        kept_more.tell();
+      };
+      if (!mine.sends) kept = to.tokens;
+    }
+    if (!ec) ec = co_await compute(std::move(r));
+    if (tasks) {
+      co_await tasks->end();
+      tasks->on_kept({});
+    }
+    out.sent_bytes = mine.bytes + (tasks ? tasks->bytes() : 0);
+    co_return ec;
   }
 };
 
@@ -182,32 +145,23 @@ struct departure {
 
 awaitable<result<departed>> depart(engine& e, link_pool& links, generation_request r, cluster::ticket to,
                                    departure_options o) {
-  const topology alone;
-  const auto bt = to.wire.block_tokens;
-  if (to.fingerprint != e.running().fingerprint() || !fits(to.wire, wire_of(e), o.convert != nullptr) ||
-      to.topology.text() != alone.text())
-    co_return errc::namespace_mismatch;
-  if (to.tokens != r.prompt.size() || to.first > to.tokens || (to.first < to.tokens && to.first % bt != 0))
+  const auto prompt = static_cast<std::uint32_t>(r.prompt.size());
+  if (!e.running().part().whole() && !o.others) co_return errc::unsupported;
+  departure d(e, std::move(to), o);
+  if (d.to.fingerprint != e.running().fingerprint() || !d.mine.fits()) co_return errc::namespace_mismatch;
+  if (d.to.tokens != prompt || d.to.first > prompt || (d.to.first < prompt && d.to.first % d.to.wire.block_tokens != 0))
     co_return errc::invalid_argument;
-  auto link = co_await links.get(to.life, to.links);
-  if (!link) co_return link.error();
-  const auto ex = e.get_executor();
-  departure d{.e = e,
-              .to = std::move(to),
-              .o = o,
-              .link = std::move(*link),
-              .told = std::make_shared<told_parts>(ex, e.pool().shape().layers()),
-              .kept_more = news(ex),
-              .out = {.tokens = static_cast<std::uint32_t>(r.prompt.size())}};
+  if (auto ec = co_await d.mine.connect(links, true)) co_return ec;
+  d.out.tokens = prompt;
   co_await asio::this_coro::throw_if_cancelled(false);
   const auto ec = co_await d.run(std::move(r));
   if (!ec) co_return d.out;
   // Lest the receiver waits for what won't come: it may be told even by who was cancelled, but not for long.
   co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
-  if (!d.link.error()) {
+  if (!d.link().error()) {
     auto w = d.say(word::what::failed);
     w.code = ec;
-    (void)co_await with_deadline(d.link.async_send(encode(w), asio::deferred), 1s);
+    (void)co_await with_deadline(d.link().async_send(encode(w), asio::deferred), 1s);
   }
   co_return ec;
 }

@@ -16,6 +16,7 @@
 
 #include "cluster/converters.hpp"
 #include "cluster/link_pool.hpp"
+#include "cluster/other_parts.hpp"
 #include "cluster/ticket.hpp"
 #include "cokv/engine/engine.hpp"
 
@@ -25,6 +26,7 @@ struct departure_options {
   std::size_t in_flight = 64;        // as outbound_options
   const packing* through = nullptr;  // as gather_options
   converters* convert = nullptr;     // where KV becomes the receiver's element type; none: it has to be ours
+  other_parts* others = nullptr;     // of a model in parts: each of them sends its own; outlives it
 };
 
 struct departed {

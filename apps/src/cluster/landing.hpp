@@ -2,6 +2,8 @@
 // writes, and what the sender says. When all of it is there and verified, the answer decodes; until then its reader has the
 // first token as soon as the sender knows it.
 //
+// Of a model in parts this is the leader's part of it, and all others' are opened and awaited with it (other_parts.hpp).
+//
 //     auto l = co_await landing::open(windows, engine, request, offer, {.id = id, .life = life, .links = door.urls()});
 //     if (!l) return refused(l.error());
 //     group.spawn((*l)->run(door));                            // before the ticket is told
@@ -19,7 +21,8 @@
 // |              | not within `patience`;               | sign of it for `lease`; what it says; errc::protocol;     |
 // |              | errc::namespace_mismatch: KV of      | operation_aborted: the answer was cancelled               |
 // |              | another model, dtype or layout;      |                                                           |
-// |              | inbound_stream::open's               |                                                           |
+// |              | inbound_stream::open's; the other    |                                                           |
+// |              | workers'                             |                                                           |
 //
 // Belongs to the engine's context, and ends before the engine does.
 #pragma once
@@ -29,6 +32,7 @@
 #include <vector>
 
 #include "cluster/link_door.hpp"
+#include "cluster/other_parts.hpp"
 #include "cluster/ticket.hpp"
 #include "cokv/engine/engine.hpp"
 
@@ -40,6 +44,7 @@ struct landing_options {
   std::string life;                // this worker's
   std::vector<std::string> links;  // its doors
   bool converts = false;           // KV of another element type is taken too
+  other_parts* others = nullptr;   // of a model in parts: each of them takes its own; outlives it
   duration patience = std::chrono::seconds(5);
   std::chrono::milliseconds lease = std::chrono::seconds(30);
 };
@@ -55,13 +60,15 @@ class landing : public std::enable_shared_from_this<landing> {
   generation take_answer() { return std::move(answer_); }
   // Once.
   awaitable<error_code> run(link_door& door);
-  bool decodes() const noexcept { return there_ && told_; }  // all KV is there
+  bool decodes() const noexcept { return there_ && others_there_ && told_; }  // all KV is there
 
  private:
-  landing(generation answer, arrival to, cluster::ticket t, std::optional<inbound_stream> in);
+  landing(generation answer, arrival to, cluster::ticket t, std::optional<inbound_stream> in, route way, topology from,
+          std::shared_ptr<part_tasks> others);
 
   awaitable<error_code> receive(std::shared_ptr<heard_words> heard);
-  awaitable<error_code> bring(std::shared_ptr<heard_words> heard);
+  awaitable<error_code> bring(std::shared_ptr<heard_words> heard, stream_peers from);
+  awaitable<error_code> await_others(std::shared_ptr<heard_words> heard);
   awaitable<error_code> watch_lease(std::shared_ptr<heard_words> heard);
   awaitable<error_code> end(error_code why, std::uint32_t kept);
 
@@ -69,9 +76,13 @@ class landing : public std::enable_shared_from_this<landing> {
   arrival to_;
   cluster::ticket ticket_;
   std::optional<inbound_stream> in_;  // none where all of the prompt was here
-  bool there_ = false;                // all KV
-  bool told_ = false;                 // the first token
-  bool complete_ = false;             // it ended the answer
+  route way_;
+  topology from_;
+  std::shared_ptr<part_tasks> others_;  // null: none has anything to take
+  bool there_ = false;                  // all KV of this worker
+  bool others_there_ = false;
+  bool told_ = false;      // the first token
+  bool complete_ = false;  // it ended the answer
 };
 
 }  // namespace cokv::cluster

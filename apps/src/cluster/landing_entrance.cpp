@@ -15,7 +15,8 @@ std::function<awaitable<void>(std::uint32_t)> landing_entrance::follow(generatio
                                                                        std::uint32_t attempt) {
   const auto prompt = static_cast<std::uint32_t>(r.prompt.size());
   std::shared_ptr<answer_follower> f;
-  if (!engine_.pool().whole()) return {};  // of layers that are elsewhere there is nothing to copy
+  // Of layers that are elsewhere there is nothing to copy.
+  if (!engine_.pool().whole() || !engine_.running().part().whole()) return {};
   if (options_.cached)
     f = options_.cached->follow(r.salt);
   else if (options_.copies)
@@ -34,6 +35,7 @@ awaitable<result<admitted>> landing_entrance::open(generation_request r, offer f
                       .life = options_.life,
                       .links = options_.links ? options_.links() : door_.urls(),
                       .converts = options_.converts,
+                      .others = options_.others,
                       .patience = options_.patience,
                       .lease = options_.lease};
   auto covered = follow(r, how.id, attempt);
@@ -70,6 +72,7 @@ awaitable<landing_entrance::copy> landing_entrance::find(const generation_reques
 
 awaitable<result<admitted>> landing_entrance::resume(generation_request r, lost_answer lost, std::string id,
                                                      std::uint32_t attempt) {
+  if (!engine_.running().part().whole()) co_return errc::not_found;
   const auto copy = co_await find(r, std::move(lost), id);
   if (copy.tokens == 0) co_return errc::not_found;
   auto covered = follow(r, id, attempt);

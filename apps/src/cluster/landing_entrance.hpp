@@ -17,6 +17,7 @@ struct entrance_options {
   std::chrono::milliseconds lease = std::chrono::seconds(30);
   std::function<std::vector<std::string>()> links;  // how the door is reached; none: its own URLs
   bool converts = false;                            // as landing_options
+  other_parts* others = nullptr;                    // likewise
   // What answers that are lost elsewhere go on from; a cache, where it is there, instead of other workers.
   answer_copies* copies = nullptr;
   cache_copies* cached = nullptr;

@@ -82,11 +82,10 @@ void link_door::tell(std::uint64_t number, const peer_link& link, word w) {
   const auto found = expected_->find({w.id, w.attempt});
   const auto heard = found == expected_->end() ? nullptr : found->second.lock();
   if (!heard) return;
-  if (w.kind == word::what::begin && !heard->begun) {
-    heard->begun = link;
-    heard->link_ = number;
-  }
-  if (heard->link_ != number) return;  // one of them brings it, and speaks for it
+  // The first of each worker's brings its part; the first worker's speaks for all.
+  const auto speaks = w.kind == word::what::begin ? w.worker : 0;
+  if (w.kind == word::what::begin && heard->begun.try_emplace(speaks, link).second) heard->links_[speaks] = number;
+  if (const auto of = heard->links_.find(speaks); of == heard->links_.end() || of->second != number) return;
   switch (w.kind) {
     case word::what::begin:
       break;
@@ -107,7 +106,9 @@ void link_door::tell(std::uint64_t number, const peer_link& link, word w) {
 void link_door::gone(book& expected, std::uint64_t number) {
   for (auto& [key, weak] : expected) {
     const auto heard = weak.lock();
-    if (!heard || heard->link_ != number) continue;
+    if (!heard) continue;
+    const auto speaks = heard->links_.find(0);
+    if (speaks == heard->links_.end() || speaks->second != number) continue;
     heard->gone = true;
     heard->changed.tell();
   }

@@ -5,7 +5,7 @@
 //     door.listen("tcp://10.0.0.2:0");
 //     group.spawn(door.run());
 //     auto heard = door.expect(id, attempt);                   // before the peer can know of it
-//     while (!heard->begun) co_await heard->changed.async_wait();
+//     while (!heard->begun.contains(0)) co_await heard->changed.async_wait();
 //
 // Links for other things are handed on by how their name begins: "ring/", copies of answers (answer_copies.hpp); "loan/", what
 // is done with memory that was lent (loans.hpp).
@@ -37,17 +37,18 @@ class heard_words {
   explicit heard_words(asio::any_io_executor ex) : changed(std::move(ex)) {}
   heard_words(const heard_words&) = delete;
 
-  std::optional<peer_link> begun;  // brings it: the first that said so, whatever others say later
-  std::optional<word> first;       // once
-  std::uint32_t kept = 0;          // the most that was said
-  error_code failed;               // it says that nothing more will come
-  bool gone = false;               // its link went down: nothing more is heard
+  // Bring it, by the number of the sender's worker: of each the first that said so, whatever others say later.
+  std::map<std::uint32_t, peer_link> begun;
+  std::optional<word> first;  // once
+  std::uint32_t kept = 0;     // the most that was said
+  error_code failed;          // it says that nothing more will come
+  bool gone = false;          // the first worker's link went down: nothing more is heard
   std::uint64_t words = 0;
   news changed;
 
  private:
   friend class link_door;
-  std::uint64_t link_ = 0;  // which one
+  std::map<std::uint32_t, std::uint64_t> links_;  // which ones
 };
 
 class link_door {

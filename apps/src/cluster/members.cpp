@@ -213,11 +213,12 @@ awaitable<void> members::follow(std::shared_ptr<member> m) {
   }
 }
 
-// Those that decode, as they are now: each is told where it stands as soon as it is heard again.
+// Those that decode, as they are now: each is told where it stands as soon as it is heard again. Of a model in parts, no worker has
+// all of a sequence's KV to copy.
 void members::stand() {
   std::map<worker_table::id, ring_book::standing> here;
   for (const auto& [id, w] : state_->table.all())
-    if (w.usable(worker_role::decode)) here[id] = {w.facts.self.life, w.facts.self.wire};
+    if (w.usable(worker_role::decode) && w.facts.self.topology.workers() == 1) here[id] = {w.facts.self.life, w.facts.self.wire};
   if (state_->ring.stand(std::move(here)))
     for (auto& [id, m] : state_->all) m->suspected.tell();
 }

@@ -22,7 +22,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::array purposes{"plan", "rows", "sum"};
+constexpr std::array purposes{"plan", "rows", "sum", "kv"};
 constexpr auto try_again = 200ms;
 constexpr auto tell_after = 3s;
 constexpr std::size_t most_told = 64;
@@ -205,13 +205,16 @@ awaitable<error_code> rank_links::meet(std::string time, bool by_mpi, stage_link
   co_return v.error();
 }
 
-awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, const id256& fingerprint, stage_links& out) {
+awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, const id256& fingerprint, gathered& all) {
+  auto& out = all.links;
   const auto time = random_id();
   const bool by_mpi = options_.sums && !summed_;
   out.workers.assign(options_.split.workers(), {});
   for (std::uint32_t n = 1; n < out.workers.size(); ++n) out.workers[n] = arrived_.at({purpose::plan, n}).link;
+  if (options_.kv) all.kv.assign(options_.split.workers(), {});
   const auto v = co_await with(task_group{}, [&](task_group& group) {
     group.spawn(meet(time, by_mpi, out));
+    for (std::uint32_t n = 1; n < all.kv.size(); ++n) group.spawn(find({purpose::kv, n}, time, all.kv[n]));
     for (std::uint32_t n = 1; n < out.workers.size(); ++n)
       group.spawn([&, n]() -> awaitable<error_code> {
         if (auto told = co_await out.workers[n].async_send(encode({time, fingerprint.hex(), sizes, by_mpi}), as_result);
@@ -233,7 +236,7 @@ void rank_links::tell_missing() {
   told_missing_ = std::move(text);
 }
 
-awaitable<result<stage_links>> rank_links::gather(stage_sizes sizes, id256 fingerprint) {
+awaitable<result<gathered>> rank_links::gather(stage_sizes sizes, id256 fingerprint) {
   news changed(windows_.get_executor());
   const waits here(waiting_, changed);
   for (;;) {
@@ -246,7 +249,7 @@ awaitable<result<stage_links>> rank_links::gather(stage_sizes sizes, id256 finge
     }
     std::map<std::uint32_t, std::uint64_t> used;
     for (std::uint32_t n = 1; n < options_.split.workers(); ++n) used[n] = arrived_.at({purpose::plan, n}).arrival;
-    stage_links out;
+    gathered out;
     const auto met = co_await with_deadline(gather_once(sizes, fingerprint, out), options_.patience);
     // Used up, or of no use; what has come meanwhile is for the next time.
     for (const auto& [n, arrival] : used) {
@@ -273,6 +276,8 @@ awaitable<error_code> rank_links::summon_once(const id256& fingerprint, summons&
   out.sizes = b->sizes;
   const auto met = co_await with_deadline(meet(b->time, b->by_mpi, out.links), options_.patience);
   if (!met) co_return met.error();
+  if (options_.kv)
+    if (auto ec = co_await call(0, purpose::kv, b->time, out.kv)) co_return ec;
   co_return (co_await out.links.leader.async_send(ready(b->time), as_result)).error();
 }
 

@@ -4,7 +4,7 @@
 //     rank_links mine(windows, {.split = split, .self = 0, .urls = urls, .greeting = greeting});
 //     mine.listen(urls[0]);                                          // before the weights are read
 //     group.spawn(mine.run());                                       // until close()
-//     auto links = co_await mine.gather(engine.sizes(), fingerprint);  // the leader
+//     auto met = co_await mine.gather(engine.sizes(), fingerprint);    // the leader: links, and those for notes of KV
 //     auto summons = co_await mine.summoned(fingerprint);            // the others: sizes, and links
 //
 // |              | gather, summoned                                                                        |
@@ -39,11 +39,19 @@ struct rank_options {
   link_options greeting = {};                    // its topology has to be all workers' alike; the name is made here
   std::shared_ptr<mpi_group> sums = {};          // of its stage's ranks, where they are an MPI job's
   duration patience = std::chrono::seconds(10);  // for those that were there and are awaited
+  // Each has another link with the leader, by which it is told to move its part of prompts' KV (part_note.hpp). All workers alike.
+  bool kv = false;
+};
+
+struct gathered {
+  stage_links links;
+  std::vector<peer_link> kv;  // by number, the leader's own empty
 };
 
 struct summons {
   stage_sizes sizes;
   stage_links links;
+  peer_link kv;
 };
 
 class rank_links {
@@ -55,14 +63,14 @@ class rank_links {
   void close();
 
   // The fingerprint is the model's: workers of another one are not computed with.
-  awaitable<result<stage_links>> gather(stage_sizes sizes, id256 fingerprint);
+  awaitable<result<gathered>> gather(stage_sizes sizes, id256 fingerprint);
   awaitable<result<summons>> summoned(id256 fingerprint);
 
   // The numbers of those that the leader lacks.
   std::vector<std::uint32_t> missing() const;
 
  private:
-  enum class purpose : std::uint8_t { plan, rows, sum };
+  enum class purpose : std::uint8_t { plan, rows, sum, kv };
   struct place {
     purpose what;
     std::uint32_t number;
@@ -78,7 +86,7 @@ class rank_links {
   awaitable<error_code> find(place at, std::string time, peer_link& out);
   awaitable<error_code> call(std::uint32_t number, purpose what, std::string time, peer_link& out);
   awaitable<error_code> meet(std::string time, bool by_mpi, stage_links& out);
-  awaitable<error_code> gather_once(const stage_sizes& sizes, const id256& fingerprint, stage_links& out);
+  awaitable<error_code> gather_once(const stage_sizes& sizes, const id256& fingerprint, gathered& out);
   awaitable<error_code> summon_once(const id256& fingerprint, summons& out);
   void tell_missing();
   void tell_all();

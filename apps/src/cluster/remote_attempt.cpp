@@ -147,7 +147,7 @@ awaitable<remote_answers::outcome> remote_answers::attempt(std::shared_ptr<state
   const auto room = body_of<ticket>(*made, [](const json::value& t) { return read_ticket(t); });
   if (!room) co_return outcome{fault::answer, room.error()};
   s->before = static_cast<std::uint32_t>(s->told.size());
-  s->life = room->life;
+  s->life = room->parts[0].life;
   s->living = s->attempt;
   if (s->before == 0) s->report.cached_tokens = std::min(room->first, s->report.prompt_tokens - 1);
   json::object order{

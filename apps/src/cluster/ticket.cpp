@@ -97,20 +97,39 @@ parsed<offer> read_offer(const json::value& v) {
   return o;
 }
 
+json::object to_json(const ticket_part& p) {
+  return {{"life", p.life}, {"links", json_of(p.links)}, {"legs", hex_of(encode(p.legs))}};
+}
+
+parsed<ticket_part> read_part(const json::value& v) {
+  fields f(v, "parts");
+  ticket_part p;
+  p.life = f.id("life");
+  p.links = f.texts("links", most_links, most_url_bytes);
+  const auto bytes = bytes_of(f.text("legs", most_leg_tickets * 88));
+  auto legs = bytes ? decode_tickets(*bytes) : result<std::vector<leg_ticket>>(errc::protocol);
+  if (legs)
+    p.legs = std::move(*legs);
+  else
+    f.refuse("legs", "are none");
+  if (auto wrong = f.end()) return *wrong;
+  return p;
+}
+
 json::object to_json(const ticket& t) {
+  json::array parts;
+  for (const auto& p : t.parts) parts.push_back(to_json(p));
   json::array blocks;
   for (const auto& b : t.blocks) blocks.push_back(json::array{b.index, b.generation});
   return {{"id", t.id},
           {"attempt", t.attempt},
-          {"life", t.life},
-          {"links", json_of(t.links)},
           {"topology", t.topology.text()},
           {"wire", to_json(t.wire)},
           {"fingerprint", t.fingerprint.hex()},
           {"tokens", t.tokens},
           {"first", t.first},
           {"blocks", std::move(blocks)},
-          {"legs", hex_of(encode(t.legs))},
+          {"parts", std::move(parts)},
           {"lease_ms", t.lease.count()}};
 }
 
@@ -119,8 +138,6 @@ parsed<ticket> read_ticket(const json::value& v, std::uint32_t most_prompt) {
   ticket t;
   t.id = f.id("id");
   t.attempt = f.u32("attempt", most_attempts);
-  t.life = f.id("life");
-  t.links = f.texts("links", most_links, most_url_bytes);
   t.topology = take_topology(f);
   t.wire = f.take<kv_wire>("wire", read_wire);
   t.fingerprint = take_fingerprint(f);
@@ -135,19 +152,25 @@ parsed<ticket> read_ticket(const json::value& v, std::uint32_t most_prompt) {
     t.blocks.push_back({static_cast<std::uint32_t>(*index), static_cast<std::uint32_t>(*generation)});
     return {};
   });
-  const auto bytes = bytes_of(f.text("legs", most_leg_tickets * 88));
-  auto legs = bytes ? decode_tickets(*bytes) : result<std::vector<leg_ticket>>(errc::protocol);
-  if (legs)
-    t.legs = std::move(*legs);
-  else
-    f.refuse("legs", "are none");
+  f.list("parts", topology::max_workers, [&](const json::value& one) -> std::optional<std::string> {
+    auto part = read_part(one);
+    if (!part) {
+      f.refuse(part.error());
+      return {};
+    }
+    t.parts.push_back(std::move(*part));
+    return {};
+  });
   t.lease = std::chrono::milliseconds(f.number("lease_ms", 3'600'000, 1));
   if (auto wrong = f.end()) return *wrong;
   // What the numbers mean together.
   if (t.first < t.tokens && t.first % t.wire.block_tokens != 0) f.refuse("first", "is within a block");
   if (t.blocks.size() != (std::uint64_t{t.tokens} + t.wire.block_tokens - 1) / t.wire.block_tokens)
     f.refuse("blocks", "are not those of so many tokens");
-  if ((t.first == t.tokens) != t.legs.empty()) f.refuse("legs", "are not those of what is wanted");
+  if (t.parts.size() != (t.first < t.tokens ? t.topology.workers() : 1))
+    f.refuse("parts", "are not as many as workers");
+  for (const auto& p : t.parts)
+    if ((t.first == t.tokens) != p.legs.empty()) f.refuse("parts", "have other legs than what is wanted");
   if (auto wrong = f.end()) return *wrong;
   return t;
 }

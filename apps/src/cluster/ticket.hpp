@@ -5,7 +5,8 @@
 //     if (from->wire != mine.wire || from->fingerprint != mine.fingerprint) ...   // 422: another model's, or layout's
 //     boost::json::object told = to_json(ticket{.id = id, .attempt = attempt, ...});
 //
-// A ticket's `legs` are its inbound_stream's tickets; they are empty when the receiver has all of the prompt already.
+// Each worker of a model in parts has doors and legs of its own. `legs` are its inbound_stream's tickets, for all senders; they are
+// empty when the receiver has all of the prompt already.
 #pragma once
 
 #include <boost/json/object.hpp>
@@ -25,7 +26,7 @@ constexpr std::uint32_t most_attempts = 1024;
 constexpr std::size_t most_links = 16;
 constexpr std::size_t most_url_bytes = 1024;
 constexpr std::uint32_t most_tokens = 1u << 24;  // of a prompt, where nobody says less
-constexpr std::size_t most_leg_tickets = 4096;
+constexpr std::size_t most_leg_tickets = 4096;   // of one worker
 
 // KV as it lies on the wire: what of a geometry two workers have to have in common.
 struct kv_wire {
@@ -53,17 +54,25 @@ struct offer {
 boost::json::object to_json(const offer& o);
 parsed<offer> read_offer(const boost::json::value& v);
 
+// Where one of the receiver's workers takes its part.
+struct ticket_part {
+  std::string life;                // that worker's
+  std::vector<std::string> links;  // its doors' URLs, any of which will do
+  std::vector<leg_ticket> legs;
+};
+boost::json::object to_json(const ticket_part& p);
+parsed<ticket_part> read_part(const boost::json::value& v);
+
 struct ticket {
   std::string id;
   std::uint32_t attempt = 0;
-  std::string life;                // the receiver's
-  std::vector<std::string> links;  // its doors' URLs, any of which will do
+  std::vector<ticket_part>
+      parts;  // by number in its topology, or of the first alone where nothing is wanted: it hears the words
   cokv::topology topology = cokv::topology();
   kv_wire wire;
   id256 fingerprint;
   std::uint32_t tokens = 0, first = 0;  // [first, tokens) are wanted: whole blocks before `first` it has
   std::vector<block_ref> blocks;
-  std::vector<leg_ticket> legs;
   std::chrono::milliseconds lease{};  // without a sign of the sender for so long it gives up
 };
 boost::json::object to_json(const ticket& t);

@@ -9,26 +9,30 @@
 
 namespace cokv::cluster {
 
-inline kv_wire wire_of(const engine& e) {
-  const auto& c = e.running().config();
-  return {.layers = c.layers,
-          .kv_heads = c.kv_heads,
+// Of all of the model, also where this is a part of it.
+inline kv_wire wire_of(const model& m, std::uint32_t block_tokens) {
+  const auto& c = m.config();
+  const auto all = m.kv_shard();
+  return {.layers = all.of_layers ? all.of_layers : c.layers,
+          .kv_heads = all.of_heads ? all.of_heads : c.kv_heads,
           .head_dim = c.head_dim,
-          .block_tokens = e.pool().shape().block_tokens(),
-          .type = e.running().compute_type()};
+          .block_tokens = block_tokens,
+          .type = m.compute_type()};
 }
+inline kv_wire wire_of(const engine& e) { return wire_of(e.running(), e.pool().shape().block_tokens()); }
 
 // Links are for workers of one model; blocks and dtype are told in offers and tickets, which can say what does not fit.
-inline namespace_id links_of(const engine& e) {
+inline namespace_id links_of(const model& m) {
   namespace_id ns;
-  static_cast<id256&>(ns) = e.running().fingerprint();
+  static_cast<id256&>(ns) = m.fingerprint();
   return ns;
 }
+inline namespace_id links_of(const engine& e) { return links_of(e.running()); }
 
 inline offer offer_of(const engine& e, std::string name, std::string life, bool converts = false) {
   return {.name = std::move(name),
           .life = std::move(life),
-          .topology = topology(),
+          .topology = e.running().part().split,
           .wire = wire_of(e),
           .fingerprint = e.running().fingerprint(),
           .converts = converts};
@@ -42,23 +46,36 @@ inline worker_facts facts_of(const engine& e, worker_role role, offer self) {
   out.running = c.running, out.waiting = c.waiting;
   out.prompt_tokens_left = c.prompt_tokens_left;
   out.step = c.step;
-  out.broken = c.broken || c.lender_lost;
+  out.broken = c.broken || c.lender_lost || !c.joined;
   return out;
 }
 
-// A worker's end of a stream to or from one whose KV is `other`: in blocks of a size that both sizes are made of.
-inline stream_side side_of(const engine& e, const kv_wire& other, const kv_wire& receiver, const kv_view& memory,
-                           std::span<const block_index> blocks, std::uint32_t tokens, std::uint32_t first) {
-  const topology alone;
-  const auto& shape = e.pool().shape();
-  const auto cut = std::gcd(shape.block_tokens(), other.block_tokens);
-  auto wire = receiver;
-  wire.block_tokens = cut;
-  return {route(alone, alone, wire.shape()),
-          {},
-          shape.in_blocks_of(cut),
-          memory.in_blocks_of(cut),
-          {{in_smaller_blocks(blocks, shape.block_tokens() / cut), tokens, first}}};
+// The way of a prompt's KV, cut to blocks that both sides' are made of. Throws config_error: one of the topologies has more
+// stages than the model has layers.
+inline route way_of(const topology& from, const topology& to, kv_wire receiver, std::uint32_t cut) {
+  receiver.block_tokens = cut;
+  return {from, to, receiver.shape()};
+}
+
+// Where a worker has a prompt: blocks of its pool, seen as `memory`, of so many tokens, of which the receiver has the first.
+struct prompt_place {
+  const geometry& shape;
+  const kv_view& memory;
+  std::span<const block_index> blocks;
+  std::uint32_t tokens = 0, first = 0;
+};
+
+// A worker's end of a stream to or from one whose KV is `other`.
+inline stream_side side_of(const topology& from, const topology& to, worker self, const kv_wire& other,
+                           const kv_wire& receiver, const prompt_place& at) {
+  const auto mine = at.shape.block_tokens();
+  const auto cut = std::gcd(mine, other.block_tokens);
+  const auto blocks = at.blocks.first(std::min<std::size_t>(at.blocks.size(), (at.tokens + mine - 1) / mine));
+  return {way_of(from, to, receiver, cut),
+          self,
+          at.shape.in_blocks_of(cut),
+          at.memory.in_blocks_of(cut),
+          {{in_smaller_blocks(blocks, mine / cut), at.tokens, at.first}}};
 }
 
 }  // namespace cokv::cluster

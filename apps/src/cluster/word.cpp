@@ -16,6 +16,7 @@ link_message encode(const word& w) {
   switch (w.kind) {
     case word::what::begin:
       o["begin"] = w.id;
+      if (w.worker != 0) o["worker"] = w.worker;
       break;
     case word::what::first:
       o["first"] = w.id;
@@ -46,6 +47,7 @@ result<word> read_word(std::span<const std::byte> message) {
   word w;
   if (f.has("begin")) {
     w.id = f.id("begin");
+    if (f.has("worker")) w.worker = f.u32("worker", topology::max_workers - 1);
   } else if (f.has("first")) {
     w.kind = word::what::first;
     w.id = f.id("first");

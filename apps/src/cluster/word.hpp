@@ -16,7 +16,7 @@ namespace cokv::cluster {
 
 struct word {
   enum class what : std::uint8_t {
-    begin,   // this link brings the KV of this prompt
+    begin,   // this link brings the KV of this prompt, of one of the sender's workers
     first,   // the token behind the prompt
     kept,    // so many of the prompt's tokens are there, verified
     failed,  // nothing more will come, and why
@@ -26,6 +26,7 @@ struct word {
   what kind = what::begin;
   std::string id;
   std::uint32_t attempt = 0;
+  std::uint32_t worker = 0;                     // of begin: its number
   token_id token = 0;                           // of first
   std::optional<token_logprobs> logprobs = {};  // of first
   std::uint32_t tokens = 0;                     // of kept

@@ -43,7 +43,6 @@ std::string worker_table::misfit(id of, const worker_facts& facts) const {
     if (w.facts.self.fingerprint != facts.self.fingerprint) return "its weights are not those of " + w.url;
     if (!fits(w.facts.self.wire, kv, w.facts.self.converts && facts.self.converts))
       return "its KV is not that of " + w.url + " (--dtype; with --convert-kv on both it may be)";
-    if (w.facts.self.topology != facts.self.topology) return "it is spread unlike " + w.url;
   }
   return {};
 }

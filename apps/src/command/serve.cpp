@@ -20,10 +20,9 @@ void add_serve(CLI::App& app, action& chosen) {
   add_choice(*c, "--role", o->role, {"both", "prefill", "decode", "router"},
              "Computes and answers; or only computes prompts, or decodes them, for a router that answers");
   auto* pipeline = add_count(*c, "--pipeline", o->pipeline, 1, 1024,
-                             "The model's layers are spread over so many stages, each in processes of its own (--role "
-                             "both)");
+                             "The model's layers are spread over so many stages, each in processes of its own");
   auto* tensor = add_count(*c, "--tensor", o->tensor, 1, 256,
-                           "Heads and MLP columns of each stage are spread over so many processes (--role both)");
+                           "Heads and MLP columns of each stage are spread over so many processes");
   auto* ranks = c->add_option("--ranks", o->ranks,
                               "Where the processes of --pipeline and --tensor find each other, one URL for each, stage "
                               "by stage: tcp://HOST:PORT, shm:///PATH, ucx://HOST:PORT. Those of one mpirun unless "
@@ -180,12 +179,12 @@ void add_serve(CLI::App& app, action& chosen) {
   add_count(*c, "--grace", o->grace, 0, 86400,
             "Seconds that requests in flight have to finish after SIGINT or SIGTERM");
   c->footer("A SIZE is bytes or has a unit: 512MiB, 4GiB, 1.5GB.");
-  const std::vector<std::pair<CLI::Option*, std::string>> of_roles{{pipeline, "both"},
-                                                                   {tensor, "both"},
-                                                                   {ranks, "both"},
-                                                                   {rank, "both"},
-                                                                   {stage_starts, "both"},
-                                                                   {microbatches, "both"},
+  const std::vector<std::pair<CLI::Option*, std::string>> of_roles{{pipeline, "both, prefill or decode"},
+                                                                   {tensor, "both, prefill or decode"},
+                                                                   {ranks, "both, prefill or decode"},
+                                                                   {rank, "both, prefill or decode"},
+                                                                   {stage_starts, "both, prefill or decode"},
+                                                                   {microbatches, "both, prefill or decode"},
                                                                    {prefill, "router"},
                                                                    {decode, "router"},
                                                                    {worker_key, "router"},
@@ -247,6 +246,8 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                           {"--kv-dir", !o->kv_dir.empty()},
                                                                           {"--kv-remote", !o->kv_remote.empty()},
                                                                           {"--async-scheduling", o->async_scheduling},
+                                                                          {"--borrow-from", !o->borrow_from.empty()},
+                                                                          {"--replicate-to", !o->replicate_to.empty()},
                                                                           {"--device", o->device != "cpu"}})
         if (told) throw CLI::ValidationError(flag, "does not go together with --pipeline or --tensor");
     if (o->dead_after <= o->heartbeat) throw CLI::ValidationError("--dead-after", "has to be more than --heartbeat");

@@ -9,10 +9,15 @@
 #include <cstdlib>
 #include <optional>
 
+#include "cluster/part_mover.hpp"
+#include "cluster/wire_of.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
+#include "random_id.hpp"
+#include "serve/conversion.hpp"
+#include "serve/doors.hpp"
 
 namespace cokv::serve {
 namespace {
@@ -47,6 +52,7 @@ std::string shape_text(const options& o) {
 link_options greeting_of(const options& o, const topology& split) {
   link_options out;
   out.topology = split.text() + '/' + o.dtype + (o.batch_invariant ? "/invariant" : "");
+  if (o.role != "both") out.topology += '/' + o.role;
   out.silence = 5s;
   return out;
 }
@@ -66,7 +72,8 @@ cluster::rank_options rank_options_of(const asio::any_io_executor& ex, const opt
           .self = mine.number,
           .urls = mine.urls,
           .greeting = greeting_of(o, mine.part.split),
-          .sums = sums_of(ex, mine)};
+          .sums = sums_of(ex, mine),
+          .kv = o.role != "both"};
 }
 
 void open_door(cluster::rank_links& links, const part_choice& mine) {
@@ -121,7 +128,10 @@ std::string describe(const part_choice& c, const model_config& whole) {
 }
 
 leading::leading(const asio::any_io_executor& ex, const options& o, const part_choice& mine)
-    : split_(mine.part.split.text()), links_(window_table(ex), rank_options_of(ex, o, mine)), lost_(ex) {
+    : split_(mine.part.split.text()),
+      links_(window_table(ex), rank_options_of(ex, o, mine)),
+      others_(ex, mine.part.split.workers()),
+      lost_(ex) {
   open_door(links_, mine);
 }
 
@@ -131,24 +141,89 @@ void leading::lost(error_code why) {
   lost_.tell();
 }
 
+// What the others can't be told to move they don't move: the engine goes by that as by the loss of a worker.
+awaitable<void> leading::move_kv(std::vector<peer_link> links, peer_link one_of_the_engine) {
+  co_await others_.run(std::move(links));
+  one_of_the_engine.close();
+}
+
 awaitable<void> leading::run(engine& leads) {
   auto& time = clock::of(leads.get_executor());
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(links_.run());
     for (;;) {
-      auto links = co_await links_.gather(leads.sizes(), leads.running().fingerprint());
-      if (!links) break;
-      error_code ec;
-      while ((ec = leads.join(*links)) == errc::in_use) co_await time.async_wait_for(1ms, asio::deferred);
-      if (ec) throw boost::system::system_error(ec, "the workers of " + split_);
-      links = errc::closed;  // the engine's alone
-      spdlog::info("{}: all workers are there", split_);
-      co_await lost_.async_wait(asio::deferred);
+      auto met = co_await links_.gather(leads.sizes(), leads.running().fingerprint());
+      if (!met) break;
+      auto joined = co_await with(task_group{}, [&](task_group& together) -> awaitable<void> {
+        if (!met->kv.empty()) together.spawn(move_kv(std::exchange(met->kv, {}), met->links.workers[1]));
+        error_code ec;
+        while ((ec = leads.join(met->links)) == errc::in_use) co_await time.async_wait_for(1ms, asio::deferred);
+        if (ec) throw boost::system::system_error(ec, "the workers of " + split_);
+        met->links = {};  // the engine's alone
+        spdlog::info("{}: all workers are there", split_);
+        co_await lost_.async_wait(asio::deferred);
+        together.cancel();
+      });
+      if (joined.error()) throw boost::system::system_error(joined.error(), "the workers of " + split_);
     }
     group.cancel();
   });
   if (v.error() && v.error() != asio::error::operation_aborted) throw boost::system::system_error(v.error());
 }
+
+namespace {
+
+// What moves the KV of a worker that has no engine.
+struct part_of_kv {
+  part_of_kv(const asio::any_io_executor& ex, const options& o, const part_choice& mine, device where, const model& m)
+      : life(random_id()), convert(converters_of(where, o)), all(window_table(ex), greeting(o, m, life), how(o)) {
+    if (o.role == "decode") open_doors(all.door(), o, host_of(o, mine), life);
+  }
+
+  static link_options greeting(const options& o, const model& m, const std::string& life) {
+    link_options out;
+    out.name = "kv/" + o.role + '/' + life;
+    out.ns = cluster::links_of(m);
+    return out;
+  }
+  // Where it is found by its fellows.
+  static std::string host_of(const options& o, const part_choice& mine) {
+    const auto& url = mine.urls[mine.number];
+    const auto begins = url.find("://"), ends = url.rfind(':');
+    if (!url.starts_with("tcp://") && !url.starts_with("ucx://")) return o.listen.host;
+    auto host = url.substr(begins + 3, ends - begins - 3);
+    if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+    return host;
+  }
+  cluster::mover_options how(const options& o) {
+    return {.life = life,
+            .links = [this, &o] { return advertised(all.door(), o); },
+            .convert = convert.get(),
+            .converts = o.convert_kv};
+  }
+
+  std::string life;
+  std::unique_ptr<cluster::converters> convert;
+  cluster::part_mover all;
+};
+
+// Until one of its links ends. Then nothing computes or moves KV any more.
+awaitable<error_code> work(stage_worker& works, cluster::summons& with_these, cluster::part_mover* moves) {
+  if (!moves) co_return co_await works.run(std::move(with_these.links));
+  error_code why;
+  (void)co_await with(task_group{}, [&](task_group& group) {
+    const auto until = [&](awaitable<error_code> end) -> awaitable<void> {
+      const auto ec = co_await std::move(end);
+      if (!why) why = ec;
+      group.cancel();
+    };
+    group.spawn(until(moves->run(works, std::move(with_these.kv))));
+    group.spawn(until(works.run(std::move(with_these.links))));
+  });
+  co_return why ? why : make_error_code(errc::closed);
+}
+
+}  // namespace
 
 awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine, device where,
                            std::function<std::shared_ptr<model>()> load) {
@@ -160,9 +235,12 @@ awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine
   out << "cokv serve: worker " << mine.number << " of " << mine.part.split.text() << " is at " << mine.urls[mine.number]
       << std::endl;
   std::unique_ptr<stage_worker> works;
+  std::optional<part_of_kv> moves;
+  if (o.role != "both") moves.emplace(ex, o, mine, where, *what);
   bool computing = false, ending = false;
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(links.run());
+    if (moves) group.spawn(moves->all.door().run());
     group.spawn([&]() -> awaitable<void> {
       co_await signals.async_wait(asio::use_awaitable);
       ending = true;
@@ -178,12 +256,12 @@ awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine
       if (!told) break;
       if (!works || works->sizes() != told->sizes) {
         works.reset();
-        works = std::make_unique<stage_worker>(ex, where, what, told->sizes);
+        works = std::make_unique<stage_worker>(ex, where, what, told->sizes, kv_memory_of(o));
       }
       spdlog::info("worker {} of {}: all are there; {} KV blocks of {} tokens", mine.number, mine.part.split.text(),
                    told->sizes.kv_blocks, told->sizes.block_tokens);
       computing = true;
-      const auto why = co_await works->run(std::move(told->links));
+      const auto why = co_await work(*works, *told, moves ? &moves->all : nullptr);
       computing = false;
       if (ending) break;
       spdlog::warn("worker {} of {}: {}; it waits for the leader", mine.number, mine.part.split.text(), why.message());

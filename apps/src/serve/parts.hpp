@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cluster/other_parts.hpp"
 #include "cluster/rank_links.hpp"
 #include "cokv/engine/engine.hpp"
 #include "serve/options.hpp"
@@ -34,10 +35,14 @@ class leading {
 
   void lost(error_code why);           // engine_options::on_ranks_lost
   awaitable<void> run(engine& leads);  // until it is cancelled
+  cluster::other_parts& others() noexcept { return others_; }
 
  private:
+  awaitable<void> move_kv(std::vector<peer_link> links, peer_link one_of_the_engine);
+
   std::string split_;
   cluster::rank_links links_;
+  cluster::other_parts others_;
   cluster::news lost_;
 };
 

@@ -165,7 +165,7 @@ awaitable<void> serve(const options& o, std::ostream& out, std::optional<part_ch
   std::optional<worker> of_several;
   std::optional<joining> joins;
   if (o.role != "both") {
-    auto& w = of_several.emplace(ex, runs, where, o, tiers);
+    auto& w = of_several.emplace(ex, runs, where, o, tiers, leads ? &leads->others() : nullptr);
     w.route(server);
     page.add([&w](http::scrape& s) { w.measure(s); });
     if (!o.join.empty()) joins.emplace(ex, o, own_url(o, server.local_endpoint()), w.life());

@@ -3,7 +3,6 @@
 #include <spdlog/spdlog.h>
 
 #include <boost/json/serialize.hpp>
-#include <filesystem>
 
 #include "cluster/epoch_route.hpp"
 #include "cluster/ring_route.hpp"
@@ -13,7 +12,8 @@
 #include "cokv/runtime/with.hpp"
 #include "random_id.hpp"
 #include "serve/activity.hpp"
-#include "serve/default_doors.hpp"
+#include "serve/conversion.hpp"
+#include "serve/doors.hpp"
 #include "serve/remote.hpp"
 
 namespace cokv::serve {
@@ -24,13 +24,6 @@ link_options greeting(const engine& e, const std::string& name, const std::strin
   out.name = "kv/" + name + '/' + life;
   out.ns = cluster::links_of(e);
   return out;
-}
-
-std::unique_ptr<cluster::converters> converters_of(device& where, const options& o) {
-  if (!o.convert_kv || o.role != "prefill") return nullptr;
-  auto moves = where.make_stream({.name = "convert"});
-  if (!moves) throw config_error("--convert-kv: " + moves.error().message());
-  return std::make_unique<cluster::converters>(where, std::move(*moves));
 }
 
 std::shared_ptr<remote> copies_store_of(const asio::any_io_executor& ex, const options& o) {
@@ -62,14 +55,15 @@ std::string name_of_cache(const options& o) {
 
 }  // namespace
 
-worker::worker(const asio::any_io_executor& ex, engine& e, device where, const options& o, std::vector<kv_tier> tiers)
+worker::worker(const asio::any_io_executor& ex, engine& e, device where, const options& o, std::vector<kv_tier> tiers,
+               cluster::other_parts* others)
     : engine_(e),
+      options_(o),
       tiers_(std::move(tiers)),
       role_(o.role == "prefill" ? cluster::worker_role::prefill : cluster::worker_role::decode),
       name_(o.role),
       life_(random_id()),
       copies_at_(name_of_cache(o)),
-      advertise_(o.advertise),
       converts_(o.convert_kv),
       has_door_(o.role != "prefill" || o.lend_memory != 0 || !o.links.empty()),
       converters_(converters_of(where, o)),
@@ -89,10 +83,11 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
                  .lease = std::chrono::seconds(o.lease),
                  .links = [this] { return links(); },
                  .converts = o.convert_kv,
+                 .others = others,
                  .copies = &copies_,
                  .cached = cached_.get()}),
       decode_(ex, entrance_, {.max_sequence = e.max_sequence(), .max_sequences = o.max_requests}),
-      prefill_(e, pool_, {.convert = converters_.get()}) {
+      prefill_(e, pool_, {.convert = converters_.get(), .others = others}) {
   if (!e.pool().memory().host_accessible())
     if (auto ec = windows_.stage(where))
       throw config_error("--device " + o.device + ": no pinned memory for links: " + ec.message());
@@ -104,29 +99,10 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
   if (!has_door_) return;
   if (role_ != cluster::worker_role::prefill)
     door_.on("ring/", [this](peer_link from) { return copies_.keep(std::move(from)); });
-  for (auto& url :
-       o.links.empty() ? default_doors(o.listen.host, life_, std::filesystem::temp_directory_path()) : o.links) {
-    // An address that stands for all of a machine's is none that others can call.
-    if (advertise_.empty() && (url.find("://0.0.0.0:") != url.npos || url.find("://[::]:") != url.npos))
-      throw config_error("--advertise: has to say what others call this machine, since KV comes in at " + url);
-    const auto ec = door_.listen(url);
-    if (ec && o.links.empty() && url.starts_with("ucx://"))
-      spdlog::warn("no KV comes in at {}: {}", url, ec.message());
-    else if (ec)
-      throw config_error("--link " + url + ": " + ec.message());
-  }
+  open_doors(door_, o, o.listen.host, life_);
 }
 
-std::vector<std::string> worker::links() const {
-  auto out = door_.urls();
-  for (auto& url : out) {
-    const auto scheme = url.find("://"), port = url.rfind(':');
-    if (advertise_.empty() || scheme == url.npos || url.starts_with("shm://")) continue;
-    const bool six = advertise_.find(':') != advertise_.npos;
-    url = url.substr(0, scheme + 3) + (six ? '[' + advertise_ + ']' : advertise_) + url.substr(port);
-  }
-  return out;
-}
+std::vector<std::string> worker::links() const { return advertised(door_, options_); }
 
 cluster::worker_facts worker::facts() const {
   auto out = cluster::facts_of(engine_, role_, cluster::offer_of(engine_, name_, life_, converts_));

@@ -23,8 +23,9 @@ class remote;
 // The engine outlives it; it outlives the server that it was given to.
 class worker {
  public:
-  // `tiers`: as the engine was given them.
-  worker(const asio::any_io_executor& ex, engine& e, device where, const options& o, std::vector<kv_tier> tiers = {});
+  // `tiers`: as the engine was given them. `others`: of a model in parts; outlives it, as `o` does.
+  worker(const asio::any_io_executor& ex, engine& e, device where, const options& o, std::vector<kv_tier> tiers = {},
+         cluster::other_parts* others = nullptr);
   worker(const worker&) = delete;
 
   void route(http::server& s);
@@ -40,9 +41,10 @@ class worker {
   cluster::worker_facts facts() const;
 
   engine& engine_;
+  const options& options_;
   std::vector<kv_tier> tiers_;
   cluster::worker_role role_;
-  std::string name_, life_, copies_at_, advertise_;
+  std::string name_, life_, copies_at_;
   bool converts_;
   bool has_door_;  // by which others' KV comes in, or what they keep here; or for the ranks of its MPI job
   std::unique_ptr<cluster::converters> converters_;  // of KV that goes to workers of another element type

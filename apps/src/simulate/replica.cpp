@@ -68,7 +68,7 @@ awaitable<void> replica::lead() {
     group.spawn(links->run());
     const auto found = co_await links->gather(engine_->sizes(), engine_->running().fingerprint());
     if (!found) co_return found.error();
-    if (auto ec = engine_->join(*found)) co_return ec;
+    if (auto ec = engine_->join(found->links)) co_return ec;
     (void)joined_.try_send(char());
     co_return error_code();
   });

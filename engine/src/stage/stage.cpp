@@ -20,15 +20,22 @@ awaitable<void> settled(stream s) {
   co_await asio::this_coro::throw_if_cancelled(throwing);
 }
 
-awaitable<error_code> stage::run(std::shared_ptr<batch> step) {
+awaitable<error_code> stage::run(std::shared_ptr<batch> step, std::span<const sink_part> told) {
   const auto layers = part->config().layers;
+  const auto tell = [&](std::uint32_t layer) {
+    if (told.empty()) return;
+    const auto computed = compute.record();
+    for (const auto& s : told) s.sink->layer(layer, s.tokens, computed);
+  };
   for (std::uint32_t l = 0; l < layers; ++l) {
     if (part->part().alone()) {
       if (auto ec = part->forward(l, step, pool, compute)) co_return ec;
+      tell(l);
       continue;
     }
     for (auto which : {layer_half::attention, layer_half::mlp}) {
       if (auto ec = part->forward_half(l, which, step, pool, compute)) co_return ec;
+      if (which == layer_half::attention) tell(l);
       if (auto ec = co_await drained(compute)) co_return ec;
       if (auto ec = co_await ranks.all_reduce(step->summand)) co_return ec;
       if (auto ec = part->add_summand(l, which, step, compute)) co_return ec;

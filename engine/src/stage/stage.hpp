@@ -3,11 +3,20 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "cokv/engine/model.hpp"
+#include "cokv/engine/prompt_sink.hpp"
 #include "cokv/kvstream/rank_group.hpp"
 
 namespace cokv::detail {
+
+// What a step computes of a prompt that somebody is told of.
+struct sink_part {
+  std::size_t sequence = 0;  // of the step's
+  std::shared_ptr<prompt_sink> sink;
+  index_range tokens;
+};
 
 struct stage {
   std::shared_ptr<model> part;
@@ -19,8 +28,9 @@ struct stage {
   bool samples() const noexcept { return last() && part->part().who.rank == 0; }
 
   // When it completes all that it enqueued is done: hidden is what goes to the next stage, or the tokens are sampled. One at a
-  // time, in the same order as every rank. Cancelled, the device may still be at it.
-  awaitable<error_code> run(std::shared_ptr<batch> step);
+  // time, in the same order as every rank. Cancelled, the device may still be at it. `told`: as soon as a layer's KV is
+  // enqueued.
+  awaitable<error_code> run(std::shared_ptr<batch> step, std::span<const sink_part> told = {});
 };
 
 // Until all that was enqueued is done, whoever cancels.

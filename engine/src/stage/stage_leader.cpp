@@ -28,11 +28,15 @@ stage_leader::stage_leader(std::shared_ptr<model> part, const kv_pool& pool, str
       to_hand_on_(line_->get_executor(), sizes.microbatches),
       closing_(line_->get_executor(), 1) {}
 
-event stage_leader::begin(std::shared_ptr<batch> step, const std::vector<request_id>& sampling) {
+event stage_leader::begin(std::shared_ptr<batch> step, const std::vector<request_id>& sampling,
+                          std::vector<sink_part> told) {
   const auto number = ++begun_;
   if (error_) return {line_, number};
   step_order order{number, step->sequences, {}, {}};
-  work w{number, step, encode(order), {}};
+  for (auto& t : told)
+    if (const auto known_as = t.sink->number())
+      order.told.push_back({static_cast<std::uint32_t>(t.sequence), known_as, t.tokens});
+  work w{number, step, encode(order), {}, {}};
   if (last_ != 0) {
     order.over = std::exchange(over_, {});
     for (auto id : order.over) known_.erase(id);
@@ -43,7 +47,7 @@ event stage_leader::begin(std::shared_ptr<batch> step, const std::vector<request
     w.with_samples = encode(order);
     awaited_.push_back(step);
   }
-  if (!to_compute_.try_send(work{number, std::move(step), {}, {}}) || !to_tell_.try_send(std::move(w)))
+  if (!to_compute_.try_send(work{number, std::move(step), {}, {}, std::move(told)}) || !to_tell_.try_send(std::move(w)))
     throw std::logic_error("stage_leader::begin: more steps than may be under way");
   return {line_, number};
 }
@@ -93,7 +97,7 @@ awaitable<error_code> stage_leader::compute() {
   for (;;) {
     auto w = co_await to_compute_.async_receive(as_result);
     if (!w) co_return w.error();
-    if (auto ec = co_await mine_.run(w->step)) co_return ec;
+    if (auto ec = co_await mine_.run(w->step, w->told)) co_return ec;
     if (mine_.last())
       line_->advance(w->number);
     else if (auto sent = co_await to_hand_on_.async_send(std::move(w->step), as_result); !sent)

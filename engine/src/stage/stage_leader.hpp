@@ -24,8 +24,9 @@ class stage_leader {
   awaitable<error_code> run();
   void close();
 
-  // At most sizes.microbatches at a time. `sampling`: whose tokens step->sampled are, in order. Ready when they are there.
-  event begin(std::shared_ptr<batch> step, const std::vector<request_id>& sampling);
+  // At most sizes.microbatches at a time. `sampling`: whose tokens step->sampled are, in order; `told`: who is told of its KV,
+  // here and at the others. Ready when the tokens are there.
+  event begin(std::shared_ptr<batch> step, const std::vector<request_id>& sampling, std::vector<sink_part> told = {});
   void over(request_id id);  // nothing more is sampled of it
   error_code error() const noexcept { return error_; }
 
@@ -34,6 +35,7 @@ class stage_leader {
     std::uint64_t number = 0;
     std::shared_ptr<batch> step;
     std::vector<std::byte> order, with_samples;
+    std::vector<sink_part> told;
   };
   awaitable<error_code> tell();
   awaitable<error_code> compute();

@@ -33,10 +33,10 @@ const stage_sizes& checked(const stage_sizes& s, const model& part) {
   return s;
 }
 
-buffer memory_of(device& d, const geometry& g, std::uint32_t blocks) {
+buffer memory_of(device& d, const geometry& g, std::uint32_t blocks, memory_kind kind) {
   const auto bytes = pool_bytes(g, blocks);
   if (d.name() == "cpu") detail::check_memory_for({{"KV blocks", bytes}});
-  auto made = d.allocate(bytes);
+  auto made = d.allocate(bytes, kind);
   if (!made) throw config_error("kv-blocks: device " + std::string(d.name()) + ": " + made.error().message());
   return *made;
 }
@@ -47,18 +47,27 @@ struct stage_worker::state {
   struct work {
     std::uint64_t number = 0;
     std::shared_ptr<batch> step;
+    std::vector<detail::sink_part> told = {};
+  };
+  // Who watches a prompt; `begun`: it knows where that lies.
+  struct watcher {
+    std::weak_ptr<prompt_sink> sink;
+    bool begun = false;
   };
 
-  state(asio::any_io_executor e, device d, std::shared_ptr<model> m, const stage_sizes& s)
+  state(asio::any_io_executor e, device d, std::shared_ptr<model> m, const stage_sizes& s, memory_kind kind)
       : ex(std::move(e)),
         where(std::move(d)),
         part(std::move(m)),
         sizes(checked(s, *part)),
         pool(part->kv_geometry(s.block_tokens), s.kv_blocks,
-             memory_of(where, part->kv_geometry(s.block_tokens), s.kv_blocks)) {}
+             memory_of(where, part->kv_geometry(s.block_tokens), s.kv_blocks, kind)),
+        view(pool.shape(), pool.memory(), pool.blocks()) {}
 
   error_code fill(batch& step, detail::step_order& order);
   std::shared_ptr<batch> spare();
+  std::vector<detail::sink_part> told_of(const detail::step_order& order);
+  void tell_begun(const work& w);
   awaitable<error_code> take_orders(const stage_links& links, channel<work>& to);
   awaitable<error_code> compute(detail::stage& mine, channel<work>& from, channel<work>& to);
   awaitable<error_code> hand_on(const stage_links& links, channel<work>& from);
@@ -68,8 +77,10 @@ struct stage_worker::state {
   std::shared_ptr<model> part;
   const stage_sizes sizes;
   kv_pool pool;
+  const kv_view view;
   std::vector<std::shared_ptr<batch>> batches;  // their memory is used again
   std::map<request_id, std::shared_ptr<sampling_state>> samplings;
+  std::map<std::uint64_t, watcher> watchers;
   std::uint64_t steps = 0;
 };
 
@@ -98,6 +109,24 @@ error_code stage_worker::state::fill(batch& step, detail::step_order& order) {
   return {};
 }
 
+std::vector<detail::sink_part> stage_worker::state::told_of(const detail::step_order& order) {
+  std::erase_if(watchers, [](auto& w) { return w.second.sink.expired(); });
+  std::vector<detail::sink_part> out;
+  for (const auto& t : order.told)
+    if (const auto found = watchers.find(t.number); found != watchers.end())
+      if (auto sink = found->second.sink.lock()) out.push_back({t.sequence, std::move(sink), t.tokens});
+  return out;
+}
+
+// Steps before it are over here: what they computed is there.
+void stage_worker::state::tell_begun(const work& w) {
+  for (const auto& t : w.told) {
+    const auto found = watchers.find(t.sink->number());
+    if (found == watchers.end() || std::exchange(found->second.begun, true)) continue;
+    t.sink->begun({view, w.step->sequences[t.sequence].blocks, {}, nullptr}, t.tokens.first);
+  }
+}
+
 awaitable<error_code> stage_worker::state::take_orders(const stage_links& links, channel<work>& to) {
   const auto& config = part->config();
   for (std::uint64_t number = 1;; ++number) {
@@ -107,6 +136,7 @@ awaitable<error_code> stage_worker::state::take_orders(const stage_links& links,
     if (!order) co_return order.error();
     if (order->number != number) co_return errc::protocol;
     work next{number, spare()};
+    next.told = told_of(*order);
     // A request's place may still be sampled by a step before, but never two at once: it is there when this one is.
     if (auto ec = fill(*next.step, *order)) co_return ec;
     if (!part->part().first()) {
@@ -124,7 +154,9 @@ awaitable<error_code> stage_worker::state::compute(detail::stage& mine, channel<
     if (!next) co_return next.error();
     auto span = trace::of(ex).scope("engine", "step");
     span.arg("tokens", static_cast<std::int64_t>(next->step->rows()));
-    if (auto ec = co_await mine.run(next->step)) co_return ec;
+    tell_begun(*next);
+    if (auto ec = co_await mine.run(next->step, next->told)) co_return ec;
+    next->told.clear();
     ++steps;
     if (mine.last() && !mine.samples()) continue;
     if (auto sent = co_await to.async_send(std::move(*next), as_result); !sent) co_return sent.error();
@@ -146,8 +178,9 @@ awaitable<error_code> stage_worker::state::hand_on(const stage_links& links, cha
   }
 }
 
-stage_worker::stage_worker(asio::any_io_executor ex, device where, std::shared_ptr<model> part, stage_sizes sizes)
-    : state_(std::make_shared<state>(std::move(ex), std::move(where), std::move(part), sizes)) {}
+stage_worker::stage_worker(asio::any_io_executor ex, device where, std::shared_ptr<model> part, stage_sizes sizes,
+                           memory_kind kv_memory)
+    : state_(std::make_shared<state>(std::move(ex), std::move(where), std::move(part), sizes, kv_memory)) {}
 
 stage_worker::~stage_worker() = default;
 
@@ -170,7 +203,14 @@ awaitable<error_code> stage_worker::run(stage_links links) {
   co_return v.error();
 }
 
+void stage_worker::watch(std::uint64_t number, std::weak_ptr<prompt_sink> sink) {
+  state_->watchers[number] = {std::move(sink), false};
+}
+
 const kv_pool& stage_worker::pool() const noexcept { return state_->pool; }
+kv_view stage_worker::view() const { return state_->view; }
+const model& stage_worker::running() const noexcept { return *state_->part; }
+device stage_worker::where() const { return state_->where; }
 const stage_sizes& stage_worker::sizes() const noexcept { return state_->sizes; }
 std::uint64_t stage_worker::steps() const noexcept { return state_->steps; }
 

@@ -10,7 +10,7 @@ namespace cokv::detail {
 namespace {
 
 constexpr std::uint32_t order_magic = 0x4f766b63, outcome_magic = 0x41766b63;  // "ckvO", "ckvA"
-constexpr std::uint32_t version = 1;
+constexpr std::uint32_t version = 2;
 
 void write(byte_writer& to, const sampling_state& s) {
   const auto& p = s.params;
@@ -98,6 +98,13 @@ std::vector<std::byte> encode(const step_order& o) {
     to.number(std::uint32_t{s.begins != nullptr});
     if (s.begins) write(to, *s.begins);
   }
+  to.number(static_cast<std::uint32_t>(o.told.size()));
+  for (auto& t : o.told) {
+    to.number(t.sequence);
+    to.number(t.number);
+    to.number(t.tokens.first);
+    to.number(t.tokens.count);
+  }
   return to.take();
 }
 
@@ -120,6 +127,20 @@ result<step_order> decode_order(std::span<const std::byte> bytes, const stage_si
     s.position = from.number<std::uint64_t>();
     if (from.flag()) s.begins = read_state(from, sizes, vocab);
     if (s.position > sizes.max_sequence) from.spoil();
+  }
+  for (auto n = from.count(sizes.max_running, 20); n > 0 && from.good(); --n) {
+    auto& t = o.told.emplace_back();
+    t.sequence = from.number<std::uint32_t>();
+    t.number = from.number<std::uint64_t>();
+    t.tokens.first = from.number<std::uint32_t>();
+    t.tokens.count = from.number<std::uint32_t>();
+    if (t.sequence >= o.sequences.size()) {
+      from.spoil();
+      break;
+    }
+    const auto& s = o.sequences[t.sequence];
+    if (t.tokens.count == 0 || t.tokens.first < s.start || t.tokens.end() > std::uint64_t{s.start} + s.tokens.size())
+      from.spoil();
   }
   if (rows == 0 || rows > sizes.max_batched_tokens || (!o.sampled.empty() && o.sampled.size() != samples)) from.spoil();
   if (!from.over()) return errc::protocol;

@@ -20,11 +20,19 @@ struct ordered_sample {
   std::shared_ptr<sampling_state> begins = {};
 };
 
+// A prompt's tokens whose KV somebody at the other workers wants to be told of: prompt_sink::number().
+struct ordered_sink {
+  std::uint32_t sequence = 0;
+  std::uint64_t number = 0;
+  index_range tokens;
+};
+
 struct step_order {
   std::uint64_t number = 0;  // from 1
   std::vector<batch_sequence> sequences;
   std::vector<ordered_sample> sampled;  // to the last stage's rank 0; of the sequences that sample, in order
   std::vector<request_id> over;         // of which nothing more is sampled
+  std::vector<ordered_sink> told = {};
 };
 
 struct step_outcome {

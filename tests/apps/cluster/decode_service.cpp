@@ -64,7 +64,8 @@ class told_entrance final : public entrance {
     if (!(from.wire == wire)) co_return make_error_code(errc::namespace_mismatch);
     auto t = std::make_shared<told>(ex_);
     prompts.push_back(t);
-    cluster::ticket ticket{.id = id, .attempt = attempt, .life = "here", .wire = wire};
+    cluster::ticket ticket{
+        .id = id, .attempt = attempt, .parts = {{.life = "here", .links = {}, .legs = {}}}, .wire = wire};
     ticket.tokens = ticket.first = static_cast<std::uint32_t>(r.prompt.size());
     ticket.blocks.resize((r.prompt.size() + 3) / 4);
     ticket.lease = 1s;

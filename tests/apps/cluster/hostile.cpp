@@ -89,11 +89,12 @@ TEST_CASE("cluster codecs: damaged requests are refused, or are requests") {
 }
 
 TEST_CASE("cluster codecs: damaged tickets are refused, or are tickets") {
-  ticket t{.id = "a.0", .attempt = 1, .life = "b", .links = {"tcp://127.0.0.1:1"}};
+  ticket t{.id = "a.0",
+           .attempt = 1,
+           .parts = {{.life = "b", .links = {"tcp://127.0.0.1:1"}, .legs = {{1, 2, 3, {4, 5, 6}}}}}};
   t.wire = {.layers = 2, .kv_heads = 1, .head_dim = 8, .block_tokens = 4, .type = dtype::f32};
   t.tokens = 10, t.first = 4;
   t.blocks = {{1, 1}, {2, 1}, {3, 1}};
-  t.legs = {{1, 2, 3, {4, 5, 6}}};
   t.lease = std::chrono::seconds(1);
   damage(json::serialize(to_json(t)),
          [](std::string_view text) { return object_of(text, [](const json::value& v) { return read_ticket(v); }); });

@@ -74,7 +74,7 @@ struct ranks_bed {
           if (n == 0) {
             auto got = co_await w->links.gather(sizes, model_id);
             if (!got) co_return got.error();
-            w->mine = std::move(*got);
+            w->mine = std::move(got->links);
             co_return error_code();
           }
           auto got = co_await w->links.summoned(model_id);

@@ -61,7 +61,8 @@ inline void route(http::server& s, std::shared_ptr<workers> w) {
     if (auto told = w->told(); !told.empty() && told[0] == "running")
       co_return (void) co_await x.respond(status::ok, "application/json", R"({"running":true,"attempt":1,"pieces":2})");
     if (w->room != status::created) co_return (void) co_await x.refuse({w->room, "no", {}, "no"});
-    ticket t{.id = "r.0", .attempt = 1, .life = "p", .wire = {2, 1, 8, 4, dtype::f32}};
+    ticket t{
+        .id = "r.0", .attempt = 1, .parts = {{.life = "p", .links = {}, .legs = {}}}, .wire = {2, 1, 8, 4, dtype::f32}};
     t.tokens = t.first = 4;
     t.blocks = {{0, 0}};
     t.lease = 1s;

@@ -144,7 +144,7 @@ struct decode_worker : cluster_worker {
     if (!l) co_return l.error();
     CHECK((*l)->ticket().tokens == r.prompt.size());
     s.here_before += (*l)->ticket().first;
-    s.all_here += (*l)->ticket().legs.empty();
+    s.all_here += (*l)->ticket().parts[0].legs.empty();
     auto answer = (*l)->take_answer();
     const auto over = std::make_shared<bool>(false);
     error_code landed;

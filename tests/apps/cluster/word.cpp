@@ -23,6 +23,10 @@ TEST_CASE("word: each kind is read as it was written") {
   CHECK(r->kind == word::what::begin);
   CHECK(r->id == "a.0");
   CHECK(r->attempt == 2);
+  CHECK(r->worker == 0);
+  r = read_word(encode({.kind = word::what::begin, .id = "a.0", .attempt = 2, .worker = 4095}));
+  REQUIRE(r.has_value());
+  CHECK(r->worker == 4095);
 
   word first{.kind = word::what::first, .id = "a.0", .attempt = 2, .token = 2'147'483'647};
   r = read_word(encode(first));
@@ -67,6 +71,8 @@ TEST_CASE("word: what is none is a broken protocol, however near it is to one") 
                                 R"({"begin":"a","attempt":1.0})",
                                 R"({"begin":"a","attempt":1025})",
                                 R"({"begin":"a","attempt":1,"token":5})",
+                                R"({"begin":"a","attempt":1,"worker":4096})",
+                                R"({"kept":"a","attempt":1,"tokens":1,"worker":1})",
                                 R"({"begin":"a","first":"a","attempt":1})",
                                 R"({"begin":"a","begin":"b","attempt":1})",
                                 R"({"first":"a","attempt":1})",

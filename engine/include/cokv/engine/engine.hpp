@@ -80,8 +80,8 @@ struct engine_options {
   // errc::unavailable until lend().
   std::function<void(error_code)> on_lender_lost = {};
   // Of a model that is a part (model_options::part), which join() brings together with the others: steps that are under way at once;
-  // 0: as many as it has stages. Such an engine has no swap, tiers or async_scheduling, and lends nothing; requests with a sink or a
-  // follower, and prompts from elsewhere, are refused (errc::unsupported), as are more logprobs or biases than there are tokens (errc::invalid_argument).
+  // 0: as many as it has stages. Such an engine has no swap, tiers or async_scheduling, and lends nothing; requests with a
+  // follower are refused (errc::unsupported), as are more logprobs or biases than there are tokens (errc::invalid_argument).
   std::uint32_t microbatches = 0;
   // Another worker of the model is gone, and all KV with it: as on_lender_lost, until join().
   std::function<void(error_code)> on_ranks_lost = {};

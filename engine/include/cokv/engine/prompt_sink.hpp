@@ -14,6 +14,9 @@
 // Whoever was told holds the blocks until it lets them go, which it does as soon as it can: a preempted request, and any
 // other, may be waiting for them.
 //
+// Of a model in parts it is told the layers and heads of the engine's own; other workers' are told there, to who watches for
+// its number (stage_worker::watch).
+//
 // Called on the engine's thread, from within its loop: a sink must neither block nor throw, nor call the engine.
 #pragma once
 
@@ -45,6 +48,8 @@ class prompt_sink {
   virtual void layer(std::uint32_t layer, index_range tokens, event computed) = 0;
   // Before all was told, the request gave its blocks up. What was told of them is as right as it was, while they are held.
   virtual void preempted() = 0;
+  // Told to other workers of a model in parts; 0: they are told nothing of it.
+  virtual std::uint64_t number() const noexcept { return 0; }
 };
 
 }  // namespace cokv

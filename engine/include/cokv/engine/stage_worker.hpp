@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "cokv/engine/model.hpp"
+#include "cokv/engine/prompt_sink.hpp"
 #include "cokv/kvstream/kv_pool.hpp"
 #include "cokv/kvstream/mpi_group.hpp"
 #include "cokv/kvstream/peer_link.hpp"
@@ -59,12 +60,20 @@ struct stage_links {
 class stage_worker {
  public:
   // Throws config_error where the KV of so many blocks does not fit, or naming the size that makes no sense.
-  stage_worker(asio::any_io_executor ex, device where, std::shared_ptr<model> part, stage_sizes sizes);
+  stage_worker(asio::any_io_executor ex, device where, std::shared_ptr<model> part, stage_sizes sizes,
+               memory_kind kv_memory = memory_kind::device);
   ~stage_worker();
 
   awaitable<error_code> run(stage_links links);
 
+  // Is told of prompts' KV in this worker's layers and heads, as it is computed, as long as it is there: of the request that the
+  // leader's sink of this number is told of, from its next step on. Its blocks are those of the leader, who alone holds them.
+  void watch(std::uint64_t number, std::weak_ptr<prompt_sink> sink);
+
   const kv_pool& pool() const noexcept;
+  kv_view view() const;  // of all of it; outlives the worker
+  const model& running() const noexcept;
+  device where() const;
   const stage_sizes& sizes() const noexcept;
   std::uint64_t steps() const noexcept;  // computed so far
 

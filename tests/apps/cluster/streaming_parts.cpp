@@ -8,16 +8,16 @@ using namespace cokv::test;
 
 namespace {
 
-const std::vector<topology> shapes{topology(),     topology(2, 1), topology(4, 1),           topology(1, 2),
-                                   topology(2, 2), topology(1, 3), topology(2, 1, 0, {0, 1})};
+const std::vector<topology> parts_shapes{topology(),     topology(2, 1), topology(4, 1),           topology(1, 2),
+                                         topology(2, 2), topology(1, 3), topology(2, 1, 0, {0, 1})};
 
-struct tally {
+struct parts_tally {
   std::size_t right = 0, failed = 0, cancelled = 0, here_before = 0, there_before = 0, over = 0, lost = 0;
   std::uint64_t sent = 0;
   std::set<std::string> errors;
 };
 
-struct plan {
+struct parts_plan {
   topology from = topology(), to = topology();
   engine_options prefill = {}, decode = {};
   int requests = 5, attempts = 1;
@@ -25,8 +25,8 @@ struct plan {
   double loses = 0;  // a side's links, beside a request
 };
 
-struct bed {
-  bed(sim_context& c, const plan& p, asio::any_io_executor prefill, asio::any_io_executor decode)
+struct parts_bed {
+  parts_bed(sim_context& c, const parts_plan& p, asio::any_io_executor prefill, asio::any_io_executor decode)
       : context(c),
         p(p),
         from(prefill, "sim:h200", "prefill", p.from, toy, pinned_kv(p.prefill), how),
@@ -40,7 +40,7 @@ struct bed {
                                        std::move(part));
   }
 
-  awaitable<void> ask(task_group& workers, int number, tally& t) {
+  awaitable<void> ask(task_group& workers, int number, parts_tally& t) {
     const auto prompt = toy_prompt(1 + context.below(100), context.below(3));
     const auto n = static_cast<std::uint32_t>(1 + context.below(20));
     const auto want = toy_answer(prompt, n);
@@ -68,7 +68,7 @@ struct bed {
   }
 
   // One side's workers part, in the midst of what they do, and come together again.
-  awaitable<void> lose(task_group& workers, tally& t) {
+  awaitable<void> lose(task_group& workers, parts_tally& t) {
     auto& side = context.chance(0.5) ? from : to;
     if (side.w.split.workers() == 1 || joining) co_return;
     joining = true;
@@ -80,7 +80,7 @@ struct bed {
     joining = false;
   }
 
-  awaitable<void> run(tally& t) {
+  awaitable<void> run(parts_tally& t) {
     const auto v = co_await with(task_group{}, [&](task_group& workers) -> awaitable<void> {
       to.open_doors(workers);
       co_await from.join(workers);
@@ -105,19 +105,20 @@ struct bed {
   }
 
   sim_context& context;
-  plan p;
+  parts_plan p;
   link_options how{.credits = 8, .messages = 4, .chunk = 4096, .greeting = 2s, .silence = 3s};
   parts_side from, to;
   bool joining = false;
 };
 
 template <class Setup, class Faults>
-void run(std::uint64_t seed, Setup setup, Faults faults, tally& all) {
+void run_parts(std::uint64_t seed, Setup setup, Faults faults, parts_tally& all) {
   INFO(replay_command(seed));
   sim_context context(seed);
   auto& net = sim::net::of(context);
   net.faults.socket_buffer = 20 << 10;
-  plan p{.from = shapes[context.below(shapes.size())], .to = shapes[context.below(shapes.size())]};
+  parts_plan p{.from = parts_shapes[context.below(parts_shapes.size())],
+               .to = parts_shapes[context.below(parts_shapes.size())]};
   p.prefill = {.block_tokens = static_cast<std::uint32_t>(4 << context.below(2)),
                .max_batched_tokens = static_cast<std::uint32_t>(16 << context.below(4))};
   p.decode = {.block_tokens = other_blocks(context, p.prefill.block_tokens)};
@@ -126,7 +127,7 @@ void run(std::uint64_t seed, Setup setup, Faults faults, tally& all) {
   bool ended = false;
   {
     sim::node prefill(context, "prefill"), decode(context, "decode");
-    const auto b = std::make_shared<bed>(context, p, prefill.get_executor(), decode.get_executor());
+    const auto b = std::make_shared<parts_bed>(context, p, prefill.get_executor(), decode.get_executor());
     asio::co_spawn(
         decode.get_executor(), [b, &all] { return b->run(all); },
         [&](std::exception_ptr e) {
@@ -140,9 +141,9 @@ void run(std::uint64_t seed, Setup setup, Faults faults, tally& all) {
   }
 }
 
-void nothing(sim_context&, sim::net&) {}
+void no_faults(sim_context&, sim::net&) {}
 
-void tell(const tally& t) {
+void tell_parts(const parts_tally& t) {
   std::string all;
   for (auto& e : t.errors) all += "\n  " + e;
   MESSAGE(t.right, " right, ", t.failed, " failed attempts, ", t.cancelled, " cancelled, ", t.there_before,
@@ -152,10 +153,10 @@ void tell(const tally& t) {
 }  // namespace
 
 TEST_CASE("streaming between parts: on a sound network every answer is the model's at the first attempt") {
-  tally all;
+  parts_tally all;
   const auto tried = seeds(150);
-  for (auto seed : tried) run(seed, [](sim_context&, plan&) {}, nothing, all);
-  tell(all);
+  for (auto seed : tried) run_parts(seed, [](sim_context&, parts_plan&) {}, no_faults, all);
+  tell_parts(all);
   CHECK(all.failed == 0);
   CHECK(all.right == tried.size() * 5);
   CHECK(all.sent >= enough(500'000));
@@ -163,29 +164,29 @@ TEST_CASE("streaming between parts: on a sound network every answer is the model
 }
 
 TEST_CASE("streaming between parts: small pools, and readers that go before the end") {
-  tally all;
+  parts_tally all;
   for (auto seed : seeds(150))
-    run(
+    run_parts(
         seed,
-        [](sim_context& context, plan& p) {
+        [](sim_context& context, parts_plan& p) {
           p.prefill.kv_blocks = static_cast<std::uint32_t>(40 + context.below(40));
           p.decode.kv_blocks = room_of(40 + context.below(40), p.decode);
           p.impatient = true;
           p.requests = 8;
           p.attempts = 8;
         },
-        nothing, all);
-  tell(all);
+        no_faults, all);
+  tell_parts(all);
   CHECK(all.right >= enough(500));
   CHECK(all.cancelled >= enough(60));
 }
 
 TEST_CASE(
     "streaming between parts: links that are cut and damaged give right answers or errors, and leave no block behind") {
-  tally all;
+  parts_tally all;
   for (auto seed : seeds(150))
-    run(
-        seed, [](sim_context&, plan& p) { p.attempts = 8; },
+    run_parts(
+        seed, [](sim_context&, parts_plan& p) { p.attempts = 8; },
         [](sim_context& context, sim::net& net) {
           if (context.chance(0.5)) net.faults.clog = 0.02;
           const auto when = duration(context.below(10'000'000));
@@ -195,7 +196,7 @@ TEST_CASE(
           clock::of(context.get_executor()).async_wait_for(when + 5s, [&net](error_code) { net.heal(); });
         },
         all);
-  tell(all);
+  tell_parts(all);
   CHECK(all.right >= enough(500));
   CHECK(all.failed >= enough(20));
 }
@@ -203,16 +204,16 @@ TEST_CASE(
 TEST_CASE(
     "streaming between parts: workers that are lost on either side, and come together again, leave nothing wrong "
     "behind") {
-  tally all;
+  parts_tally all;
   for (auto seed : seeds(200))
-    run(
+    run_parts(
         seed,
-        [](sim_context&, plan& p) {
+        [](sim_context&, parts_plan& p) {
           p.attempts = 8;
           p.loses = 0.3;
         },
-        nothing, all);
-  tell(all);
+        no_faults, all);
+  tell_parts(all);
   CHECK(all.right >= enough(500));
   CHECK(all.failed >= enough(50));
   CHECK(all.lost >= enough(100));

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/json/basic_parser_impl.hpp>
 #include <cerrno>
 #include <cmath>
@@ -196,6 +197,21 @@ double fields::number(std::string_view key) const {
 }
 
 double fields::number_or(std::string_view key, double otherwise) const { return has(key) ? number(key) : otherwise; }
+
+double fields::between(std::string_view key, double low, double high) const {
+  const double v = number(key);
+  if (v >= low && v <= high) return v;
+  char text[96];
+  std::snprintf(text, sizeof text, "%g is not in %g to %g", v, low, high);
+  fail(key, text);
+}
+
+void fields::only(std::initializer_list<std::string_view> known, const char* of) const {
+  for (const auto& entry : *object_)
+    if (const std::string_view key(entry.key().data(), entry.key().size());
+        std::find(known.begin(), known.end(), key) == known.end())
+      fail(key, std::string("no such field of ") + of);
+}
 
 bool fields::boolean_or(std::string_view key, bool otherwise) const {
   auto* v = find(key);

@@ -42,6 +42,7 @@ int run(std::vector<std::string> arguments, std::ostream& out, std::ostream& err
   action chosen;
   add_cache(app, chosen);
   add_doctor(app, chosen);
+  add_fit(app, chosen);
   add_generate(app, chosen);
   add_load(app, chosen);
   add_plan(app, chosen);

@@ -33,6 +33,7 @@ using action = std::function<int(streams)>;
 
 void add_cache(CLI::App& app, action& chosen);
 void add_doctor(CLI::App& app, action& chosen);
+void add_fit(CLI::App& app, action& chosen);
 void add_generate(CLI::App& app, action& chosen);
 void add_load(CLI::App& app, action& chosen);
 void add_plan(CLI::App& app, action& chosen);

@@ -21,6 +21,12 @@ void add_simulate(CLI::App& app, action& chosen) {
   auto* prompt = add_real(*c, "--stage-prompt", o->stage_prompt, 0, 1e6,
                           "Milliseconds that a step with tokens of prompts takes in each stage", true);
   auto* token = add_real(*c, "--stage-token", o->stage_token, 0, 1e6, "Milliseconds of any other step", true);
+  auto* measured = c->add_option("--profile", o->profile, "Or as it was measured: what cokv fit wrote")
+                       ->type_name("FILE")
+                       ->excludes(prompt)
+                       ->excludes(token);
+  add_count(*c, "--workers-a-machine", o->workers_a_machine, 1, 4096,
+            "Stages that lie on one machine, one behind the other, and share its cores (with --profile)");
   auto* model = c->add_option("--model", o->model, "Or by the GPU's sheet: a config.json, or a directory with one")
                     ->type_name("PATH");
   auto* cluster =
@@ -39,10 +45,12 @@ void add_simulate(CLI::App& app, action& chosen) {
                       ->capture_default_str();
 
   for (auto* sheet : {model, cluster, machine, dtype, arithmetic, bandwidth, reserve})
-    for (auto* fixed : {prompt, token}) sheet->excludes(fixed);
+    for (auto* other : {prompt, token, measured}) sheet->excludes(other);
 
-  add_count(*c, "--kv-blocks", o->kv_blocks, 1, 100'000'000,
-            "KV blocks of a replica; as many as find room, or of 1 Mi tokens with --stage-token, unless told");
+  add_count(
+      *c, "--kv-blocks", o->kv_blocks, 1, 100'000'000,
+      "KV blocks of a replica; as many as find room, or of 1 Mi tokens with --stage-token, or 1024 with --profile, "
+      "unless told");
   add_count(*c, "--block-tokens", o->block_tokens, 1, 1024, "Tokens of a block");
   add_count(*c, "--max-batched-tokens", o->max_batched_tokens, 1, 1 << 20, "The most tokens of a step");
   add_count(*c, "--max-running", o->max_running, 1, 65536, "The most requests of a step");

@@ -13,23 +13,6 @@ namespace {
 constexpr std::uint64_t longest_file = 1 << 20;
 constexpr std::size_t most_kinds = 1000;
 
-void check_known(const detail::fields& given, std::initializer_list<std::string_view> known, const char* of) {
-  for (const auto& entry : given.raw())
-    if (const std::string_view key(entry.key().data(), entry.key().size());
-        std::ranges::find(known, key) == known.end())
-      given.fail(key, std::string("no such field of ") + of);
-}
-
-double between(const detail::fields& given, std::string_view key, double low, double high) {
-  const double v = given.number(key);
-  if (!(v >= low && v <= high)) given.fail(key, fmt::format("{:g} is not in {:g} to {:g}", v, low, high));
-  return v;
-}
-
-double between_or(const detail::fields& given, std::string_view key, double otherwise, double low, double high) {
-  return given.has(key) ? between(given, key, low, high) : otherwise;
-}
-
 sim::device_spec gpu_of(const detail::fields& given) {
   const auto& v = given.at("gpu");
   if (v.is_object()) return sim::parse_device_spec(boost::json::serialize(v), given.place("gpu"));
@@ -39,10 +22,9 @@ sim::device_spec gpu_of(const detail::fields& given) {
 }
 
 machine_kind kind_of(const detail::fields& given) {
-  check_known(given,
-              {"name", "count", "gpus", "gpu", "memory_bytes", "link_bytes_per_second", "network_bytes_per_second",
-               "network_seconds", "price_per_hour"},
-              "a machine");
+  given.only({"name", "count", "gpus", "gpu", "memory_bytes", "link_bytes_per_second", "network_bytes_per_second",
+              "network_seconds", "price_per_hour"},
+             "a machine");
   machine_kind m;
   m.name = given.string("name");
   const bool plain =
@@ -53,18 +35,18 @@ machine_kind kind_of(const detail::fields& given) {
   m.gpus = static_cast<std::uint32_t>(given.uint("gpus", 1, 64));
   m.gpu = gpu_of(given);
   const double all = m.gpu.memory_bytes, sheet = std::max(m.gpu.nvlink_bytes_per_second, m.gpu.pcie_bytes_per_second);
-  m.gpu.memory_bytes = between_or(given, "memory_bytes", all, 1e6, 1e15);
+  m.gpu.memory_bytes = given.between_or("memory_bytes", all, 1e6, 1e15);
   if (m.gpu.memory_bytes > all)
     given.fail("memory_bytes", fmt::format("{:g} is more than the GPU has, {:g}", m.gpu.memory_bytes, all));
-  m.link_bytes_per_second = between_or(given, "link_bytes_per_second", sheet, 1e6, 1e16);
+  m.link_bytes_per_second = given.between_or("link_bytes_per_second", sheet, 1e6, 1e16);
   if (m.link_bytes_per_second > sheet)
     given.fail("link_bytes_per_second",
                fmt::format("{:g} is more than the GPU's links carry one way, {:g}: does it count "
                            "both ways?",
                            m.link_bytes_per_second, sheet));
-  m.network_bytes_per_second = between(given, "network_bytes_per_second", 1e3, 1e16);
-  m.network_seconds = between_or(given, "network_seconds", m.network_seconds, 0, 1);
-  m.price_per_hour = between_or(given, "price_per_hour", 0, 0, 1e9);
+  m.network_bytes_per_second = given.between("network_bytes_per_second", 1e3, 1e16);
+  m.network_seconds = given.between_or("network_seconds", m.network_seconds, 0, 1);
+  m.price_per_hour = given.between_or("price_per_hour", 0, 0, 1e9);
   return m;
 }
 
@@ -82,7 +64,7 @@ const machine_kind& cluster::kind(std::string_view name) const {
 cluster parse_cluster(std::string_view text, const std::string& file) {
   const auto document = detail::parse_json(text, file);
   const detail::fields given(document, file + ": ");
-  check_known(given, {"machines"}, "a cluster");
+  given.only({"machines"}, "a cluster");
   const auto& all = given.array("machines");
   if (all.empty() || all.size() > most_kinds) given.fail("machines", "has to have 1 to 1000 kinds");
   cluster c;

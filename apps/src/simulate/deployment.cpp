@@ -7,6 +7,7 @@
 
 #include "checkpoint.hpp"
 #include "cokv/engine/model.hpp"
+#include "fit/profile.hpp"
 #include "plan/cluster_file.hpp"
 
 namespace cokv::simulate {
@@ -117,6 +118,30 @@ deployment by_sheet(const options& o) {
   return d;
 }
 
+// Workers of one thread each, say, on machines with cores for one or several of them.
+deployment by_profile(const options& o) {
+  const auto p = fit::read_profile(o.profile);
+  if (o.tensor > 1) throw config_error("--tensor: a profile is of whole layers");
+  deployment d;
+  try {
+    d.replica.split = topology(o.pipeline);
+    d.replica.split.check(p.layers);
+  } catch (const config_error&) {
+    throw config_error(fmt::format("--pipeline: {} stages of {} layers; at most one a layer", o.pipeline, p.layers));
+  }
+  d.row_bytes = 4. * p.hidden;
+  d.replica.row_bytes = static_cast<std::uint32_t>(std::ceil(d.row_bytes / scale));
+  d.replica.max_sequence = p.max_positions;
+  d.replica.engine = engine_of(o);
+  d.replica.engine.kv_blocks = o.kv_blocks.value_or(1024);
+  d.network = d.inside = link_of(p.link_bytes_per_second, p.link_seconds);
+  d.stages_a_machine = o.workers_a_machine;
+  d.machines = std::ceil(1. * o.replicas * o.pipeline / d.stages_a_machine);
+  d.shares_cores = o.workers_a_machine > 1;
+  d.replica.what = std::make_shared<profile_price>(p, d.replica.split);
+  return d;
+}
+
 }  // namespace
 
 deployment deployment_of(const options& o) {
@@ -127,9 +152,13 @@ deployment deployment_of(const options& o) {
     throw config_error(
         fmt::format("--routers: {} of them have no more than {} replicas to share", o.routers, o.replicas));
   if (o.microbatches && o.pipeline == 1) throw config_error("--microbatches: is for --pipeline of 2 stages or more");
+  if (o.workers_a_machine > 1 && o.profile.empty())
+    throw config_error("--workers-a-machine: is for --profile, which says what they take beside each other");
+  if (!o.profile.empty()) return by_profile(o);
   if (o.stage_prompt) return of_fixed_times(o);
   if (o.model.empty() || o.cluster.empty())
-    throw config_error("--model and --cluster say what a step takes, or --stage-prompt and --stage-token");
+    throw config_error(
+        "--model and --cluster say what a step takes, or --profile, or --stage-prompt and --stage-token");
   return by_sheet(o);
 }
 

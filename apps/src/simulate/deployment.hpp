@@ -15,6 +15,7 @@ struct deployment {
   std::uint32_t stages_a_machine = 1;  // of a replica, in order
   double machines = 0;                 // in use
   double price_per_hour = 0;           // of all of them
+  bool shares_cores = false;           // stages of a machine compute on the same ones
 };
 
 // Throws config_error naming the flag, or the file and its field, and what would be feasible.

@@ -1,4 +1,4 @@
-// What a stage of a pipeline takes for a step: by the device's sheet, or a fixed time.
+// What a stage of a pipeline takes for a step: by the device's sheet, by what was measured, or a fixed time.
 //
 //     fixed_price each(0.020, 0.001);                    // of a step with tokens of prompts, of any other
 //     sheet_price sheet(plan::roofline(config, 2, gpu, {.ranks = 4, .link = 270e9}), config.layers, topology(8, 4));
@@ -6,6 +6,7 @@
 #pragma once
 
 #include "cokv/engine/model.hpp"
+#include "fit/profile.hpp"
 #include "plan/roofline.hpp"
 
 namespace cokv::simulate {
@@ -17,6 +18,7 @@ struct step {
   plan::step_load load;
   std::size_t prompts = 0;  // sequences with tokens of a prompt, or computed again
   std::size_t sampled = 0;
+  double prompt_pairs = 0, answer_pairs = 0;  // of load.pairs
 };
 step step_of(const batch& b);
 
@@ -24,6 +26,8 @@ class price {
  public:
   virtual ~price() = default;
   virtual double seconds(const step& s, std::uint32_t stage) const = 0;
+  // How many times longer while so many workers of its machine compute, with it.
+  virtual double beside(const step&, std::uint32_t workers) const { return 1; }
 };
 
 class fixed_price final : public price {
@@ -47,6 +51,20 @@ class sheet_price final : public price {
  private:
   plan::roofline of_;
   std::uint32_t layers_;
+  topology split_;
+};
+
+// A step with tokens of prompts costs what they do, and its answers beside them no more rows than they are.
+class profile_price final : public price {
+ public:
+  profile_price(fit::profile p, topology split) : p_(std::move(p)), split_(std::move(split)) {}
+  double seconds(const step& s, std::uint32_t stage) const override;
+  double beside(const step& s, std::uint32_t workers) const override {
+    return fit::beside(s.prompts > 0 ? p_.prompts_beside : p_.answers_beside, workers);
+  }
+
+ private:
+  fit::profile p_;
   topology split_;
 };
 

@@ -46,22 +46,26 @@ geometry priced_stage::kv_geometry(std::uint32_t block_tokens) const {
 error_code priced_stage::forward(std::uint32_t, const std::shared_ptr<batch>& step, const kv_pool&, stream& compute) {
   const auto what = step_of(*step);
   const auto seconds = price_->seconds(what, stage_);
-  activity_->begins(time_.now());  // nothing else is enqueued: it begins at once
-  return compute.launch("step", [self = shared_from_this(), step, what, seconds] { self->over(*step, what, seconds); },
-                        {.flops = seconds * flops_per_second});
+  const auto begun = time_.now();  // nothing else is enqueued: it begins at once
+  activity_->begins(begun);
+  const auto over = [self = shared_from_this(), step, what, begun] { self->over(*step, what, begun); };
+  if (!cores_) return compute.launch("step", over, {.flops = seconds * flops_per_second});
+  cores_->begin(what, seconds, [self = shared_from_this(), n = ++begun_] { self->computed_->advance(n); });
+  if (auto ec = compute.wait(event(computed_, begun_))) return ec;
+  return compute.launch("step", over);
 }
 
-void priced_stage::over(batch& b, const step& s, double seconds) {
+void priced_stage::over(batch& b, const step& s, time_point begun) {
   const auto now = time_.now();
   activity_->ends(now);
-  busy_ += seconds;
+  busy_ += std::chrono::duration<double>(now - begun).count();
   rows_ += b.rows();
   ++steps_;
   if (!part().last()) b.hidden.resize(b.rows() * config_.hidden);
   if (spans_)
     spans_->add({track_,
                  s.prompts > 0 ? "prompts" : "answers",
-                 now - std::chrono::duration_cast<duration>(std::chrono::duration<double>(seconds)),
+                 begun,
                  now,
                  {{"sequences", static_cast<std::int64_t>(b.sequences.size())},
                   {"tokens", static_cast<std::int64_t>(b.rows())}}});

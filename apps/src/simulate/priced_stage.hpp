@@ -6,9 +6,11 @@
 
 #include "cokv/engine/model.hpp"
 #include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/event.hpp"
 #include "cokv/runtime/sim_device.hpp"
 #include "cokv/runtime/trace.hpp"
 #include "simulate/price.hpp"
+#include "simulate/shared_cores.hpp"
 
 namespace cokv::simulate {
 
@@ -36,6 +38,11 @@ class priced_stage final : public model, public std::enable_shared_from_this<pri
                std::uint32_t row_bytes, std::uint32_t max_positions, std::shared_ptr<stage_activity> all);
   // Its steps are told there from here on, on a track of that name.
   void show(trace::recorder& to, std::string track) { spans_ = &to, track_ = std::move(track); }
+  // It computes on these, with others. `ex`: of its host.
+  void share(std::shared_ptr<shared_cores> with, const asio::any_io_executor& ex) {
+    cores_ = std::move(with);
+    computed_ = std::make_shared<detail::timeline_core>(ex);
+  }
 
   const model_config& config() const noexcept override { return config_; }
   model_part part() const noexcept override { return {split_, {stage_, 0}}; }
@@ -54,7 +61,7 @@ class priced_stage final : public model, public std::enable_shared_from_this<pri
   std::uint64_t rows() const noexcept { return rows_; }  // tokens, of all steps
 
  private:
-  void over(batch& b, const step& s, double seconds);
+  void over(batch& b, const step& s, time_point begun);
 
   clock& time_;
   std::shared_ptr<const price> price_;
@@ -65,6 +72,9 @@ class priced_stage final : public model, public std::enable_shared_from_this<pri
   trace::recorder* spans_ = nullptr;
   std::string track_;
   std::shared_ptr<stage_activity> activity_;
+  std::shared_ptr<shared_cores> cores_;  // none: nobody computes there but it
+  std::shared_ptr<detail::timeline_core> computed_;
+  std::uint64_t begun_ = 0;
   double busy_ = 0;
   std::uint64_t rows_ = 0;
   std::uint64_t steps_ = 0;

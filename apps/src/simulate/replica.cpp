@@ -22,7 +22,11 @@ replica::replica(sim_context& context, std::uint32_t number, replica_options o)
                                                      options_.max_sequence, activity_));
     if (auto& spans = trace::of(home); spans.enabled()) stages_.back()->show(spans, host(number_, s));
   }
-  const auto lead_on = [this](asio::any_io_executor ex) {
+  const auto share = [this](std::uint32_t s, const asio::any_io_executor& ex) {
+    if (options_.cores) stages_[s]->share(options_.cores(std::uint64_t{number_} * options_.split.depth() + s), ex);
+  };
+  const auto lead_on = [this, share](asio::any_io_executor ex) {
+    share(0, ex);
     engine_ = std::make_unique<cokv::engine>(ex, open(ex, 0), stages_[0], std::nullopt, options_.engine);
   };
   if (depth == 1) {
@@ -34,6 +38,7 @@ replica::replica(sim_context& context, std::uint32_t number, replica_options o)
   asio::co_spawn(hosts_[0]->get_executor(), lead(), asio::detached);
   for (std::uint32_t s = 1; s < depth; ++s) {
     const asio::any_io_executor ex = hosts_[s]->get_executor();
+    share(s, ex);
     asio::co_spawn(ex, follow(ex, s), asio::detached);
   }
 }

@@ -6,6 +6,7 @@
 //     auto answer = r.engine().submit({.prompt = tokens});
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +26,8 @@ struct replica_options {
   std::uint32_t row_bytes = 4;  // of a token from stage to stage
   std::uint32_t max_sequence = 8192;
   engine_options engine;
+  // What each stage computes on, by its place among all replicas' stages, where others compute there too; null: nobody does.
+  std::function<std::shared_ptr<shared_cores>(std::uint64_t)> cores = {};
 };
 
 class replica {

@@ -6,6 +6,7 @@
 
 #include <boost/json/array.hpp>
 #include <boost/json/serialize.hpp>
+#include <map>
 
 #include "checkpoint.hpp"
 #include "cli/result_file.hpp"
@@ -125,9 +126,17 @@ outcome simulated(const options& o, const deployment& d, double rate) {
   if (!o.timeline.empty()) trace::of(ex).enable(1 << 20);
   set_network(context, d, o.replicas);
   define_stage_device(context);
+  auto how = d.replica;
+  std::map<std::uint64_t, std::shared_ptr<shared_cores>> machines;
+  if (d.shares_cores)
+    how.cores = [&](std::uint64_t place) {
+      auto& at = machines[place / d.stages_a_machine];
+      if (!at) at = std::make_shared<shared_cores>(clock::of(ex), d.replica.what);
+      return at;
+    };
   std::vector<std::unique_ptr<replica>> replicas;
   try {
-    for (std::uint32_t i = 0; i < o.replicas; ++i) replicas.push_back(std::make_unique<replica>(context, i, d.replica));
+    for (std::uint32_t i = 0; i < o.replicas; ++i) replicas.push_back(std::make_unique<replica>(context, i, how));
   } catch (const config_error& e) {
     throw by_flag(e);
   }

@@ -260,7 +260,7 @@ TEST_CASE("cokv simulate: what can't be is one line that names it, and says what
     int code;
     std::string line;
   } table[] = {
-      {{}, 2, "cokv: --model and --cluster say what a step takes, or --stage-prompt and --stage-token"},
+      {{}, 2, "cokv: --model and --cluster say what a step takes, or --profile, or --stage-prompt and --stage-token"},
       {{"--stage-prompt", "10"}, 2, "cokv: --stage-prompt: goes with --stage-token"},
       {{"--stage-token", "10"}, 2, "cokv: --stage-token: goes with --stage-prompt"},
       {{"--stage-prompt", "0", "--stage-token", "1"}, 2, "cokv: --stage-prompt: "},

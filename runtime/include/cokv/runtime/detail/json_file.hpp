@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <initializer_list>
 #include <limits>
 #include <optional>
 #include <string>
@@ -39,6 +40,12 @@ class fields {
   std::uint64_t uint_or(std::string_view key, std::uint64_t otherwise, std::uint64_t low, std::uint64_t high) const;
   double number(std::string_view key) const;  // finite
   double number_or(std::string_view key, double otherwise) const;
+  double between(std::string_view key, double low, double high) const;
+  double between_or(std::string_view key, double otherwise, double low, double high) const {
+    return has(key) ? between(key, low, high) : otherwise;
+  }
+  // Fails at the first one that is none of these; `of`: what has no such field.
+  void only(std::initializer_list<std::string_view> known, const char* of) const;
   bool boolean_or(std::string_view key, bool otherwise) const;
   std::string_view string(std::string_view key) const;
   const json::array& array(std::string_view key) const;

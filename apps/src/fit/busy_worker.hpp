@@ -1,0 +1,35 @@
+// Another process that computes steps of the same model when it is told to: what a worker beside others takes is measured by it.
+//
+//     busy_worker other(options);               // forks: before this process has threads
+//     other.ready();                            // it has its weights
+//     other.prompts();                          // it is at it when this returns
+//     other.idle();
+#pragma once
+
+#include <sys/types.h>
+
+#include "fit/fit.hpp"
+
+namespace cokv::fit {
+
+class busy_worker {
+ public:
+  explicit busy_worker(const options& o);
+  busy_worker(const busy_worker&) = delete;
+  ~busy_worker();  // it ends
+
+  // Each waits until it says that it is so. Throw std::runtime_error when it has ended.
+  void ready() { hear(); }
+  void prompts() { tell('p'); }
+  void answers() { tell('a'); }
+  void idle() { tell('i'); }
+
+ private:
+  void tell(char what);
+  void hear();
+
+  pid_t process_ = -1;
+  int to_ = -1, from_ = -1;
+};
+
+}  // namespace cokv::fit

@@ -1,0 +1,32 @@
+#include "fit/fit.hpp"
+
+#include <spdlog/spdlog.h>
+
+#include "cli/result_file.hpp"
+#include "fit/measure.hpp"
+
+namespace cokv::fit {
+
+int run(const options& o, cli::streams io) {
+  cli::result_file out("--out", o.out);
+  std::vector<std::unique_ptr<busy_worker>> others;
+  for (std::uint32_t n = 1; n < o.workers; ++n) others.push_back(std::make_unique<busy_worker>(o));
+  for (auto& w : others) w->ready();
+  asio::io_context context(1);
+  std::exception_ptr failed;
+  profile p;
+  asio::co_spawn(context, measure(o, others, [](std::string_view what) { spdlog::info("fit: {}", what); }),
+                 [&](std::exception_ptr e, profile got) {
+                   failed = e;
+                   p = std::move(got);
+                 });
+  context.run();
+  if (failed) std::rethrow_exception(failed);
+  if (out.wanted())
+    out.write(to_text(p));
+  else
+    io.out << to_text(p);
+  return 0;
+}
+
+}  // namespace cokv::fit

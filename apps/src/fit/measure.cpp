@@ -1,0 +1,210 @@
+#include "fit/measure.hpp"
+
+#include <algorithm>
+
+#include "cokv/engine/engine.hpp"
+#include "cokv/kvstream/peer_link.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cokv/runtime/with.hpp"
+#include "doctor/probe.hpp"
+
+namespace cokv::fit {
+namespace {
+
+using points = std::vector<std::pair<double, double>>;
+
+double since(clock& time, time_point begun) { return std::chrono::duration<double>(time.now() - begun).count(); }
+
+std::vector<std::uint32_t> powers_up_to(std::uint32_t most) {
+  std::vector<std::uint32_t> out;
+  for (std::uint32_t n = 1; n < most; n *= 2) out.push_back(n);
+  out.push_back(most);
+  return out;
+}
+
+// Between two of an engine's tokens, each step having one of each of `sequences`.
+awaitable<double> engine_gap(engine& e, std::uint32_t sequences, std::uint32_t tokens) {
+  auto& time = clock::of(e.get_executor());
+  std::vector<generation> all;
+  for (std::uint32_t i = 0; i < sequences; ++i)
+    all.push_back(e.submit({.prompt = {static_cast<token_id>(i % e.running().config().vocab)},
+                            .max_tokens = tokens,
+                            .sampling = {.temperature = 0},
+                            .ignore_end_tokens = true})
+                      .value());
+  std::vector<double> gaps;
+  const auto v = co_await with(task_group{}, [&](task_group& group) {
+    for (std::size_t i = 0; i < all.size(); ++i)
+      group.spawn([&, i]() -> awaitable<void> {
+        auto before = time.now();
+        for (std::size_t n = 0; co_await all[i].async_next(as_result); ++n) {
+          if (i == 0 && n > 4) gaps.push_back(since(time, before));
+          before = time.now();
+        }
+      });
+  });
+  if (!v) throw boost::system::system_error(v.error());
+  std::ranges::sort(gaps);
+  co_return gaps.empty() ? 0 : gaps[gaps.size() / 2];
+}
+
+awaitable<double> copy_speed(device where) {
+  constexpr std::size_t bytes = 64 << 20;
+  auto& time = clock::of(where.get_executor());
+  auto from = where.allocate(bytes), to = where.allocate(bytes);
+  auto copies = where.make_stream({.name = "copies"});
+  if (!from || !to || !copies) throw config_error("--device: no memory to copy");
+  double best = 0;
+  for (int i = 0; i < 8; ++i) {
+    const auto begun = time.now();
+    if (auto ec = copies->copy(*to, *from)) throw boost::system::system_error(ec);
+    co_await copies->record().async_wait();
+    best = std::max(best, bytes / since(time, begun));
+  }
+  co_return best;
+}
+
+struct link_figures {
+  double bytes_per_second = 0, seconds = 0;
+};
+
+// Both ends are of this process, and one thread: what each of two processes would do, one after the other.
+awaitable<link_figures> link_speed(asio::any_io_executor ex) {
+  window_table windows(ex);
+  auto door = link_listener::listen(windows, "tcp://127.0.0.1:0").value();
+  peer_link here, there;
+  auto met = co_await with(task_group{}, [&](task_group& group) {
+    group.spawn([&]() -> awaitable<void> { there = co_await door.async_accept(); });
+    group.spawn([&]() -> awaitable<void> { here = co_await async_connect(windows, door.url()); });
+  });
+  if (!met) throw boost::system::system_error(met.error());
+  auto& time = clock::of(ex);
+  link_figures out;
+  constexpr int turns = 500;
+  auto ping = co_await with(task_group{}, [&](task_group& group) {
+    group.spawn([&]() -> awaitable<void> {
+      for (int i = 0; i < turns; ++i) co_await there.async_send(co_await there.async_receive());
+    });
+    group.spawn([&]() -> awaitable<void> {
+      const auto begun = time.now();
+      for (int i = 0; i < turns; ++i) {
+        co_await here.async_send(link_message(64));
+        (void)co_await here.async_receive();
+      }
+      out.seconds = since(time, begun) / (2 * turns);
+    });
+  });
+  if (!ping) throw boost::system::system_error(ping.error());
+  constexpr std::size_t bytes = 32 << 20;
+  auto to = windows.expose({buffer::host(bytes)}, window_access::put).value();
+  const auto from = buffer::host(bytes);
+  for (int i = 0; i < 6; ++i) {
+    const auto begun = time.now();
+    co_await async_flush(from, here.to(to.ref()), 0, {});
+    out.bytes_per_second = std::max(out.bytes_per_second, bytes / since(time, begun));
+  }
+  here.close();
+  co_return out;
+}
+
+}  // namespace
+
+subject subject::open(const asio::any_io_executor& ex, const options& o) {
+  auto where = open_device(ex, o.device, {.threads = static_cast<int>(o.threads)});
+  if (!where) throw config_error("--device: " + explain_device(o.device));
+  auto what = load(o.model, {.compute = *parse_dtype(o.dtype), .where = *where});
+  const auto longest = what->config().max_positions;
+  const auto most = std::min(o.max_batched_tokens, longest);
+  // Of what is measured behind others, there is room for those and it.
+  const auto context = std::min(o.context, longest - std::min(longest / 2, 256u));
+  const auto answers = std::min(256u, o.max_batched_tokens);
+  const auto each = context / meter::block_tokens + 1;
+  const auto blocks = std::max({answers, 16 * each, (std::max(most, context) + 256) / meter::block_tokens + 1});
+  return {.where = *where,
+          .what = what,
+          .steps = meter(*where, what, blocks),
+          .most_tokens = most,
+          .most_answers = answers,
+          .context = context,
+          .beside_prompt = std::min(256u, most),
+          .beside_answers = std::min(4u, answers),
+          .beside_context = context / 4};
+}
+
+awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<busy_worker>> others,
+                           std::function<void(std::string_view)> progress) {
+  const auto ex = co_await asio::this_coro::executor;
+  auto it = subject::open(ex, o);
+  const auto& config = it.what->config();
+  const auto here = doctor::probe();
+  profile p{.machine = here.cpu_model,
+            .model = o.model.random_weights.empty() ? o.model.dir : o.model.random_weights,
+            .dtype = o.dtype,
+            .source = {},
+            .cores = static_cast<std::uint32_t>(here.cores),
+            .threads = o.threads ? o.threads : static_cast<std::uint32_t>(here.cores),
+            .layers = config.layers,
+            .hidden = config.hidden,
+            .max_positions = config.max_positions};
+
+  progress("prompts");
+  points prompts;
+  for (auto n : powers_up_to(it.most_tokens)) prompts.emplace_back(n, co_await it.steps.prompt(n, 0));
+  const auto chunk = std::min(256u, it.most_tokens), before = it.context - std::min(it.context / 2, chunk);
+  const double behind = co_await it.steps.prompt(chunk, before) - co_await it.steps.prompt(chunk, 0);
+  p.prompt_pair = std::max(0.0, behind / (1. * chunk * before));
+  // What a prompt's own tokens look at is told apart.
+  for (auto& [n, seconds] : prompts) seconds = std::max(0.1 * seconds, seconds - p.prompt_pair * n * (n + 1) / 2);
+  p.prompts = curve(prompts);
+
+  progress("answers");
+  points answers;
+  for (auto n : powers_up_to(it.most_answers)) answers.emplace_back(n, co_await it.steps.answers(n, 0));
+  p.answers = curve(answers);
+  double product = 0, square = 0;
+  for (auto n : {1u, 4u, 16u}) {
+    if (n > it.most_answers) break;
+    const double x = 1. * n * it.context, y = co_await it.steps.answers(n, it.context) - p.answers.at(n);
+    product += x * y, square += x * x;
+  }
+  p.answer_pair = std::max(0.0, product / square);
+
+  progress("logits");
+  points logits;
+  for (std::uint32_t n = 1; n <= std::min(64u, it.most_answers); n *= 4)
+    logits.emplace_back(n, std::max(0.0, co_await it.steps.answers(n, 0, true) - co_await it.steps.answers(n, 0)));
+  p.logits = curve(logits);
+
+  for (std::size_t n = 1; n <= others.size(); ++n) {
+    progress("beside " + std::to_string(n) + " others");
+    const double prompt = co_await it.steps.prompt(it.beside_prompt, 0);
+    const double answer = co_await it.steps.answers(it.beside_answers, it.beside_context, true);
+    const auto so_many = others.first(n);
+    for (auto& w : so_many) w->prompts();
+    p.prompts_beside.push_back(std::max(1.0, co_await it.steps.prompt(it.beside_prompt, 0) / prompt));
+    for (auto& w : so_many) w->answers();
+    p.answers_beside.push_back(
+        std::max(1.0, co_await it.steps.answers(it.beside_answers, it.beside_context, true) / answer));
+    for (auto& w : so_many) w->idle();
+  }
+
+  progress("the engine");
+  {
+    const auto few = std::min(it.most_answers, 16u);
+    engine e(ex, it.where, it.what, std::nullopt,
+             {.kv_blocks = few * 8 + 8, .max_sequence = std::min(config.max_positions, 120u), .prefix_cache = false});
+    const auto of_model = [&](double n) { return p.answers.at(n) + p.logits.at(n) + p.answer_pair * n * 50; };
+    const auto tokens = std::min(config.max_positions - 2, 100u);
+    p.step = std::max(0.0, co_await engine_gap(e, 1, tokens) - of_model(1));
+    p.token = std::max(0.0, (co_await engine_gap(e, few, tokens) - of_model(few) - p.step) / few);
+    co_await e.async_drain();
+  }
+  progress("copies and links");
+  p.copy_bytes_per_second = co_await copy_speed(it.where);
+  const auto link = co_await link_speed(ex);
+  p.link_bytes_per_second = link.bytes_per_second;
+  p.link_seconds = link.seconds;
+  co_return p;
+}
+
+}  // namespace cokv::fit

@@ -1,0 +1,187 @@
+// Profiles: what is read is what was written, what is no profile is refused by its field, and steps take what one says, by hand.
+#include "fit/profile.hpp"
+
+#include <boost/json.hpp>
+
+#include "apps/command.hpp"
+#include "cokv/runtime/error.hpp"
+
+using namespace cokv;
+using namespace cokv::fit;
+using namespace cokv::test;
+namespace json = boost::json;
+
+namespace {
+
+// A millisecond for each token of a prompt, two for a step of answers of any number; nothing else.
+profile plain() {
+  profile p{.machine = "made up",
+            .model = "none",
+            .dtype = "bf16",
+            .source = "a test",
+            .cores = 2,
+            .threads = 1,
+            .layers = 4,
+            .hidden = 64,
+            .max_positions = 4096,
+            .prompts = curve({{1, 0.001}, {100, 0.1}}),
+            .answers = curve({{1, 0.002}, {100, 0.002}}),
+            .logits = curve({{1, 0}, {100, 0}})};
+  p.prompts_beside = p.answers_beside = {1, 2};
+  p.copy_bytes_per_second = 1e10;
+  p.link_bytes_per_second = 1e15;
+  return p;
+}
+
+std::string refused(const std::function<void(json::object&)>& change) {
+  auto v = json::parse(to_text(plain())).as_object();
+  change(v);
+  try {
+    (void)parse_profile(json::serialize(v), "file");
+  } catch (const config_error& e) {
+    return e.what();
+  }
+  return "taken";
+}
+
+json::value told(const command_folder& dir, const profile& p, const std::string& trace, std::vector<std::string> more) {
+  const auto figures = dir.file("figures.json");
+  more.insert(more.end(), {"--profile", dir.file("profile.json", to_text(p)), "--trace", dir.file("t.jsonl", trace),
+                           "--json", figures});
+  const auto r = run_command("simulate", std::move(more));
+  CHECK(r.code == 0);
+  CHECK(r.err == "");
+  return json::parse(text_of(figures));
+}
+
+std::string asked(int prompt, int output) {
+  return R"({"at": 0, "prompt_tokens": )" + std::to_string(prompt) + R"(, "output_tokens": )" + std::to_string(output) +
+         "}\n";
+}
+
+double ttft(const json::value& all, std::size_t i) {
+  return all.at("requests").at(i).at("ttft_ms").to_number<double>();
+}
+
+}  // namespace
+
+TEST_CASE("profile: a curve goes through its points, straight on behind them, and through nothing before them") {
+  const curve c({{2, 4}, {4, 5}, {8, 9}});
+  for (auto [x, y] : {std::pair{0., 0.}, {1, 2}, {2, 4}, {3, 4.5}, {4, 5}, {6, 7}, {8, 9}, {10, 11}})
+    CHECK(c.at(x) == doctest::Approx(y));
+  CHECK(curve({{4, 8}}).at(8) == doctest::Approx(16));
+  CHECK(curve({{1, 2}, {2, 1}}).at(100) == 0);  // never less
+  CHECK(curve().at(3) == 0);
+  CHECK(beside({1, 1.5, 2.5}, 1) == 1);
+  CHECK(beside({1, 1.5, 2.5}, 3) == 2.5);
+  CHECK(beside({1, 1.5, 2.5}, 5) == doctest::Approx(4.5));
+  CHECK(beside({1}, 7) == 1);
+}
+
+TEST_CASE("profile: what is read is what was written") {
+  auto p = plain();
+  p.prompt_pair = 1.25e-7, p.answer_pair = 3e-6, p.step = 1e-5, p.token = 2e-6, p.link_seconds = 2e-5;
+  const auto r = parse_profile(to_text(p), "file");
+  CHECK(to_text(r) == to_text(p));
+  CHECK(r.prompts.points() == p.prompts.points());
+  CHECK(r.prompts_beside == p.prompts_beside);
+  CHECK(r.prompt_pair == p.prompt_pair);
+  CHECK(r.source == "a test");
+}
+
+TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused by the file's and the field's name") {
+  for (const char* field : {"machine",
+                            "cores",
+                            "model",
+                            "dtype",
+                            "threads",
+                            "layers",
+                            "hidden",
+                            "max_positions",
+                            "prompts",
+                            "answers",
+                            "prompt_pair",
+                            "answer_pair",
+                            "logits",
+                            "step",
+                            "token",
+                            "prompts_beside",
+                            "answers_beside",
+                            "copy_bytes_per_second",
+                            "link_bytes_per_second",
+                            "link_seconds"})
+    CHECK_MESSAGE(refused([&](auto& o) { o.erase(field); }).starts_with(std::string("file: ") + field + ": missing"),
+                  field);
+  CHECK(refused([](auto& o) { o["speed"] = 1; }) == "file: speed: no such field of a profile");
+  CHECK(refused([](auto& o) { o["dtype"] = "f64"; }) == "file: dtype: f64 is not bf16 or f32");
+  CHECK(refused([](auto& o) { o["step"] = -1; }) == "file: step: -1 is not in 0 to 1e+06");
+  CHECK(refused([](auto& o) { o["layers"] = 0; }) == "file: layers: 0 is not in 1 to 4096");
+  CHECK(
+      refused([](auto& o) { o["link_bytes_per_second"] = 0; }).starts_with("file: link_bytes_per_second: 0 is not in"));
+  CHECK(refused([](auto& o) { o["prompts"] = json::array(); }) == "file: prompts: has to have 1 to 1000 points");
+  CHECK(refused([](auto& o) { o["prompts"] = json::parse("[[1, 2], [1, 3]]"); }) ==
+        "file: prompts: 1: counts are whole, and ascend from 1 on");
+  CHECK(refused([](auto& o) { o["prompts"] = json::parse("[[1.5, 2]]"); }) ==
+        "file: prompts: 1.5: counts are whole, and ascend from 1 on");
+  CHECK(refused([](auto& o) { o["answers"] = json::parse("[[1, -2]]"); }) == "file: answers: -2 seconds");
+  CHECK(refused([](auto& o) { o["logits"] = json::parse("[[1]]"); }) ==
+        "file: logits: has a point that is not [count, seconds]");
+  CHECK(refused([](auto& o) { o["prompts_beside"] = json::parse("[2, 3]"); }) ==
+        "file: prompts_beside: begins with 1: a worker beside nobody");
+  CHECK(refused([](auto& o) { o["answers_beside"] = json::parse("[1, 0.5]"); }) ==
+        "file: answers_beside: has something that is no number of 1 or more");
+  CHECK(refused([](auto& o) { o["answers_beside"] = json::parse("[1]"); }) ==
+        "file: answers_beside: is not of as many workers as prompts_beside");
+}
+
+TEST_CASE("cokv simulate --profile: a step takes what the profile says of its rows, pairs and samples") {
+  const command_folder dir;
+  auto p = plain();
+  const auto all = told(dir, p, asked(100, 3), {});
+  CHECK(ttft(all, 0) == doctest::Approx(100));
+  for (auto& gap : all.at("requests").at(0).at("gaps_ms").as_array())
+    CHECK(gap.to_number<double>() == doctest::Approx(2));
+  // A prompt's token i looks at i tokens, an answer's first at 101; and the rest is a step's own.
+  p.prompt_pair = 1e-6, p.answer_pair = 1e-5, p.step = 0.0003, p.token = 0.0002, p.logits = curve({{1, 0.0005}});
+  const auto more = told(dir, p, asked(100, 2), {});
+  CHECK(ttft(more, 0) == doctest::Approx(100 + 5050 * 1e-3 + 0.3 + 0.2 + 0.5));
+  CHECK(more.at("requests").at(0).at("gaps_ms").at(0).to_number<double>() ==
+        doctest::Approx(2 + 101 * 1e-2 + 0.3 + 0.2 + 0.5));
+  // Of four layers each of two stages has half; the second one has the logits.
+  const auto stages = told(dir, p, asked(100, 1), {"--pipeline", "2"});
+  CHECK(stages.at("stages").at(0).at("busy_s").to_number<double>() == doctest::Approx((105.05 / 2 + 0.5) / 1e3));
+  CHECK(stages.at("stages").at(1).at("busy_s").to_number<double>() == doctest::Approx((105.05 / 2 + 0.5) / 1e3));
+}
+
+// Two workers on one machine, each twice as slow beside the other: 50 ms of A's take 100; B has 50 of its 100 left then, and is
+// alone.
+TEST_CASE("cokv simulate --profile: workers of a machine slow each other down while both compute") {
+  const command_folder dir;
+  const auto both = asked(50, 1) + asked(100, 1);
+  const auto apart = told(dir, plain(), both, {"--replicas", "2"});
+  CHECK(ttft(apart, 0) == doctest::Approx(50));
+  CHECK(ttft(apart, 1) == doctest::Approx(100));
+  const auto together = told(dir, plain(), both, {"--replicas", "2", "--workers-a-machine", "2"});
+  CHECK(ttft(together, 0) == doctest::Approx(100));
+  CHECK(ttft(together, 1) == doctest::Approx(150));
+  // One of two stages at a time: nobody is beside it.
+  const auto stages = told(dir, plain(), asked(100, 1), {"--pipeline", "2", "--workers-a-machine", "2"});
+  CHECK(ttft(stages, 0) == doctest::Approx(100));
+}
+
+TEST_CASE("cokv simulate --profile: what does not fit is told in a line") {
+  const command_folder dir;
+  const auto file = dir.file("profile.json", to_text(plain()));
+  const auto refused = [](std::vector<std::string> more) {
+    const auto r = run_command("simulate", std::move(more));
+    CHECK(r.code == 2);
+    return r.err;
+  };
+  CHECK(refused({"--profile", file, "--pipeline", "5"}) ==
+        "cokv: --pipeline: 5 stages of 4 layers; at most one a layer\n");
+  CHECK(refused({"--profile", file, "--tensor", "2"}) == "cokv: --tensor: a profile is of whole layers\n");
+  CHECK(refused({"--stage-prompt", "1", "--stage-token", "1", "--workers-a-machine", "2"}) ==
+        "cokv: --workers-a-machine: is for --profile, which says what they take beside each other\n");
+  CHECK(refused({"--profile", dir.file("none.json")}).starts_with("cokv: " + dir.file("none.json") + ": "));
+  CHECK(refused({"--profile", dir.file("bad.json", "{}")}) == "cokv: " + dir.file("bad.json") + ": machine: missing\n");
+}

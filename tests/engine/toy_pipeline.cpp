@@ -145,6 +145,32 @@ TEST_CASE("pipeline: cancelled or destroyed at any step it leaves nothing behind
   }
 }
 
+// Stage 0 computes until 20 ms, stage 1 from then until 40: what is enqueued is written, whoever gives up meanwhile.
+TEST_CASE("pipeline: a worker that is cancelled ends when its device has ended what it began") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        toy_stages s(ex, topology(2, 1), {.kv_blocks = 40, .block_tokens = 4}, {.layer = 10ms, .token = 0ns});
+        auto& time = clock::of(ex);
+        time_point begun, ended;
+        co_await s.link_all();
+        REQUIRE(!s.leader->join(s.links[0]));
+        auto asked = s.leader->submit(toy_request(toy_prompt(3, 1), 1)).value();
+        begun = time.now();
+        (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+          group.spawn([&]() -> awaitable<void> { (void)co_await s.others[0]->run(std::move(s.links[1])); });
+          co_await wait_for(25ms);
+          group.cancel();
+        });
+        ended = time.now();
+        CHECK(ended - begun >= 40ms);
+        CHECK(ended - begun < 41ms);
+        s.links.clear();
+        s.stop();
+        co_await s.leader->async_drain(asio::as_tuple(asio::deferred));
+      },
+      {.real = false, .seeds = 5});
+}
+
 // Four stages of one layer; eight sequences, of each 41 tokens are sampled, one behind the prompt; the first begins a step before
 // the others come. At a price a layer each of 42 steps takes the time of four stages, in one microbatch of eight as in four of
 // two, which pass through the stages one behind the other. At a price a token one microbatch of eight takes 8 of them in each stage, 41 x

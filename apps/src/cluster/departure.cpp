@@ -12,6 +12,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
+constexpr auto patience = 15s;  // for other workers' links to the receiver's
+
 struct departure {
   departure(engine& of, cluster::ticket t, const departure_options& o)
       : e(of),
@@ -30,7 +32,9 @@ struct departure {
   departure(const departure&) = delete;
   // Also where its context ends under it: the engine has the sink, whose blocks have the engine.
   ~departure() {
-    if (mine.told) mine.told->preempted();
+    if (!mine.told) return;
+    mine.told->preempted();
+    mine.told->release();
   }
 
   engine& e;
@@ -65,12 +69,14 @@ struct departure {
   // The newest is all that matters.
   awaitable<error_code> say_kept() {
     const auto all = [this] { return tasks ? tasks->kept(kept) : kept; };
-    for (std::uint32_t said = 0;;) {
+    for (std::uint32_t said = 0; !mine.told->lost;) {
       while (all() == said) co_await kept_more.async_wait(asio::deferred);
+      if (mine.told->lost) break;
       auto w = say(word::what::kept);
       said = w.tokens = all();
       if (auto ec = co_await send(std::move(w))) co_return ec;
     }
+    co_return error_code();
   }
 
   // However long it waits for its turn here: the receiver gives up on whom it does not hear of.
@@ -83,7 +89,7 @@ struct departure {
   }
 
   // Until all of it is there. Other workers are ready for their parts before the first step is.
-  awaitable<error_code> send_all(task_group& group, generation& g) {
+  awaitable<error_code> send_all(task_group& alive, generation& g) {
     auto both = co_await with(task_group{}, [&](task_group& two) {
       const auto over = [&](error_code sent) {
         if (sent != errc::stale_reference) return sent;
@@ -94,50 +100,53 @@ struct departure {
       two.spawn(say_first(g));
       two.spawn([&, over]() -> awaitable<error_code> { co_return over(co_await mine.stream()); });
       if (tasks) two.spawn([&, over]() -> awaitable<error_code> { co_return over(co_await tasks->over()); });
-      group.spawn(say_kept());
+      alive.spawn(say_kept());
     });
     co_return both.error();
   }
 
-  awaitable<error_code> compute(generation_request r) {
+  awaitable<error_code> compute(task_group& alive, generation_request r) {
     r.max_tokens = 1;
     const bool wanted = to.first < to.tokens;
     if (wanted) r.sink = mine.told;
     auto g = e.submit(std::move(r));
     if (!g) co_return g.error();
-    auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {
-      group.spawn(say_alive());
-      const auto ec = wanted ? co_await send_all(group, *g) : co_await say_first(*g);
-      if (!ec) group.cancel();
-      co_return ec;
-    });
-    co_return v.error();
+    co_return wanted ? co_await send_all(alive, *g) : co_await say_first(*g);
+  }
+
+  awaitable<error_code> prepared() {
+    if (auto ec = co_await mine.say_begin()) co_return ec;
+    if (to.first == to.tokens) co_return error_code();
+    if (others) {
+      tasks = others->begin({.kind = part_note::what::send, .send = to});
+      tasks->on_kept([this] { kept_more.tell(); });
+      if (auto ready = co_await with_deadline(tasks->ready(), patience); !ready) co_return ready.error();
+    }
+    mine.told = std::make_shared<told_parts>(e.get_executor(), e.pool().shape().layers(), tasks ? tasks->number() : 0);
+    mine.settled = [this](std::uint32_t n) {
+      kept = n;
+      kept_more.tell();
+    };
+    if (!mine.sends) kept = to.tokens;
+    co_return error_code();
   }
 
   // Not cancelled by an exception, so that it ends behind the others.
   awaitable<error_code> run(generation_request r) {
-    error_code ec = co_await mine.say_begin();
-    if (!ec && to.first < to.tokens) {
-      if (others) {
-        tasks = others->begin({.kind = part_note::what::send, .send = to});
-        tasks->on_kept([this] { kept_more.tell(); });
-        ec = co_await tasks->ready();
-      }
-      mine.told =
-          std::make_shared<told_parts>(e.get_executor(), e.pool().shape().layers(), tasks ? tasks->number() : 0);
-      mine.settled = [this](std::uint32_t n) {
-        kept = n;
-        kept_more.tell();
-      };
-      if (!mine.sends) kept = to.tokens;
-    }
-    if (!ec) ec = co_await compute(std::move(r));
+    auto v = co_await with(task_group{}, [&](task_group& alive) -> awaitable<error_code> {
+      alive.spawn(say_alive());
+      error_code ec = co_await prepared();
+      if (!ec) ec = co_await compute(alive, std::move(r));
+      if (!ec) alive.cancel();
+      co_return ec;
+    });
     if (tasks) {
       co_await tasks->end();
       tasks->on_kept({});
     }
+    if (mine.told) mine.told->release();
     out.sent_bytes = mine.bytes + (tasks ? tasks->bytes() : 0);
-    co_return ec;
+    co_return v.error();
   }
 };
 

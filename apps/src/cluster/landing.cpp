@@ -79,7 +79,7 @@ awaitable<result<std::shared_ptr<landing>>> landing::open(window_table windows, 
       to.fail(opened.error());
       co_return opened.error();
     }
-    t.parts[0].legs = all_tickets(*opened, from.topology);
+    t.parts[0].legs = opened->tickets();
     in = std::move(*opened);
     if (!part.whole()) {
       others = o.others->begin({.kind = part_note::what::land,
@@ -132,8 +132,9 @@ awaitable<error_code> landing::receive(std::shared_ptr<heard_words> heard) {
         co_return error_code();
       }
       if (heard->failed) co_return heard->failed;
-      // While KV comes its link's end is told by the stream, which knows whether all of it was there before.
-      if (heard->gone && (there_ || !told_)) co_return errc::unavailable;
+      // While KV comes its link's end is told by the stream, which knows whether all of it was there before; but not of others, who may
+      // have given up with it.
+      if (heard->gone && (there_ || !told_ || !bringing || from_.workers() > 1)) co_return errc::unavailable;
       if (!in_ || bringing) continue;
       if (auto from = peers_of(way_, from_, {}, *heard)) {
         bringing = true;

@@ -105,9 +105,9 @@ struct other_parts::state {
     for (std::size_t who = 0; who < others; ++who)
       t.heard(who, {.kind = part_note::what::over, .code = errc::unavailable});
   }
-  void say(std::size_t who, const part_note& n) {
+  void say(std::size_t who, link_message note) {
     if (!up) return;
-    peers[who]->to_say.push_back(encode(n));
+    peers[who]->to_say.push_back(std::move(note));
     peers[who]->more.tell();
   }
   awaitable<error_code> speak(std::size_t who, peer_link to);
@@ -157,7 +157,7 @@ other_parts::~other_parts() {
     if (const auto t = weak.lock()) state_->lost(*t);
 }
 
-awaitable<void> other_parts::run(std::vector<peer_link> links) {
+awaitable<void> other_parts::run(std::vector<peer_link> links, std::function<void()> lost) {
   const auto s = state_;
   if (links.size() != s->others + 1) throw std::invalid_argument("other_parts::run: a link for each of them");
   s->peers.clear();
@@ -166,14 +166,16 @@ awaitable<void> other_parts::run(std::vector<peer_link> links) {
   struct on_exit {
     std::shared_ptr<state> s;
     std::vector<peer_link>& links;
+    std::function<void()>& lost;
     ~on_exit() {
+      if (lost) lost();
       for (auto& l : links)
         if (l) l.close();
       s->up = false;
       for (auto& [number, weak] : std::exchange(s->tasks, {}))
         if (const auto t = weak.lock()) s->lost(*t);
     }
-  } always{s, links};
+  } always{s, links, lost};
   (void)co_await with(task_group{}, [&](task_group& group) {
     for (std::size_t who = 0; who < s->others; ++who) {
       group.spawn(s->speak(who, links[who + 1]));
@@ -186,14 +188,15 @@ std::shared_ptr<part_tasks> other_parts::begin(part_note n) {
   n.task = ++state_->last;
   std::shared_ptr<part_tasks> out(new part_tasks(state_->ex, n.task, state_->others));
   out->say_ = [weak = std::weak_ptr(state_)](std::size_t who, const part_note& what) {
-    if (const auto s = weak.lock()) s->say(who, what);
+    if (const auto s = weak.lock()) s->say(who, encode(what));
   };
   if (!state_->up) {
     state_->lost(*out);
     return out;
   }
   if (state_->others > 0) state_->tasks.emplace(n.task, out);
-  for (std::size_t who = 0; who < state_->others; ++who) state_->say(who, n);
+  const auto note = state_->others > 0 ? encode(n) : link_message();
+  for (std::size_t who = 0; who < state_->others; ++who) state_->say(who, note);
   return out;
 }
 

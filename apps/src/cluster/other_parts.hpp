@@ -75,8 +75,8 @@ class other_parts {
   other_parts(const other_parts&) = delete;
   ~other_parts();
 
-  // With links to all of them. When one ends, so do the others, and all tasks.
-  awaitable<void> run(std::vector<peer_link> links);
+  // With links to all of them. When one ends, so do the others, and, when `lost` was called, all tasks.
+  awaitable<void> run(std::vector<peer_link> links, std::function<void()> lost = {});
   // While run() runs; before, its tasks are over at once: errc::unavailable. The note's task is numbered here.
   std::shared_ptr<part_tasks> begin(part_note n);
 

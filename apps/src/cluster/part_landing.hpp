@@ -8,18 +8,9 @@
 
 namespace cokv::cluster {
 
-// For all workers that send.
-inline std::vector<leg_ticket> all_tickets(const inbound_stream& in, const topology& from) {
-  std::vector<leg_ticket> out;
-  for (std::uint32_t n = 0; n < from.workers(); ++n) {
-    const auto more = in.tickets(from.at(n));
-    out.insert(out.end(), more.begin(), more.end());
-  }
-  return out;
-}
-
 // Leading ones that can be there: so many bytes of them were verified.
 inline std::uint32_t verified_tokens(const inbound_stream& in, std::uint32_t first, std::uint32_t tokens) {
+  if (in.bytes() == 0) return tokens;
   return first + static_cast<std::uint32_t>(in.arrived() * (tokens - first) / in.bytes());
 }
 

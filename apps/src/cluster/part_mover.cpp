@@ -76,8 +76,12 @@ awaitable<error_code> part_mover::session::hear(task_group& tasks) {
       if (const auto found = ends.find(task); found != ends.end()) found->second->tell();
       continue;
     }
-    if (ends.contains(task) || ends.size() >= most_tasks) co_return errc::protocol;
+    if (ends.contains(task)) co_return errc::protocol;
     if (note->kind != part_note::what::land && note->kind != part_note::what::send) co_return errc::protocol;
+    if (ends.size() >= most_tasks) {
+      say_over(task, errc::queue_full, 0, 0);
+      continue;
+    }
     ends.emplace(task, std::make_shared<news>(leader.get_executor()));
     if (note->kind == part_note::what::land)
       tasks.spawn(land(task, std::move(*note->land)));
@@ -123,7 +127,7 @@ awaitable<void> part_mover::session::land(std::uint64_t task, part_note::landing
   auto heard = of.door_.expect(what.id, what.attempt);
   if (!in || !heard) co_return say_over(task, !in ? in.error() : heard.error(), 0, 0);
   ticket_part told{.life = of.options_.life, .links = of.options_.links ? of.options_.links() : of.door_.urls()};
-  told.legs = all_tickets(*in, what.from);
+  told.legs = in->tickets();
   say({.kind = part_note::what::ready, .task = task, .part = std::move(told)});
   bool whole = false;
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {
@@ -171,7 +175,7 @@ awaitable<void> part_mover::session::send(std::uint64_t task, ticket to) {
     co_return ec;
   });
   sending.told->preempted();
-  of.sent_ += sending.bytes;
+  sending.told->release();
   const auto why = v.error() ? v.error() : make_error_code(asio::error::operation_aborted);
   say_over(task, whole ? error_code() : why, whole ? to.tokens : 0, sending.bytes);
 }

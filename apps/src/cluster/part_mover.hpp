@@ -43,8 +43,6 @@ class part_mover {
   // Why the link ended. Every kind of cancellation ends it, behind what was under way.
   awaitable<error_code> run(stage_worker& works, peer_link leader);
 
-  std::uint64_t sent_bytes() const noexcept { return sent_; }
-
  private:
   struct session;
 
@@ -52,7 +50,6 @@ class part_mover {
   mover_options options_;
   link_door door_;
   link_pool pool_;
-  std::uint64_t sent_ = 0;
 };
 
 }  // namespace cokv::cluster

@@ -25,7 +25,6 @@ void told_parts::layer(std::uint32_t layer, index_range tokens, event computed) 
 
 void told_parts::preempted() {
   lost = true;
-  where.reset();
   parts.clear();
   changed.tell();
 }

@@ -33,9 +33,12 @@ class told_parts final : public prompt_sink {
 
   void begun(prompt_blocks w, std::uint32_t there) override;
   void layer(std::uint32_t layer, index_range tokens, event computed) override;
-  // What was sent of the blocks it had is no use to a stream of those it will have: whoever asked asks once more.
+  // What was sent of the blocks it had is no use to a stream of those it will have: whoever asked asks once more. They stay what they
+  // are until release(): other workers may still read theirs.
   void preempted() override;
-  std::uint64_t number() const noexcept override { return number_; }
+  void release() { where.reset(); }
+  // Nothing more of it is told to others once it was preempted.
+  std::uint64_t number() const noexcept override { return lost ? 0 : number_; }
 
   std::optional<prompt_blocks> where;
   std::deque<part> parts;

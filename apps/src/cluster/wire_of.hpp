@@ -29,6 +29,14 @@ inline namespace_id links_of(const model& m) {
 }
 inline namespace_id links_of(const engine& e) { return links_of(e.running()); }
 
+// Of a worker's links that bring KV, or take it.
+inline link_options greeting_of(const model& m, const std::string& name, const std::string& life) {
+  link_options out;
+  out.name = "kv/" + name + '/' + life;
+  out.ns = links_of(m);
+  return out;
+}
+
 inline offer offer_of(const engine& e, std::string name, std::string life, bool converts = false) {
   return {.name = std::move(name),
           .life = std::move(life),

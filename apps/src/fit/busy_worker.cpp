@@ -77,7 +77,9 @@ busy_worker::busy_worker(const options& o) {
   from_ = answers[0];
 }
 
+// Those that were made behind it have a copy of this end of its orders: closing it says nothing.
 busy_worker::~busy_worker() {
+  (void)!::write(to_, "q", 1);
   ::close(to_);
   ::close(from_);
   ::waitpid(process_, nullptr, 0);

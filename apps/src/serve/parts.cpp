@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <boost/asio/signal_set.hpp>
 #include <charconv>
@@ -44,6 +46,17 @@ std::optional<job> this_job() {
   return job{*rank, *size};
 }
 
+bool on_several_machines() {
+  const auto here = number_in("OMPI_COMM_WORLD_LOCAL_SIZE"), all = number_in("OMPI_COMM_WORLD_SIZE");
+  return here && all && *here < *all;
+}
+
+std::string this_machine() {
+  char name[256] = {};
+  ::gethostname(name, sizeof name - 1);
+  return name;
+}
+
 std::string shape_text(const options& o) {
   return "--pipeline " + std::to_string(o.pipeline) + " --tensor " + std::to_string(o.tensor);
 }
@@ -52,7 +65,7 @@ std::string shape_text(const options& o) {
 link_options greeting_of(const options& o, const topology& split) {
   link_options out;
   out.topology = split.text() + '/' + o.dtype + (o.batch_invariant ? "/invariant" : "");
-  if (o.role != "both") out.topology += '/' + o.role;
+  if (o.role != "both") out.topology += '/' + o.role + (o.convert_kv ? "/converts" : "");
   out.silence = 5s;
   return out;
 }
@@ -143,8 +156,7 @@ void leading::lost(error_code why) {
 
 // What the others can't be told to move they don't move: the engine goes by that as by the loss of a worker.
 awaitable<void> leading::move_kv(std::vector<peer_link> links, peer_link one_of_the_engine) {
-  co_await others_.run(std::move(links));
-  one_of_the_engine.close();
+  co_await others_.run(std::move(links), [&one_of_the_engine] { one_of_the_engine.close(); });
 }
 
 awaitable<void> leading::run(engine& leads) {
@@ -176,20 +188,17 @@ namespace {
 // What moves the KV of a worker that has no engine.
 struct part_of_kv {
   part_of_kv(const asio::any_io_executor& ex, const options& o, const part_choice& mine, device where, const model& m)
-      : life(random_id()), convert(converters_of(where, o)), all(window_table(ex), greeting(o, m, life), how(o)) {
-    if (o.role == "decode") open_doors(all.door(), o, host_of(o, mine), life);
+      : life(random_id()),
+        convert(converters_of(where, o)),
+        all(window_table(ex), cluster::greeting_of(m, o.role, life), how(o)) {
+    if (o.role == "decode" || !o.links.empty()) open_doors(all.door(), o, host_of(o, mine), life);
   }
 
-  static link_options greeting(const options& o, const model& m, const std::string& life) {
-    link_options out;
-    out.name = "kv/" + o.role + '/' + life;
-    out.ns = cluster::links_of(m);
-    return out;
-  }
-  // Where it is found by its fellows.
+  // Where it is found by its fellows. Of an mpirun over several machines, by this one's name.
   static std::string host_of(const options& o, const part_choice& mine) {
     const auto& url = mine.urls[mine.number];
     const auto begins = url.find("://"), ends = url.rfind(':');
+    if (url.starts_with("mpi://") && on_several_machines()) return this_machine();
     if (!url.starts_with("tcp://") && !url.starts_with("ucx://")) return o.listen.host;
     auto host = url.substr(begins + 3, ends - begins - 3);
     if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
@@ -207,18 +216,20 @@ struct part_of_kv {
   cluster::part_mover all;
 };
 
+// What ends first ends the other too; why.
+awaitable<void> ends(awaitable<error_code> what, error_code& why, task_group& both) {
+  const auto ec = co_await std::move(what);
+  if (!why) why = ec;
+  both.cancel();
+}
+
 // Until one of its links ends. Then nothing computes or moves KV any more.
 awaitable<error_code> work(stage_worker& works, cluster::summons& with_these, cluster::part_mover* moves) {
   if (!moves) co_return co_await works.run(std::move(with_these.links));
   error_code why;
   (void)co_await with(task_group{}, [&](task_group& group) {
-    const auto until = [&](awaitable<error_code> end) -> awaitable<void> {
-      const auto ec = co_await std::move(end);
-      if (!why) why = ec;
-      group.cancel();
-    };
-    group.spawn(until(moves->run(works, std::move(with_these.kv))));
-    group.spawn(until(works.run(std::move(with_these.links))));
+    group.spawn(ends(moves->run(works, std::move(with_these.kv)), why, group));
+    group.spawn(ends(works.run(std::move(with_these.links)), why, group));
   });
   co_return why ? why : make_error_code(errc::closed);
 }

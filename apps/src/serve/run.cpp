@@ -91,12 +91,12 @@ void check_tiers(const options& o, const model_config& config) {
 }
 
 // Likewise: what does not fit is told before minutes of reading, not by the system's killer at the first long prompt.
-void check_fits(const options& o, const model_config& config) {
+void check_fits(const options& o, const model_config& config, bool lends = true) {
   if (o.device != "cpu") return;
   const auto type = *parse_dtype(o.dtype);
   detail::check_memory_for({{"weights", weight_bytes(config, type)},
                             {"KV blocks", kv_pool_bytes(engine_options_of(o, {}), config, type)},
-                            {"--lend-memory", o.lend_memory},
+                            {"--lend-memory", lends ? o.lend_memory : 0},
                             {"--swap", o.swap},
                             {"--kv-host", o.kv_host}});
 }
@@ -238,7 +238,7 @@ awaitable<void> follow(const options& o, std::ostream& out, part_choice mine) {
   }
   const auto where = open(o, ex);
   const auto whole = load_config(o.model);
-  check_fits(o, part_of(whole, mine.part));
+  check_fits(o, part_of(whole, mine.part), false);
   spdlog::info("{}", describe(mine, whole));
   co_await serve_part(o, out, mine, where, [&] { return load_weights(o, where, mine.part); });
   if (file) file->write(spans);

@@ -19,13 +19,6 @@
 namespace cokv::serve {
 namespace {
 
-link_options greeting(const engine& e, const std::string& name, const std::string& life) {
-  link_options out;
-  out.name = "kv/" + name + '/' + life;
-  out.ns = cluster::links_of(e);
-  return out;
-}
-
 std::shared_ptr<remote> copies_store_of(const asio::any_io_executor& ex, const options& o) {
   if (o.replicate_to.empty()) return nullptr;
   auto how = o;
@@ -68,7 +61,7 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
       has_door_(o.role != "prefill" || o.lend_memory != 0 || !o.links.empty()),
       converters_(converters_of(where, o)),
       windows_(ex),
-      links_(greeting(e, name_, life_)),
+      links_(cluster::greeting_of(e.running(), name_, life_)),
       door_(windows_, links_),
       pool_(windows_, links_),
       copies_(windows_, where, links_,

@@ -192,14 +192,25 @@ awaitable<error_code> stage_worker::run(stage_links links) {
   if (!compute) co_return compute.error();
   detail::stage mine{s->part, s->pool, *compute, rank_group(s->part->part().who.rank, links.ranks, links.sums)};
   channel<state::work> arrived(s->ex, s->sizes.microbatches), done(s->ex, s->sizes.microbatches);
-  const auto v = co_await with(task_group{}, [&](task_group& group) {
-    detail::each_link(links, [&](const peer_link& l) { group.spawn(detail::until_closed(l)); });
-    group.spawn(s->take_orders(links, arrived));
-    group.spawn(s->compute(mine, arrived, done));
-    group.spawn(s->hand_on(links, done));
-  });
+  // Whoever was cancelled ends behind the device all the same.
+  const bool throwing = co_await asio::this_coro::throw_if_cancelled();
+  co_await asio::this_coro::throw_if_cancelled(false);
+  verdict v;
+  std::exception_ptr thrown;
+  try {
+    v = co_await with(task_group{}, [&](task_group& group) {
+      detail::each_link(links, [&](const peer_link& l) { group.spawn(detail::until_closed(l)); });
+      group.spawn(s->take_orders(links, arrived));
+      group.spawn(s->compute(mine, arrived, done));
+      group.spawn(s->hand_on(links, done));
+    });
+  } catch (...) {
+    thrown = std::current_exception();
+  }
   detail::each_link(links, [](peer_link l) { l.close(); });  // also where others have copies
   co_await detail::settled(*compute);
+  co_await asio::this_coro::throw_if_cancelled(throwing);
+  if (thrown) std::rethrow_exception(thrown);
   co_return v.error();
 }
 
@@ -210,7 +221,6 @@ void stage_worker::watch(std::uint64_t number, std::weak_ptr<prompt_sink> sink) 
 const kv_pool& stage_worker::pool() const noexcept { return state_->pool; }
 kv_view stage_worker::view() const { return state_->view; }
 const model& stage_worker::running() const noexcept { return *state_->part; }
-device stage_worker::where() const { return state_->where; }
 const stage_sizes& stage_worker::sizes() const noexcept { return state_->sizes; }
 std::uint64_t stage_worker::steps() const noexcept { return state_->steps; }
 

@@ -108,10 +108,14 @@ result<inbound_stream> inbound_stream::open(window_table windows, stream_side si
 }
 
 std::vector<leg_ticket> inbound_stream::tickets(worker from) const {
+  auto out = tickets();
+  std::erase_if(out, [&](const auto& t) { return state_->side.way.legs()[t.leg].from.worker != from; });
+  return out;
+}
+
+std::vector<leg_ticket> inbound_stream::tickets() const {
   std::vector<leg_ticket> out;
-  for (const auto& l : state_->landings)
-    if (state_->side.way.legs()[l.leg].from.worker == from)
-      out.push_back({state_->side.way.digest(), l.leg, l.parts.tokens, l.at.ref()});
+  for (const auto& l : state_->landings) out.push_back({state_->side.way.digest(), l.leg, l.parts.tokens, l.at.ref()});
   return out;
 }
 

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "cluster/part_sending.hpp"
 #include "cokv/runtime/error.hpp"
 
 using namespace cokv;
@@ -107,4 +108,28 @@ TEST_CASE("part note: what is none breaks the protocol; damaged ones are refused
       if (r && r->send) CHECK(r->send->parts.size() == r->send->topology.workers());
     }
   }
+}
+
+// Blocks are another's when its leader lets them go: other workers read theirs until they have said that they are over.
+TEST_CASE(
+    "told parts: a prompt that gave way keeps its blocks until it is released, and nothing more of it is told to "
+    "anybody") {
+  asio::io_context context;
+  cluster::told_parts told(context.get_executor(), 2, 7);
+  const auto alive = std::make_shared<int>();
+  told.begun({.memory = {}, .blocks = {1, 2}, .held = {}, .alive = alive}, 5);
+  told.layer(0, {5, 3}, event());
+  CHECK(told.parts.size() == 3);
+  CHECK(told.number() == 7);
+  told.preempted();
+  CHECK(told.lost);
+  CHECK(told.parts.empty());
+  CHECK(told.number() == 0);
+  CHECK(alive.use_count() == 2);
+  told.layer(1, {5, 3}, event());
+  told.begun({.memory = {}, .blocks = {3}, .held = {}, .alive = nullptr}, 0);
+  CHECK(told.parts.empty());
+  CHECK(told.where->blocks == std::vector<block_index>{1, 2});
+  told.release();
+  CHECK(alive.use_count() == 1);
 }

@@ -73,7 +73,6 @@ class stage_worker {
   const kv_pool& pool() const noexcept;
   kv_view view() const;  // of all of it; outlives the worker
   const model& running() const noexcept;
-  device where() const;
   const stage_sizes& sizes() const noexcept;
   std::uint64_t steps() const noexcept;  // computed so far
 

@@ -101,8 +101,9 @@ class inbound_stream {
   static result<inbound_stream> open(window_table windows, stream_side side);
 
   std::vector<leg_ticket> tickets(worker from) const;
-  std::uint64_t bytes() const noexcept;    // that come in all
-  std::uint64_t arrived() const noexcept;  // of them, verified so far
+  std::vector<leg_ticket> tickets() const;  // for all senders
+  std::uint64_t bytes() const noexcept;     // that come in all
+  std::uint64_t arrived() const noexcept;   // of them, verified so far
   asio::any_io_executor get_executor() const;
 
   // void(error_code): no sender writes into any of the windows from here on, and none can when it completes, as

@@ -1,60 +1,57 @@
 #include "fit/busy_worker.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <stdexcept>
+#include <csignal>
+#include <string>
 
+#include "cokv/runtime/error.hpp"
 #include "fit/measure.hpp"
 
 namespace cokv::fit {
 namespace {
 
-bool something_to_read(int fd, int wait) {
-  pollfd p{.fd = fd, .events = POLLIN, .revents = 0};
-  return ::poll(&p, 1, wait) > 0;
+// Behind what it did as it was told.
+constexpr char done = '\0';
+
+bool say(int link, std::string_view what) {
+  return ::send(link, what.data(), what.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(what.size());
 }
 
-// What it was told, and 'q' when nobody tells it anything any more.
-char told(int from) {
-  char c = 'q';
-  return ::read(from, &c, 1) == 1 ? c : 'q';
+bool something_to_read(int link) {
+  pollfd p{.fd = link, .events = POLLIN, .revents = 0};
+  return ::poll(&p, 1, 0) > 0;
 }
 
-// In the other process. Each order is answered by a byte once it is followed.
-awaitable<void> follow(const options& o, int from, int to) {
+// In the other process. Each order is answered once it is followed; it ends with the link.
+awaitable<void> follow(const options& o, int link) {
   auto it = subject::open(co_await asio::this_coro::executor, o);
-  const auto say = [to] { return ::write(to, "", 1) == 1; };
-  bool alive = say();
+  bool alive = say(link, {&done, 1});
   const auto more = [&, said = false]() mutable {
-    if (!std::exchange(said, true)) alive = say();
-    return alive && !something_to_read(from, 0);
+    if (!std::exchange(said, true)) alive = say(link, {&done, 1});
+    return alive && !something_to_read(link);
   };
-  while (alive) {
-    switch (told(from)) {
-      case 'p':
-        co_await it.steps.repeat_prompt(it.beside_prompt, more);
-        break;
-      case 'a':
-        co_await it.steps.repeat_answers(it.beside_answers, it.beside_context, more);
-        break;
-      case 'i':
-        alive = say();
-        break;
-      default:
-        alive = false;
-    }
+  for (char order = 0; alive && ::read(link, &order, 1) == 1;) {
+    if (order == 'p') co_await it.steps.repeat_prompt(it.beside_prompt, more);
+    if (order == 'a') co_await it.steps.repeat_answers(it.beside_answers, it.beside_context, more);
+    if (order == 'i') alive = say(link, {&done, 1});
   }
 }
 
-[[noreturn]] void run(const options& o, int from, int to) {
+[[noreturn]] void run(const options& o, int link) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // others' copies of its link keep it open
   try {
     asio::io_context context(1);
-    asio::co_spawn(context, follow(o, from, to), asio::detached);
+    std::exception_ptr failed;
+    asio::co_spawn(context, follow(o, link), [&](std::exception_ptr e) { failed = e; });
     context.run();
-  } catch (const std::exception&) {  // the other side sees that it has ended
+    if (failed) std::rethrow_exception(failed);
+  } catch (const std::exception& e) {
+    (void)say(link, e.what());
   }
   ::_exit(0);
 }
@@ -62,37 +59,41 @@ awaitable<void> follow(const options& o, int from, int to) {
 }  // namespace
 
 busy_worker::busy_worker(const options& o) {
-  int orders[2], answers[2];
-  if (::pipe2(orders, O_CLOEXEC) != 0 || ::pipe2(answers, O_CLOEXEC) != 0) throw std::runtime_error("fit: no pipe");
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+    throw config_error("--workers: no socket for one");
+  link_ = ends[0];
   process_ = ::fork();
-  if (process_ < 0) throw std::runtime_error("fit: no process for a worker");
   if (process_ == 0) {
-    ::close(orders[1]);
-    ::close(answers[0]);
-    run(o, orders[0], answers[1]);
+    ::close(ends[0]);
+    run(o, ends[1]);
   }
-  ::close(orders[0]);
-  ::close(answers[1]);
-  to_ = orders[1];
-  from_ = answers[0];
+  ::close(ends[1]);
+  if (process_ < 0) {
+    ::close(link_);
+    throw config_error("--workers: no process for one");
+  }
 }
 
-// Those that were made behind it have a copy of this end of its orders: closing it says nothing.
+// Those that were made behind it have a copy of this end: closing it alone says nothing.
 busy_worker::~busy_worker() {
-  (void)!::write(to_, "q", 1);
-  ::close(to_);
-  ::close(from_);
+  ::shutdown(link_, SHUT_RDWR);
+  ::close(link_);
   ::waitpid(process_, nullptr, 0);
 }
 
 void busy_worker::tell(char what) {
-  if (::write(to_, &what, 1) != 1) throw std::runtime_error("fit: a worker has ended");
+  (void)say(link_, {&what, 1});
   hear();
 }
 
 void busy_worker::hear() {
-  char c = 0;
-  if (::read(from_, &c, 1) != 1) throw std::runtime_error("fit: a worker has ended");
+  std::string text(512, 0);
+  const auto n = ::recv(link_, text.data(), 1, 0);
+  if (n == 1 && text[0] == done) return;
+  const auto rest = n == 1 ? ::recv(link_, text.data() + 1, text.size() - 1, 0) : 0;
+  text.resize(n == 1 ? static_cast<std::size_t>(1 + std::max<ssize_t>(rest, 0)) : 0);
+  throw config_error(text.empty() ? "--workers: one of them has ended" : text);
 }
 
 }  // namespace cokv::fit

@@ -18,7 +18,7 @@ class busy_worker {
   busy_worker(const busy_worker&) = delete;
   ~busy_worker();  // it ends
 
-  // Each waits until it says that it is so. Throw std::runtime_error when it has ended.
+  // Each waits until it says that it is so. Throw config_error with what it says when it can't.
   void ready() { hear(); }
   void prompts() { tell('p'); }
   void answers() { tell('a'); }
@@ -29,7 +29,7 @@ class busy_worker {
   void hear();
 
   pid_t process_ = -1;
-  int to_ = -1, from_ = -1;
+  int link_ = -1;
 };
 
 }  // namespace cokv::fit

@@ -22,6 +22,12 @@ std::vector<std::uint32_t> powers_up_to(std::uint32_t most) {
   return out;
 }
 
+// More never take less: what noise says otherwise is left out.
+curve ascending(points all) {
+  for (std::size_t i = 1; i < all.size(); ++i) all[i].second = std::max(all[i].second, all[i - 1].second);
+  return curve(std::move(all));
+}
+
 // Between two of an engine's tokens, each step having one of each of `sequences`.
 awaitable<double> engine_gap(engine& e, std::uint32_t sequences, std::uint32_t tokens) {
   auto& time = clock::of(e.get_executor());
@@ -37,7 +43,10 @@ awaitable<double> engine_gap(engine& e, std::uint32_t sequences, std::uint32_t t
     for (std::size_t i = 0; i < all.size(); ++i)
       group.spawn([&, i]() -> awaitable<void> {
         auto before = time.now();
-        for (std::size_t n = 0; co_await all[i].async_next(as_result); ++n) {
+        for (std::size_t n = 0;; ++n) {
+          const auto piece = co_await all[i].async_next(as_result);
+          if (piece.error() == asio::error::eof) break;
+          if (!piece) throw boost::system::system_error(piece.error());
           if (i == 0 && n > 4) gaps.push_back(since(time, before));
           before = time.now();
         }
@@ -110,19 +119,27 @@ awaitable<link_figures> link_speed(asio::any_io_executor ex) {
 }  // namespace
 
 subject subject::open(const asio::any_io_executor& ex, const options& o) {
-  auto where = open_device(ex, o.device, {.threads = static_cast<int>(o.threads)});
-  if (!where) throw config_error("--device: " + explain_device(o.device));
+  auto where = open_device(ex, "cpu", {.threads = static_cast<int>(o.threads)});
+  if (!where) throw config_error("--threads: " + where.error().message());
   auto what = load(o.model, {.compute = *parse_dtype(o.dtype), .where = *where});
   const auto longest = what->config().max_positions;
-  const auto most = std::min(o.max_batched_tokens, longest);
-  // Of what is measured behind others, there is room for those and it.
-  const auto context = std::min(o.context, longest - std::min(longest / 2, 256u));
+  constexpr std::uint32_t fewest = 16;
+  if (longest < fewest)
+    throw config_error("--model: sequences of " + std::to_string(longest) + " tokens are too short to measure");
+  const auto most = std::min(o.max_batched_tokens, longest / 2);
+  const auto context = std::min(o.context, longest - most);
   const auto answers = std::min(256u, o.max_batched_tokens);
   const auto each = context / meter::block_tokens + 1;
-  const auto blocks = std::max({answers, 16 * each, (std::max(most, context) + 256) / meter::block_tokens + 1});
+  const auto blocks = std::max({answers, std::min(16u, answers) * each, (most + context) / meter::block_tokens + 1});
+  std::optional<meter> steps;
+  try {
+    steps.emplace(*where, what, blocks);
+  } catch (const config_error& e) {
+    throw config_error("--context: " + std::to_string(context) + " tokens: " + e.what());
+  }
   return {.where = *where,
           .what = what,
-          .steps = meter(*where, what, blocks),
+          .steps = std::move(*steps),
           .most_tokens = most,
           .most_answers = answers,
           .context = context,
@@ -147,54 +164,65 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
             .hidden = config.hidden,
             .max_positions = config.max_positions};
 
+  const auto full = std::max(1u, config.layers - 1);  // layers that are timed together
   progress("prompts");
-  points prompts;
-  for (auto n : powers_up_to(it.most_tokens)) prompts.emplace_back(n, co_await it.steps.prompt(n, 0));
-  const auto chunk = std::min(256u, it.most_tokens), before = it.context - std::min(it.context / 2, chunk);
-  const double behind = co_await it.steps.prompt(chunk, before) - co_await it.steps.prompt(chunk, 0);
-  p.prompt_pair = std::max(0.0, behind / (1. * chunk * before));
-  // What a prompt's own tokens look at is told apart.
-  for (auto& [n, seconds] : prompts) seconds = std::max(0.1 * seconds, seconds - p.prompt_pair * n * (n + 1) / 2);
-  p.prompts = curve(prompts);
+  const auto chunk = std::min(256u, it.most_tokens);
+  const double behind =
+      (co_await it.steps.prompt(chunk, it.context)).layers - (co_await it.steps.prompt(chunk, 0)).layers;
+  p.prompt_pair = std::max(0.0, behind / (1. * chunk * it.context) / full);
+  points prompts, prompts_end;
+  for (auto n : powers_up_to(it.most_tokens)) {
+    const auto t = co_await it.steps.prompt(n, 0);
+    // What its own tokens look at is told apart.
+    prompts.emplace_back(n, std::max(0.1 * t.layers, t.layers - full * p.prompt_pair * n * (n + 1.) / 2) / full);
+    prompts_end.emplace_back(n, t.end);
+  }
+  p.prompts = ascending(std::move(prompts));
+  p.prompts_end = ascending(std::move(prompts_end));
 
   progress("answers");
-  points answers;
-  for (auto n : powers_up_to(it.most_answers)) answers.emplace_back(n, co_await it.steps.answers(n, 0));
-  p.answers = curve(answers);
+  points answers, answers_end;
+  for (auto n : powers_up_to(it.most_answers)) {
+    const auto t = co_await it.steps.answers(n, 0);
+    answers.emplace_back(n, t.layers / full);
+    answers_end.emplace_back(n, t.end);
+  }
+  p.answers = ascending(std::move(answers));
+  p.answers_end = ascending(std::move(answers_end));
   double product = 0, square = 0;
   for (auto n : {1u, 4u, 16u}) {
     if (n > it.most_answers) break;
-    const double x = 1. * n * it.context, y = co_await it.steps.answers(n, it.context) - p.answers.at(n);
+    const double x = 1. * n * it.context,
+                 y = (co_await it.steps.answers(n, it.context)).layers / full - p.answers.at(n);
     product += x * y, square += x * x;
   }
   p.answer_pair = std::max(0.0, product / square);
 
-  progress("logits");
-  points logits;
-  for (std::uint32_t n = 1; n <= std::min(64u, it.most_answers); n *= 4)
-    logits.emplace_back(n, std::max(0.0, co_await it.steps.answers(n, 0, true) - co_await it.steps.answers(n, 0)));
-  p.logits = curve(logits);
-
   for (std::size_t n = 1; n <= others.size(); ++n) {
     progress("beside " + std::to_string(n) + " others");
-    const double prompt = co_await it.steps.prompt(it.beside_prompt, 0);
-    const double answer = co_await it.steps.answers(it.beside_answers, it.beside_context, true);
+    const double prompt = (co_await it.steps.prompt(it.beside_prompt, 0)).all();
+    const double answer = (co_await it.steps.answers(it.beside_answers, it.beside_context)).all();
     const auto so_many = others.first(n);
     for (auto& w : so_many) w->prompts();
-    p.prompts_beside.push_back(std::max(1.0, co_await it.steps.prompt(it.beside_prompt, 0) / prompt));
+    const double slow_prompt = (co_await it.steps.prompt(it.beside_prompt, 0)).all() / prompt;
     for (auto& w : so_many) w->answers();
-    p.answers_beside.push_back(
-        std::max(1.0, co_await it.steps.answers(it.beside_answers, it.beside_context, true) / answer));
+    const double slow_answer = (co_await it.steps.answers(it.beside_answers, it.beside_context)).all() / answer;
     for (auto& w : so_many) w->idle();
+    p.prompts_beside.push_back(std::max(p.prompts_beside.back(), slow_prompt));
+    p.answers_beside.push_back(std::max(p.answers_beside.back(), slow_answer));
   }
 
   progress("the engine");
   {
-    const auto few = std::min(it.most_answers, 16u);
+    const auto few = std::min(it.most_answers, 16u), tokens = std::min(config.max_positions / 2, 100u);
     engine e(ex, it.where, it.what, std::nullopt,
-             {.kv_blocks = few * 8 + 8, .max_sequence = std::min(config.max_positions, 120u), .prefix_cache = false});
-    const auto of_model = [&](double n) { return p.answers.at(n) + p.logits.at(n) + p.answer_pair * n * 50; };
-    const auto tokens = std::min(config.max_positions - 2, 100u);
+             {.kv_blocks = few * (tokens / meter::block_tokens + 2),
+              .max_sequence = std::min(config.max_positions, tokens + 2),
+              .prefix_cache = false});
+    const auto of_model = [&](double n) {
+      return (config.layers - 1) * p.answers.at(n) + p.answers_end.at(n) +
+             config.layers * p.answer_pair * n * tokens / 2;
+    };
     p.step = std::max(0.0, co_await engine_gap(e, 1, tokens) - of_model(1));
     p.token = std::max(0.0, (co_await engine_gap(e, few, tokens) - of_model(few) - p.step) / few);
     co_await e.async_drain();

@@ -36,57 +36,65 @@ meter::meter(device where, std::shared_ptr<model> what, std::uint32_t blocks)
       compute_(where.make_stream({.name = "compute"}).value()) {}
 
 std::vector<batch_sequence> meter::of_prompt(std::uint32_t tokens, std::uint32_t before) const {
-  batch_sequence s{.start = before, .tokens = std::vector<token_id>(tokens)};
+  batch_sequence s{.start = before, .tokens = std::vector<token_id>(tokens), .sample = true};
   for (std::uint32_t i = 0; i < tokens; ++i) s.tokens[i] = static_cast<token_id>(i * 37 % model_->config().vocab);
   for (std::uint32_t b = 0; b * block_tokens < before + tokens; ++b) s.blocks.push_back(b);
   return {std::move(s)};
 }
 
-std::vector<batch_sequence> meter::of_answers(std::uint32_t sequences, std::uint32_t context, bool sampled) const {
+std::vector<batch_sequence> meter::of_answers(std::uint32_t sequences, std::uint32_t context) const {
   std::vector<batch_sequence> out;
   const auto each = context / block_tokens + 1;
   for (std::uint32_t i = 0; i < sequences; ++i) {
-    batch_sequence s{
-        .start = context, .tokens = {static_cast<token_id>(i % model_->config().vocab)}, .sample = sampled};
+    batch_sequence s{.start = context, .tokens = {static_cast<token_id>(i % model_->config().vocab)}, .sample = true};
     for (std::uint32_t b = 0; b < each; ++b) s.blocks.push_back((i * each + b) % pool_.blocks());
     out.push_back(std::move(s));
   }
   return out;
 }
 
-awaitable<double> meter::once(const std::vector<batch_sequence>& what) {
+awaitable<step_times> meter::once(const std::vector<batch_sequence>& what) {
   step_->sequences = what;
   step_->sampled.clear();
   for (const auto& s : what)
-    if (s.sample)
-      step_->sampled.push_back(
-          {std::make_shared<sampling_state>(sampling_state{.params = {.temperature = 0}}), s.start + 1});
+    step_->sampled.push_back(
+        {std::make_shared<sampling_state>(sampling_state{.params = {.temperature = 0}}), s.start + s.tokens.size()});
+  const auto last = model_->config().layers - 1;
   const auto begun = time_.now();
-  for (std::uint32_t l = 0; l < model_->config().layers; ++l) throw_if(model_->forward(l, step_, pool_, compute_));
-  if (!step_->sampled.empty()) {
-    throw_if(model_->finish(step_, compute_));
-    throw_if(model_->sample(step_, compute_));
-  }
+  for (std::uint32_t l = 0; l < last; ++l) throw_if(model_->forward(l, step_, pool_, compute_));
   co_await compute_.async_drain();
-  if (!step_->sampled.empty()) model_->collect(*step_);
-  co_return std::chrono::duration<double>(time_.now() - begun).count();
+  const auto between = time_.now();
+  throw_if(model_->forward(last, step_, pool_, compute_));
+  throw_if(model_->finish(step_, compute_));
+  throw_if(model_->sample(step_, compute_));
+  co_await compute_.async_drain();
+  model_->collect(*step_);
+  const auto seconds = [](duration d) { return std::chrono::duration<double>(d).count(); };
+  co_return step_times{seconds(between - begun), seconds(time_.now() - between)};
 }
 
-awaitable<double> meter::median(std::vector<batch_sequence> what) {
+awaitable<step_times> meter::median(std::vector<batch_sequence> what) {
   (void)co_await once(what);
-  std::vector<double> all;
-  for (const auto begun = time_.now(); all.size() < fewest || (all.size() < most && time_.now() - begun < long_enough);)
-    all.push_back(co_await once(what));
-  std::ranges::nth_element(all, all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2));
-  co_return all[all.size() / 2];
+  std::vector<double> layers, end;
+  for (const auto begun = time_.now();
+       layers.size() < fewest || (layers.size() < most && time_.now() - begun < long_enough);) {
+    const auto t = co_await once(what);
+    layers.push_back(t.layers);
+    end.push_back(t.end);
+  }
+  const auto middle = [](std::vector<double>& all) {
+    std::ranges::nth_element(all, all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2));
+    return all[all.size() / 2];
+  };
+  co_return step_times{middle(layers), middle(end)};
 }
 
-awaitable<double> meter::prompt(std::uint32_t tokens, std::uint32_t before) {
+awaitable<step_times> meter::prompt(std::uint32_t tokens, std::uint32_t before) {
   return median(of_prompt(tokens, before));
 }
 
-awaitable<double> meter::answers(std::uint32_t sequences, std::uint32_t context, bool sampled) {
-  return median(of_answers(sequences, context, sampled));
+awaitable<step_times> meter::answers(std::uint32_t sequences, std::uint32_t context) {
+  return median(of_answers(sequences, context));
 }
 
 awaitable<void> meter::repeat_prompt(std::uint32_t tokens, std::function<bool()> more) {
@@ -96,7 +104,7 @@ awaitable<void> meter::repeat_prompt(std::uint32_t tokens, std::function<bool()>
 }
 
 awaitable<void> meter::repeat_answers(std::uint32_t sequences, std::uint32_t context, std::function<bool()> more) {
-  const auto what = of_answers(sequences, context, true);
+  const auto what = of_answers(sequences, context);
   do (void)co_await once(what);
   while (more());
 }

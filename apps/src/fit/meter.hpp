@@ -1,8 +1,10 @@
 // Steps of a model by the clock: each the median of several, the first of which does not count.
 //
 //     meter m(device, model, blocks);
-//     double s = co_await m.prompt(256, 1024);            // 256 tokens of a prompt behind 1024
-//     s = co_await m.answers(16, 1024);                   // a token of each of 16 sequences that have 1024
+//     step_times t = co_await m.prompt(256, 1024);        // 256 tokens of a prompt behind 1024
+//     t = co_await m.answers(16, 1024);                   // a token of each of 16 sequences that have 1024
+//
+// The last layer is timed apart: of what does not sample it computes little.
 #pragma once
 
 #include <functional>
@@ -13,6 +15,12 @@
 
 namespace cokv::fit {
 
+// Seconds: all layers but the last; that one, the output matrix, and the choice of a token.
+struct step_times {
+  double layers = 0, end = 0;
+  double all() const noexcept { return layers + end; }
+};
+
 class meter {
  public:
   static constexpr std::uint32_t block_tokens = 16;
@@ -20,18 +28,18 @@ class meter {
   // Throws config_error where the KV of so many blocks does not fit.
   meter(device where, std::shared_ptr<model> what, std::uint32_t blocks);
 
-  // Seconds. All layers; with the logits and the choice of a token, where it is `sampled`. Throw what the device says.
-  awaitable<double> prompt(std::uint32_t tokens, std::uint32_t before);
-  awaitable<double> answers(std::uint32_t sequences, std::uint32_t context, bool sampled = false);
+  // Throw what the device says.
+  awaitable<step_times> prompt(std::uint32_t tokens, std::uint32_t before);
+  awaitable<step_times> answers(std::uint32_t sequences, std::uint32_t context);
   // One such step after the other, as long as it says so.
   awaitable<void> repeat_prompt(std::uint32_t tokens, std::function<bool()> more);
   awaitable<void> repeat_answers(std::uint32_t sequences, std::uint32_t context, std::function<bool()> more);
 
  private:
   std::vector<batch_sequence> of_prompt(std::uint32_t tokens, std::uint32_t before) const;
-  std::vector<batch_sequence> of_answers(std::uint32_t sequences, std::uint32_t context, bool sampled) const;
-  awaitable<double> median(std::vector<batch_sequence> what);
-  awaitable<double> once(const std::vector<batch_sequence>& what);
+  std::vector<batch_sequence> of_answers(std::uint32_t sequences, std::uint32_t context) const;
+  awaitable<step_times> median(std::vector<batch_sequence> what);
+  awaitable<step_times> once(const std::vector<batch_sequence>& what);
 
   clock& time_;
   std::shared_ptr<model> model_;

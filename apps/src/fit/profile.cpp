@@ -13,7 +13,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr std::uint64_t longest_file = 1 << 20;
-constexpr double longest_seconds = 1e6;
+constexpr double longest_seconds = 1e4, longest_pair = 1;
 constexpr std::size_t most_points = 1000, most_beside = 4096;
 
 curve curve_of(const detail::fields& given, std::string_view key) {
@@ -28,7 +28,11 @@ curve curve_of(const detail::fields& given, std::string_view key) {
     if (!both || both->size() != 2 || ec || also) given.fail(key, "has a point that is not [count, seconds]");
     if (!(x > (out.empty() ? 0 : out.back().first)) || x > 1e9 || x != std::floor(x))
       given.fail(key, fmt::format("{:g}: counts are whole, and ascend from 1 on", x));
-    if (!(y >= 0 && y <= longest_seconds)) given.fail(key, fmt::format("{:g} seconds", y));
+    if (!(y >= 0 && y <= longest_seconds))
+      given.fail(key, fmt::format("{:g} is not in 0 to {:g} seconds", y, longest_seconds));
+    if (!out.empty() && y < out.back().second)
+      given.fail(key, fmt::format("{:g} take less than {:g}: {:g} seconds at the least", x, out.back().first,
+                                  out.back().second));
     out.emplace_back(x, y);
   }
   return curve(std::move(out));
@@ -41,7 +45,7 @@ std::vector<double> times_of(const detail::fields& given, std::string_view key) 
   for (const auto& one : all) {
     error_code ec;
     const double x = one.to_number<double>(ec);
-    if (ec || !(x >= 1 && x <= 1e6)) given.fail(key, "has something that is no number of 1 or more");
+    if (ec || !(x >= 1 && x <= 1e6)) given.fail(key, "has something that is no number in 1 to 1e6");
     if (out.empty() && x != 1) given.fail(key, "begins with 1: a worker beside nobody");
     out.push_back(x);
   }
@@ -64,14 +68,7 @@ double curve::at(double x) const noexcept {
   if (after == points_.end()) --after;
   const auto& [x1, y1] = *(after - 1);
   const auto& [x2, y2] = *after;
-  return std::max(0.0, y1 + (y2 - y1) * (x - x1) / (x2 - x1));
-}
-
-double beside(const std::vector<double>& measured, std::uint32_t workers) noexcept {
-  const auto n = measured.size();
-  if (workers <= n) return measured[std::max(1u, workers) - 1];
-  const double more = n > 1 ? std::max(0.0, measured[n - 1] - measured[n - 2]) : 0;
-  return measured.back() + more * static_cast<double>(workers - n);
+  return y1 + (y2 - y1) * (x - x1) / (x2 - x1);
 }
 
 std::string to_text(const profile& p) {
@@ -85,9 +82,10 @@ std::string to_text(const profile& p) {
                  {"max_positions", p.max_positions},
                  {"prompts", json_of(p.prompts)},
                  {"answers", json_of(p.answers)},
+                 {"prompts_end", json_of(p.prompts_end)},
+                 {"answers_end", json_of(p.answers_end)},
                  {"prompt_pair", p.prompt_pair},
                  {"answer_pair", p.answer_pair},
-                 {"logits", json_of(p.logits)},
                  {"step", p.step},
                  {"token", p.token},
                  {"prompts_beside", json::value_from(p.prompts_beside)},
@@ -118,7 +116,8 @@ profile parse_profile(std::string_view text, const std::string& file) {
               "answers",
               "prompt_pair",
               "answer_pair",
-              "logits",
+              "prompts_end",
+              "answers_end",
               "step",
               "token",
               "prompts_beside",
@@ -135,15 +134,16 @@ profile parse_profile(std::string_view text, const std::string& file) {
   if (p.dtype != "bf16" && p.dtype != "f32") given.fail("dtype", detail::printable(p.dtype) + " is not bf16 or f32");
   if (given.has("source")) p.source = given.string("source");
   p.cores = static_cast<std::uint32_t>(given.uint("cores", 1, 1 << 20));
-  p.threads = static_cast<std::uint32_t>(given.uint("threads", 1, 1 << 20));
+  p.threads = static_cast<std::uint32_t>(given.uint("threads", 1, p.cores));
   p.layers = static_cast<std::uint32_t>(given.uint("layers", 1, 4096));
   p.hidden = static_cast<std::uint32_t>(given.uint("hidden", 1, 1 << 20));
   p.max_positions = static_cast<std::uint32_t>(given.uint("max_positions", 1, 1 << 30));
   p.prompts = curve_of(given, "prompts");
   p.answers = curve_of(given, "answers");
-  p.logits = curve_of(given, "logits");
-  p.prompt_pair = given.between("prompt_pair", 0, longest_seconds);
-  p.answer_pair = given.between("answer_pair", 0, longest_seconds);
+  p.prompts_end = curve_of(given, "prompts_end");
+  p.answers_end = curve_of(given, "answers_end");
+  p.prompt_pair = given.between("prompt_pair", 0, longest_pair);
+  p.answer_pair = given.between("answer_pair", 0, longest_pair);
   p.step = given.between("step", 0, longest_seconds);
   p.token = given.between("token", 0, longest_seconds);
   p.prompts_beside = times_of(given, "prompts_beside");

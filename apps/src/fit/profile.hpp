@@ -1,7 +1,7 @@
 // What a model's steps take on a machine, as it was measured there (`cokv fit`): what `cokv simulate --profile` goes by.
 //
 //     {"machine": "AMD EPYC", "cores": 2, "model": "models/tiny-kjv", "dtype": "f32", "threads": 1,
-//      "layers": 8, "hidden": 192, "max_positions": 8192, "prompts": [[1, 0.0004], [64, 0.006]], ...}
+//      "layers": 8, "hidden": 192, "max_positions": 8192, "prompts": [[1, 0.00004], [64, 0.0006]], ...}
 //
 // | field                   | of                                                                                             |
 // |-------------------------|------------------------------------------------------------------------------------------------|
@@ -10,13 +10,14 @@
 // | dtype                   | of products and KV, bf16 or f32                                                                |
 // | layers, hidden          | of the model                                                                                   |
 // | max_positions           | of a sequence                                                                                  |
-// | prompts, answers        | [[tokens, seconds], ..]: all layers of a step of so many, what they look at left out: of       |
-// |                         | prompts' tokens, and of answers' (one a sequence)                                              |
-// | prompt_pair, answer_pair| seconds for each token that one of them looks at                                               |
-// | logits                  | [[samples, seconds], ..]: the output matrix, and choosing                                      |
+// | prompts, answers        | [[tokens, seconds], ..]: a layer of a step of so many, what they look at left out: of prompts'  |
+// |                         | tokens, and of answers' (one a sequence)                                                       |
+// | prompts_end,            | the same of the last layer, in which only what samples is computed to its end, the output      |
+// | answers_end             | matrix, and choosing                                                                           |
+// | prompt_pair, answer_pair| seconds of a layer for each token that one of them looks at                                    |
 // | step, token             | seconds of the engine's own: a step, and each token that it tells                              |
 // | prompts_beside,         | [1, x2, x3, ..]: how many times longer a step takes while so many workers of the machine       |
-// | answers_beside          | compute, with it                                                                               |
+// | answers_beside          | compute, with it; of more than are told nothing is said                                        |
 // | copy_bytes_per_second   | in memory, one way                                                                             |
 // | link_bytes_per_second,  | over TCP between two workers of the machine, one way; how long a message takes                 |
 // | link_seconds            |                                                                                                |
@@ -31,12 +32,13 @@
 
 namespace cokv::fit {
 
-// Through points in ascending order, straight between two of them and behind the last two; before the first, in proportion.
+// Through points in ascending order of both, straight between two of them and behind the last two; before the first, in
+// proportion.
 class curve {
  public:
   curve() = default;
   explicit curve(std::vector<std::pair<double, double>> points) : points_(std::move(points)) {}
-  double at(double x) const noexcept;  // not below 0
+  double at(double x) const noexcept;
   const std::vector<std::pair<double, double>>& points() const noexcept { return points_; }
 
  private:
@@ -47,15 +49,12 @@ struct profile {
   std::string machine, model, dtype, source;
   std::uint32_t cores = 1, threads = 1;
   std::uint32_t layers = 1, hidden = 1, max_positions = 1;
-  curve prompts, answers, logits;
+  curve prompts, answers, prompts_end, answers_end;
   double prompt_pair = 0, answer_pair = 0;
   double step = 0, token = 0;
   std::vector<double> prompts_beside{1}, answers_beside{1};
   double copy_bytes_per_second = 0, link_bytes_per_second = 0, link_seconds = 0;
 };
-
-// How many times longer with so many at once; beyond what was measured as the last two say.
-double beside(const std::vector<double>& measured, std::uint32_t workers) noexcept;
 
 std::string to_text(const profile& p);
 // Throw config_error, whose line names the file and the field.

@@ -122,6 +122,11 @@ deployment by_sheet(const options& o) {
 deployment by_profile(const options& o) {
   const auto p = fit::read_profile(o.profile);
   if (o.tensor > 1) throw config_error("--tensor: a profile is of whole layers");
+  if (o.workers_a_machine > p.prompts_beside.size())
+    throw config_error(
+        fmt::format("--workers-a-machine: {}, and {} says what no more than {} take beside each other; cokv fit "
+                    "--workers {} measures them",
+                    o.workers_a_machine, o.profile, p.prompts_beside.size(), o.workers_a_machine));
   deployment d;
   try {
     d.replica.split = topology(o.pipeline);

@@ -17,12 +17,15 @@ step step_of(const batch& b) {
 }
 
 double profile_price::seconds(const step& s, std::uint32_t stage) const {
-  const auto& rows = s.prompts > 0 ? p_.prompts : p_.answers;
-  const double all = rows.at(s.load.tokens) + p_.prompt_pair * s.prompt_pairs + p_.answer_pair * s.answer_pairs;
-  double out = all * split_.layers(p_.layers, stage).count / p_.layers;
-  if (stage + 1 == split_.depth()) out += p_.logits.at(static_cast<double>(s.sampled));
-  if (stage == 0) out += p_.step + p_.token * static_cast<double>(s.sampled);
-  return out;
+  constexpr double longest = 1e6;
+  const bool prompts = s.prompts > 0, last = stage + 1 == split_.depth();
+  const auto tokens = s.load.tokens;
+  const auto layers = split_.layers(p_.layers, stage).count;
+  const double row = (prompts ? p_.prompts : p_.answers).at(tokens) + p_.prompt_pair * s.prompt_pairs;
+  double out = (layers - (last ? 1 : 0)) * row + layers * p_.answer_pair * s.answer_pairs + p_.step;
+  if (last) out += (prompts ? p_.prompts_end : p_.answers_end).at(tokens);
+  if (stage == 0) out += p_.token * static_cast<double>(s.sampled);
+  return std::min(out, longest);
 }
 
 }  // namespace cokv::simulate

@@ -5,6 +5,8 @@
 //     const double s = sheet.seconds(step_of(batch), 3);
 #pragma once
 
+#include <algorithm>
+
 #include "cokv/engine/model.hpp"
 #include "fit/profile.hpp"
 #include "plan/roofline.hpp"
@@ -60,7 +62,8 @@ class profile_price final : public price {
   profile_price(fit::profile p, topology split) : p_(std::move(p)), split_(std::move(split)) {}
   double seconds(const step& s, std::uint32_t stage) const override;
   double beside(const step& s, std::uint32_t workers) const override {
-    return fit::beside(s.prompts > 0 ? p_.prompts_beside : p_.answers_beside, workers);
+    const auto& measured = s.prompts > 0 ? p_.prompts_beside : p_.answers_beside;
+    return measured.at(std::min<std::size_t>(workers, measured.size()) - 1);
   }
 
  private:

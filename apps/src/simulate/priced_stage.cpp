@@ -50,7 +50,7 @@ error_code priced_stage::forward(std::uint32_t, const std::shared_ptr<batch>& st
   activity_->begins(begun);
   const auto over = [self = shared_from_this(), step, what, begun] { self->over(*step, what, begun); };
   if (!cores_) return compute.launch("step", over, {.flops = seconds * flops_per_second});
-  cores_->begin(what, seconds, [self = shared_from_this(), n = ++begun_] { self->computed_->advance(n); });
+  cores_->begin(what, seconds, [line = computed_, n = ++begun_] { line->advance(n); });
   if (auto ec = compute.wait(event(computed_, begun_))) return ec;
   return compute.launch("step", over);
 }

@@ -6,6 +6,7 @@
 
 #include "cokv/engine/model.hpp"
 #include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/error.hpp"
 #include "cokv/runtime/event.hpp"
 #include "cokv/runtime/sim_device.hpp"
 #include "cokv/runtime/trace.hpp"
@@ -42,6 +43,11 @@ class priced_stage final : public model, public std::enable_shared_from_this<pri
   void share(std::shared_ptr<shared_cores> with, const asio::any_io_executor& ex) {
     cores_ = std::move(with);
     computed_ = std::make_shared<detail::timeline_core>(ex);
+  }
+  // What waits for its step waits no longer.
+  void leave() {
+    cores_.reset();
+    if (computed_) computed_->fail(computed_->value() + 1, errc::closed);
   }
 
   const model_config& config() const noexcept override { return config_; }

@@ -46,6 +46,7 @@ replica::replica(sim_context& context, std::uint32_t number, replica_options o)
 // Stages die with their hosts, the first one's engine before its own.
 replica::~replica() {
   if (engine_) engine_->cancel_all();
+  for (auto& s : stages_) s->leave();
   for (std::size_t s = 1; s < hosts_.size(); ++s) hosts_[s]->kill();
   engine_.reset();
   if (!hosts_.empty()) hosts_[0]->kill();

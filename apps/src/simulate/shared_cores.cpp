@@ -6,7 +6,8 @@
 namespace cokv::simulate {
 namespace {
 
-constexpr double tick = 1e-9;  // of the clock
+constexpr double tick = 1e-9;    // of the clock
+constexpr double longest = 1e8;  // seconds that it waits before it looks again
 
 }  // namespace
 
@@ -40,7 +41,7 @@ void shared_cores::look() {
     next = std::min(next, j.left / j.rate);
   }
   if (jobs_.empty()) return;
-  const auto wait = duration(static_cast<duration::rep>(std::ceil(next / tick)));
+  const auto wait = duration(static_cast<duration::rep>(std::ceil(std::min(next, longest) / tick)));
   time_.async_wait_for(std::max(wait, duration(0)), [weak = weak_from_this(), mine](error_code ec) {
     const auto self = weak.lock();
     if (ec || !self || self->looks_ != mine) return;

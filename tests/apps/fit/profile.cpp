@@ -13,7 +13,8 @@ namespace json = boost::json;
 
 namespace {
 
-// A millisecond for each token of a prompt, two for a step of answers of any number; nothing else.
+// Of four layers, the last with all that is behind it: a millisecond for each token of a prompt, two for a step of answers of any
+// number; nothing else.
 profile plain() {
   profile p{.machine = "made up",
             .model = "none",
@@ -24,9 +25,10 @@ profile plain() {
             .layers = 4,
             .hidden = 64,
             .max_positions = 4096,
-            .prompts = curve({{1, 0.001}, {100, 0.1}}),
-            .answers = curve({{1, 0.002}, {100, 0.002}}),
-            .logits = curve({{1, 0}, {100, 0}})};
+            .prompts = curve({{1, 0.00025}, {100, 0.025}}),
+            .answers = curve({{1, 0.0005}, {100, 0.0005}}),
+            .prompts_end = curve({{1, 0.00025}, {100, 0.025}}),
+            .answers_end = curve({{1, 0.0005}, {100, 0.0005}})};
   p.prompts_beside = p.answers_beside = {1, 2};
   p.copy_bytes_per_second = 1e10;
   p.link_bytes_per_second = 1e15;
@@ -70,12 +72,7 @@ TEST_CASE("profile: a curve goes through its points, straight on behind them, an
   for (auto [x, y] : {std::pair{0., 0.}, {1, 2}, {2, 4}, {3, 4.5}, {4, 5}, {6, 7}, {8, 9}, {10, 11}})
     CHECK(c.at(x) == doctest::Approx(y));
   CHECK(curve({{4, 8}}).at(8) == doctest::Approx(16));
-  CHECK(curve({{1, 2}, {2, 1}}).at(100) == 0);  // never less
   CHECK(curve().at(3) == 0);
-  CHECK(beside({1, 1.5, 2.5}, 1) == 1);
-  CHECK(beside({1, 1.5, 2.5}, 3) == 2.5);
-  CHECK(beside({1, 1.5, 2.5}, 5) == doctest::Approx(4.5));
-  CHECK(beside({1}, 7) == 1);
 }
 
 TEST_CASE("profile: what is read is what was written") {
@@ -102,7 +99,8 @@ TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused b
                             "answers",
                             "prompt_pair",
                             "answer_pair",
-                            "logits",
+                            "prompts_end",
+                            "answers_end",
                             "step",
                             "token",
                             "prompts_beside",
@@ -114,7 +112,7 @@ TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused b
                   field);
   CHECK(refused([](auto& o) { o["speed"] = 1; }) == "file: speed: no such field of a profile");
   CHECK(refused([](auto& o) { o["dtype"] = "f64"; }) == "file: dtype: f64 is not bf16 or f32");
-  CHECK(refused([](auto& o) { o["step"] = -1; }) == "file: step: -1 is not in 0 to 1e+06");
+  CHECK(refused([](auto& o) { o["step"] = -1; }) == "file: step: -1 is not in 0 to 10000");
   CHECK(refused([](auto& o) { o["layers"] = 0; }) == "file: layers: 0 is not in 1 to 4096");
   CHECK(
       refused([](auto& o) { o["link_bytes_per_second"] = 0; }).starts_with("file: link_bytes_per_second: 0 is not in"));
@@ -123,13 +121,18 @@ TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused b
         "file: prompts: 1: counts are whole, and ascend from 1 on");
   CHECK(refused([](auto& o) { o["prompts"] = json::parse("[[1.5, 2]]"); }) ==
         "file: prompts: 1.5: counts are whole, and ascend from 1 on");
-  CHECK(refused([](auto& o) { o["answers"] = json::parse("[[1, -2]]"); }) == "file: answers: -2 seconds");
-  CHECK(refused([](auto& o) { o["logits"] = json::parse("[[1]]"); }) ==
-        "file: logits: has a point that is not [count, seconds]");
+  CHECK(refused([](auto& o) { o["answers"] = json::parse("[[1, -2]]"); }) ==
+        "file: answers: -2 is not in 0 to 10000 seconds");
+  CHECK(refused([](auto& o) { o["answers_end"] = json::parse("[[1]]"); }) ==
+        "file: answers_end: has a point that is not [count, seconds]");
+  CHECK(refused([](auto& o) { o["prompts"] = json::parse("[[1, 2], [3, 1]]"); }) ==
+        "file: prompts: 3 take less than 1: 2 seconds at the least");
+  CHECK(refused([](auto& o) { o["prompt_pair"] = 2; }) == "file: prompt_pair: 2 is not in 0 to 1");
+  CHECK(refused([](auto& o) { o["threads"] = 3; }) == "file: threads: 3 is not in 1 to 2");
   CHECK(refused([](auto& o) { o["prompts_beside"] = json::parse("[2, 3]"); }) ==
         "file: prompts_beside: begins with 1: a worker beside nobody");
   CHECK(refused([](auto& o) { o["answers_beside"] = json::parse("[1, 0.5]"); }) ==
-        "file: answers_beside: has something that is no number of 1 or more");
+        "file: answers_beside: has something that is no number in 1 to 1e6");
   CHECK(refused([](auto& o) { o["answers_beside"] = json::parse("[1]"); }) ==
         "file: answers_beside: is not of as many workers as prompts_beside");
 }
@@ -141,16 +144,18 @@ TEST_CASE("cokv simulate --profile: a step takes what the profile says of its ro
   CHECK(ttft(all, 0) == doctest::Approx(100));
   for (auto& gap : all.at("requests").at(0).at("gaps_ms").as_array())
     CHECK(gap.to_number<double>() == doctest::Approx(2));
-  // A prompt's token i looks at i tokens, an answer's first at 101; and the rest is a step's own.
-  p.prompt_pair = 1e-6, p.answer_pair = 1e-5, p.step = 0.0003, p.token = 0.0002, p.logits = curve({{1, 0.0005}});
+  // A prompt's token i looks at i tokens, an answer's first at 101, the one in three layers, the other in four; a step and a token
+  // have a share of their own.
+  p.prompt_pair = 1e-6 / 3, p.answer_pair = 1e-5 / 4, p.step = 0.0003, p.token = 0.0002;
   const auto more = told(dir, p, asked(100, 2), {});
-  CHECK(ttft(more, 0) == doctest::Approx(100 + 5050 * 1e-3 + 0.3 + 0.2 + 0.5));
+  CHECK(ttft(more, 0) == doctest::Approx(100 + 5050 * 1e-3 + 0.3 + 0.2));
   CHECK(more.at("requests").at(0).at("gaps_ms").at(0).to_number<double>() ==
-        doctest::Approx(2 + 101 * 1e-2 + 0.3 + 0.2 + 0.5));
-  // Of four layers each of two stages has half; the second one has the logits.
+        doctest::Approx(2 + 101 * 1e-2 + 0.3 + 0.2));
+  // The second of two stages has one layer of three, and the end; the first one tells the token.
   const auto stages = told(dir, p, asked(100, 1), {"--pipeline", "2"});
-  CHECK(stages.at("stages").at(0).at("busy_s").to_number<double>() == doctest::Approx((105.05 / 2 + 0.5) / 1e3));
-  CHECK(stages.at("stages").at(1).at("busy_s").to_number<double>() == doctest::Approx((105.05 / 2 + 0.5) / 1e3));
+  CHECK(stages.at("stages").at(0).at("busy_s").to_number<double>() ==
+        doctest::Approx((50 + 5.05 * 2 / 3 + 0.3 + 0.2) / 1e3));
+  CHECK(stages.at("stages").at(1).at("busy_s").to_number<double>() == doctest::Approx((50 + 5.05 / 3 + 0.3) / 1e3));
 }
 
 // Two workers on one machine, each twice as slow beside the other: 50 ms of A's take 100; B has 50 of its 100 left then, and is
@@ -179,6 +184,9 @@ TEST_CASE("cokv simulate --profile: what does not fit is told in a line") {
   };
   CHECK(refused({"--profile", file, "--pipeline", "5"}) ==
         "cokv: --pipeline: 5 stages of 4 layers; at most one a layer\n");
+  CHECK(refused({"--profile", file, "--replicas", "3", "--workers-a-machine", "3"}) ==
+        "cokv: --workers-a-machine: 3, and " + file +
+            " says what no more than 2 take beside each other; cokv fit --workers 3 measures them\n");
   CHECK(refused({"--profile", file, "--tensor", "2"}) == "cokv: --tensor: a profile is of whole layers\n");
   CHECK(refused({"--stage-prompt", "1", "--stage-token", "1", "--workers-a-machine", "2"}) ==
         "cokv: --workers-a-machine: is for --profile, which says what they take beside each other\n");

@@ -32,7 +32,7 @@ def figures_of(told):
 def told_by(command):
     with tempfile.TemporaryDirectory() as folder:
         to = os.path.join(folder, "figures.json")
-        subprocess.run([*map(str, command), "--json", to], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        subprocess.run([*map(str, command), "--json", to], check=True, stdout=subprocess.DEVNULL)
         return figures_of(json.load(open(to)))
 
 

@@ -10,15 +10,17 @@
 namespace cokv::cluster {
 
 struct part_tasks::hold {
-  hold(std::vector<news*>& all, asio::any_io_executor ex) : in(all), changed(std::move(ex)) { in.push_back(&changed); }
+  hold(std::shared_ptr<std::vector<news*>> all, asio::any_io_executor ex) : in(std::move(all)), changed(std::move(ex)) {
+    in->push_back(&changed);
+  }
   hold(const hold&) = delete;
-  ~hold() { std::erase(in, &changed); }
-  std::vector<news*>& in;
+  ~hold() { std::erase(*in, &changed); }
+  std::shared_ptr<std::vector<news*>> in;
   news changed;
 };
 
 void part_tasks::changed() {
-  for (auto* n : waiting_) n->tell();
+  for (auto* n : *waiting_) n->tell();
 }
 
 void part_tasks::heard(std::size_t who, part_note n) {

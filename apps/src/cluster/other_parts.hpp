@@ -64,7 +64,8 @@ class part_tasks {
   asio::any_io_executor ex_;
   std::uint64_t number_;
   std::vector<one> all_;
-  std::vector<news*> waiting_;
+  // Theirs too who wait: a context that is destroyed drops them in any order.
+  std::shared_ptr<std::vector<news*>> waiting_ = std::make_shared<std::vector<news*>>();
   std::function<void()> told_kept_;
   std::function<void(std::size_t, part_note)> say_;
 };

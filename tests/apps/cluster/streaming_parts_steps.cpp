@@ -7,7 +7,7 @@ using namespace cokv::test;
 
 namespace {
 
-constexpr std::uint32_t answered_tokens = 3;
+constexpr std::uint32_t answered_tokens = 2;
 
 struct parts_pair {
   explicit parts_pair(asio::any_io_executor executor)
@@ -94,7 +94,7 @@ struct parts_pair {
 
   asio::any_io_executor ex;
   const link_options how{.credits = 8, .messages = 4, .chunk = 4096, .greeting = 2s, .silence = 3s};
-  const std::vector<token_id> prompt = toy_prompt(13, 1);
+  const std::vector<token_id> prompt = toy_prompt(9, 1);
   parts_side from, to;
   std::vector<token_id> told;
   error_code ended;

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cokv/kvstream/long_message.hpp"
+#include "cluster/outbox.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
@@ -96,43 +96,23 @@ std::uint64_t part_tasks::bytes() const {
 }
 
 struct other_parts::state {
-  struct peer {
-    explicit peer(asio::any_io_executor ex) : more(std::move(ex)) {}
-    std::deque<link_message> to_say;
-    news more;
-  };
-
   // A task's, at all of those that it is not over at.
   void lost(part_tasks& t) const {
     for (std::size_t who = 0; who < others; ++who)
       t.heard(who, {.kind = part_note::what::over, .code = errc::unavailable});
   }
   void say(std::size_t who, link_message note) {
-    if (!up) return;
-    peers[who]->to_say.push_back(std::move(note));
-    peers[who]->more.tell();
+    if (up) notes[who]->put(std::move(note));
   }
-  awaitable<error_code> speak(std::size_t who, peer_link to);
   awaitable<error_code> hear(std::size_t who, peer_link from);
 
   asio::any_io_executor ex;
   std::size_t others = 0;
   bool up = false;
   std::uint64_t last = 0;
-  std::vector<std::unique_ptr<peer>> peers;
+  std::vector<std::unique_ptr<outbox>> notes;  // to each
   std::map<std::uint64_t, std::weak_ptr<part_tasks>> tasks;
 };
-
-awaitable<error_code> other_parts::state::speak(std::size_t who, peer_link to) {
-  auto& p = *peers[who];
-  for (;;) {
-    while (p.to_say.empty())
-      if (auto waited = co_await p.more.async_wait(as_result); !waited) co_return waited.error();
-    const auto next = std::move(p.to_say.front());
-    p.to_say.pop_front();
-    if (auto ec = co_await send_long(to, next)) co_return ec;
-  }
-}
 
 awaitable<error_code> other_parts::state::hear(std::size_t who, peer_link from) {
   for (;;) {
@@ -162,8 +142,8 @@ other_parts::~other_parts() {
 awaitable<void> other_parts::run(std::vector<peer_link> links, std::function<void()> lost) {
   const auto s = state_;
   if (links.size() != s->others + 1) throw std::invalid_argument("other_parts::run: a link for each of them");
-  s->peers.clear();
-  for (std::size_t who = 0; who < s->others; ++who) s->peers.push_back(std::make_unique<state::peer>(s->ex));
+  s->notes.clear();
+  for (std::size_t who = 0; who < s->others; ++who) s->notes.push_back(std::make_unique<outbox>(s->ex));
   s->up = true;
   struct on_exit {
     std::shared_ptr<state> s;
@@ -180,7 +160,7 @@ awaitable<void> other_parts::run(std::vector<peer_link> links, std::function<voi
   } always{s, links, lost};
   (void)co_await with(task_group{}, [&](task_group& group) {
     for (std::size_t who = 0; who < s->others; ++who) {
-      group.spawn(s->speak(who, links[who + 1]));
+      group.spawn(s->notes[who]->run(links[who + 1]));
       group.spawn(s->hear(who, links[who + 1]));
     }
   });

@@ -18,7 +18,6 @@
 // context; tasks may outlive it.
 #pragma once
 
-#include <deque>
 #include <map>
 #include <memory>
 #include <vector>

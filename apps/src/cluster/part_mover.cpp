@@ -1,8 +1,8 @@
 #include "cluster/part_mover.hpp"
 
 #include <algorithm>
-#include <deque>
 
+#include "cluster/outbox.hpp"
 #include "cluster/part_landing.hpp"
 #include "cluster/wire_of.hpp"
 #include "cokv/kvstream/kv_stream.hpp"
@@ -24,21 +24,17 @@ struct part_mover::session {
       : of(m),
         works(w),
         leader(std::move(l)),
-        more(leader.get_executor()),
+        notes(leader.get_executor()),
         mine(wire_of(w.running(), w.sizes().block_tokens)) {}
 
-  void say(part_note n) {
-    to_say.push_back(encode(n));
-    more.tell();
-  }
+  void say(const part_note& n) { notes.put(encode(n)); }
   void say_over(std::uint64_t task, error_code why, std::uint32_t tokens, std::uint64_t bytes) {
     ends.erase(task);
     say({.kind = part_note::what::over, .task = task, .tokens = tokens, .bytes = bytes, .code = why});
   }
 
-  awaitable<error_code> speak();
   awaitable<error_code> hear(task_group& tasks);
-  awaitable<void> until_told(std::uint64_t task, task_group& group);
+  awaitable<error_code> unless_told(std::uint64_t task, awaitable<error_code> work);
   awaitable<void> land(std::uint64_t task, part_note::landing what);
   awaitable<error_code> bring(const inbound_stream& in, const route& way, const topology& from, heard_words& heard);
   result<stream_side> side(const part_note::landing& what) const;
@@ -48,22 +44,11 @@ struct part_mover::session {
   part_mover& of;
   stage_worker& works;
   peer_link leader;
-  std::deque<link_message> to_say;
-  news more;
+  outbox notes;
   kv_wire mine;
   model_part split = works.running().part();
   std::map<std::uint64_t, std::shared_ptr<news>> ends;  // of tasks that are under way
 };
-
-awaitable<error_code> part_mover::session::speak() {
-  for (;;) {
-    while (to_say.empty())
-      if (auto waited = co_await more.async_wait(as_result); !waited) co_return waited.error();
-    const auto next = std::move(to_say.front());
-    to_say.pop_front();
-    if (auto ec = co_await send_long(leader, next)) co_return ec;
-  }
-}
 
 awaitable<error_code> part_mover::session::hear(task_group& tasks) {
   for (;;) {
@@ -90,9 +75,20 @@ awaitable<error_code> part_mover::session::hear(task_group& tasks) {
   }
 }
 
-awaitable<void> part_mover::session::until_told(std::uint64_t task, task_group& group) {
-  const auto told = ends.at(task);
-  if (co_await told->async_wait(as_result)) group.cancel();
+// Of a task: it is cancelled when the leader says that it is to end. Success: it was done all the same.
+awaitable<error_code> part_mover::session::unless_told(std::uint64_t task, awaitable<error_code> work) {
+  bool whole = false;
+  const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {
+    group.spawn([&group, told = ends.at(task)]() -> awaitable<void> {
+      if (co_await told->async_wait(as_result)) group.cancel();
+    });
+    const auto ec = co_await std::move(work);
+    whole = !ec;
+    if (whole) group.cancel();
+    co_return ec;
+  });
+  if (whole) co_return error_code();
+  co_return v.error() ? v.error() : make_error_code(asio::error::operation_aborted);
 }
 
 result<stream_side> part_mover::session::side(const part_note::landing& l) const {
@@ -129,18 +125,10 @@ awaitable<void> part_mover::session::land(std::uint64_t task, part_note::landing
   ticket_part told{.life = of.options_.life, .links = of.options_.links ? of.options_.links() : of.door_.urls()};
   told.legs = in->tickets();
   say({.kind = part_note::what::ready, .task = task, .part = std::move(told)});
-  bool whole = false;
-  const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {
-    group.spawn(until_told(task, group));
-    const auto ec = co_await bring(*in, way, what.from, **heard);
-    whole = !ec;
-    if (whole) group.cancel();
-    co_return ec;
-  });
-  if (whole) co_return say_over(task, {}, what.tokens, 0);
+  const auto why = co_await unless_told(task, bring(*in, way, what.from, **heard));
+  if (!why) co_return say_over(task, {}, what.tokens, 0);
   co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
   (void)co_await in->async_revoke(as_result);
-  const auto why = v.error() ? v.error() : make_error_code(asio::error::operation_aborted);
   say_over(task, why, verified_tokens(*in, what.first, what.tokens), 0);
 }
 
@@ -166,18 +154,10 @@ awaitable<void> part_mover::session::send(std::uint64_t task, ticket to) {
                        .in_flight = of.options_.in_flight,
                        .convert = of.options_.convert};
   sending.settled = [this, task](std::uint32_t n) { say({.kind = part_note::what::kept, .task = task, .tokens = n}); };
-  bool whole = false;
-  const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<error_code> {
-    group.spawn(until_told(task, group));
-    const auto ec = co_await send_as_told(task, sending);
-    whole = !ec;
-    if (whole) group.cancel();
-    co_return ec;
-  });
+  const auto why = co_await unless_told(task, send_as_told(task, sending));
   sending.told->preempted();
   sending.told->release();
-  const auto why = v.error() ? v.error() : make_error_code(asio::error::operation_aborted);
-  say_over(task, whole ? error_code() : why, whole ? to.tokens : 0, sending.bytes);
+  say_over(task, why, why ? 0 : to.tokens, sending.bytes);
 }
 
 part_mover::part_mover(window_table windows, link_options links, mover_options options)
@@ -186,7 +166,7 @@ part_mover::part_mover(window_table windows, link_options links, mover_options o
 awaitable<error_code> part_mover::run(stage_worker& works, peer_link leader) {
   session s(*this, works, leader);
   const auto v = co_await with(task_group{}, [&](task_group& group) {
-    group.spawn(s.speak());
+    group.spawn(s.notes.run(leader));
     group.spawn(s.hear(group));
   });
   leader.close();

@@ -3,7 +3,7 @@
 // beside it, in the same run, a cudaMemcpyAsync for each extent by hand into the same memory, mapped by hand. Processor
 // seconds are of both processes.
 //
-//     bench_links_ipc [--device cuda:0] [--bytes 4GiB] [--set 512MiB] [--transfer 32MiB] [--chunk 1MiB] [--json FILE]
+//     bench_links_ipc [--device cuda:0] [--bytes 4GiB] [--set 512MiB] [--transfer 32MiB] [--chunk 32MiB] [--json FILE]
 #include <cuda_runtime_api.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -25,9 +25,9 @@ using namespace cokv::bench;
 
 struct ipc_settings : link_settings {
   std::string device = "cuda:0";
-  std::size_t transfer = 32 << 20, chunk = 1 << 20;
+  std::size_t transfer = 32 << 20, chunk = link_options().device_chunk;
 
-  link_options link() const { return {.digest = digest_algorithm::none, .chunk = chunk}; }
+  link_options link() const { return {.device_chunk = chunk}; }
   std::size_t windows() const { return chunks().size(); }
 };
 
@@ -122,7 +122,7 @@ awaitable<void> compare(const ipc_settings& s, device d, const std::string& at, 
   must(!on.copy(mine, pattern), "filling");
   co_await on.record().async_wait();
 
-  std::printf("%s, %s a run in transfers of %s, medians of %d\n\n", explain_device(s.device).c_str(),
+  std::printf("%s, at most %s a run in transfers of %s, medians of %d\n\n", explain_device(s.device).c_str(),
               format_size(s.bytes).c_str(), format_size(s.transfer).c_str(), s.repeat);
   link_table table("cuda_ipc", "extent",
                    {{"raw", "cudaMemcpyAsync each, put", true},
@@ -134,22 +134,22 @@ awaitable<void> compare(const ipc_settings& s, device d, const std::string& at, 
   for (auto extent : s.chunks()) {
     const auto pieces = scattered(theirs, extent);
     const auto window = peer.windows[nth++];
-    // Few extents by hand take as long each as many.
-    const auto by_hand = std::min(s.bytes, std::max(s.set, extent << 15)) / extent * extent;
+    // Few small extents take as long each as many.
+    const auto bytes = std::min(s.bytes, std::max(s.transfer, extent << 14));
     for (int r = 0; r <= s.repeat; ++r) {  // the first is not counted
       std::vector<throughput> round;
-      for (bool put : {true, false})
-        round.push_back(timed(by_hand, [&] { copy_each(on, mine, pieces, by_hand, put); }));
+      for (bool put : {true, false}) round.push_back(timed(bytes, [&] { copy_each(on, mine, pieces, bytes, put); }));
       for (bool put : {true, false}) {
         stopwatch watch;
-        co_await move_all(link, window, put ? mine : back, s.bytes, s.transfer, put);
-        round.push_back(watch.over(s.bytes));
+        co_await move_all(link, window, put ? mine : back, bytes, s.transfer, put);
+        round.push_back(watch.over(bytes));
       }
       if (r > 0) table.add(std::move(round));
     }
+    const auto got = std::min(bytes, s.set);
     must(!on.copy(seen, back), "reading back");
     co_await on.record().async_wait();
-    must(std::memcmp(seen.data(), pattern.data(), s.set) == 0, "comparing what came back");
+    must(std::memcmp(seen.data(), pattern.data(), got) == 0, "comparing what came back");
     table.row(extent);
   }
   table.write(s.json);
@@ -174,7 +174,7 @@ int main(int argc, char** argv) {
   must(s.windows() <= most_windows && s.transfer <= s.set && s.set % s.transfer == 0 && s.set % s.most == 0,
        "these sizes: that");
 
-  const auto at = listening_at("shm");
+  const auto at = "cuda_ipc" + listening_at("shm").substr(3);
   int ends[2];
   must(::pipe(ends) == 0, "pipe");
   const auto child = ::fork();  // before anything of CUDA

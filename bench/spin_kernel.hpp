@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "cokv/runtime/stream.hpp"
 
@@ -9,6 +10,9 @@ namespace cokv::bench {
 
 // A kernel of so many nanoseconds, on whatever device the stream is of.
 error_code spin(stream& s, std::uint64_t nanoseconds);
+
+// The copies as one would enqueue them by CUDA alone, one call each, and nothing between them.
+error_code copy_by_hand(stream& s, const std::vector<copy_op>& ops);
 
 // What the host does when it waits for a stream by CUDA alone.
 enum class blocking_wait { spin, yield, block };

@@ -6,8 +6,10 @@
 namespace cokv {
 namespace {
 
-// A poll of the sources is a few loads, one of the context a system call: sockets can wait this long.
-constexpr int source_polls_a_round = 8;
+// A poll of the sources is a few loads, one of the context a system call, after which the processor's caches and guesses
+// are cold for who goes on: sockets can wait this long.
+constexpr int source_polls_at_once = 8, most_source_polls_a_round = 128;
+constexpr duration round_of_polls = std::chrono::microseconds(1);
 
 // Nor does who posts more and more keep the sources from being polled.
 constexpr std::size_t most_handlers_a_round = 256;
@@ -16,6 +18,15 @@ std::size_t poll_some(asio::io_context& ctx) {
   std::size_t n = 0;
   while (n < most_handlers_a_round && ctx.poll_one()) ++n;
   return n;
+}
+
+std::size_t poll_for_a_round(progress& sources, clock& time) {
+  const auto until = time.now() + round_of_polls;
+  for (int i = 1; i < most_source_polls_a_round; ++i) {
+    if (const auto found = sources.poll()) return found;
+    if (i % source_polls_at_once == 0 && time.now() >= until) break;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -69,8 +80,7 @@ std::size_t run(asio::io_context& ctx, run_options options) {
     handlers += ran;
     if (ctx.stopped()) break;
     const bool awaited = sources.awaited();
-    if (awaited && !found && !ran)
-      for (int i = 1; i < source_polls_a_round && !found; ++i) found = sources.poll();
+    if (awaited && !found && !ran) found = poll_for_a_round(sources, time);
     if (found || (awaited && ran)) {
       idle_since.reset();
       continue;

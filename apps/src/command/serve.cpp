@@ -60,15 +60,17 @@ void add_serve(CLI::App& app, action& chosen) {
   c->add_option("--join-key-file", o->join_key_file, "File whose first line is the key for --join (right admin)")
       ->type_name("FILE")
       ->needs(join);
-  auto* link = c->add_option("--link", o->links,
-                             "Where KV comes in (--role decode; with --lend-memory prefill): shm:///PATH, "
-                             "ucx://HOST:PORT, tcp://HOST:PORT; the "
-                             "first that a peer can use is taken. mpi:// is for "
-                             "workers of one mpirun, prefill ones too, all of which are told it. Unless told a socket "
-                             "of this machine, UCX where "
-                             "there is an RDMA adapter, TCP. Neither encrypted nor authenticated")
-                   ->type_name("URL[,URL...]")
-                   ->delimiter(',');
+  auto* link =
+      c->add_option(
+           "--link", o->links,
+           "Where KV comes in (--role decode; with --lend-memory prefill): cuda_ipc:///PATH for GPUs of this machine, "
+           "shm:///PATH, ucx://HOST:PORT, tcp://HOST:PORT; the "
+           "first that a peer can use is taken. mpi:// is for "
+           "workers of one mpirun, prefill ones too, all of which are told it. Unless told a socket "
+           "of this machine, one for GPUs before it where KV is in a GPU's memory, UCX where "
+           "there is an RDMA adapter, TCP. Neither encrypted nor authenticated")
+          ->type_name("URL[,URL...]")
+          ->delimiter(',');
   auto* advertise = c->add_option("--advertise", o->advertise, "What others call this machine (--role prefill, decode)")
                         ->type_name("HOST");
   auto* lend = add_size(*c, "--lend-memory", o->lend_memory,

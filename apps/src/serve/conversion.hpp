@@ -18,9 +18,12 @@ inline std::unique_ptr<cluster::converters> converters_of(device& where, const o
   return std::make_unique<cluster::converters>(where, std::move(*moves));
 }
 
-// Workers of this machine that send to it copy into it themselves.
+// Workers of this machine that send to it copy into it themselves, or their GPUs do.
 inline memory_kind kv_memory_of(const options& o) {
-  return o.device == "cpu" && o.role == "decode" ? memory_kind::shared : memory_kind::device;
+  if (o.role != "decode") return memory_kind::device;
+  return o.device == "cpu"               ? memory_kind::shared
+         : o.device.starts_with("cuda:") ? memory_kind::exportable
+                                         : memory_kind::device;
 }
 
 }  // namespace cokv::serve

@@ -10,7 +10,8 @@
 namespace cokv::serve {
 
 void open_doors(cluster::link_door& door, const options& o, const std::string& host, const std::string& life) {
-  for (auto& url : o.links.empty() ? default_doors(host, life, std::filesystem::temp_directory_path()) : o.links) {
+  const auto folder = std::filesystem::temp_directory_path();
+  for (auto& url : o.links.empty() ? default_doors(host, life, o.device.starts_with("cuda:"), folder) : o.links) {
     // An address that stands for all of a machine's is none that others can call.
     if (o.advertise.empty() && (url.find("://0.0.0.0:") != url.npos || url.find("://[::]:") != url.npos))
       throw config_error("--advertise: has to say what others call this machine, since KV comes in at " + url);
@@ -26,7 +27,8 @@ std::vector<std::string> advertised(const cluster::link_door& door, const option
   auto out = door.urls();
   for (auto& url : out) {
     const auto scheme = url.find("://"), port = url.rfind(':');
-    if (o.advertise.empty() || scheme == url.npos || url.starts_with("shm://")) continue;
+    if (o.advertise.empty() || scheme == url.npos || url.starts_with("shm://") || url.starts_with("cuda_ipc://"))
+      continue;
     const bool six = o.advertise.find(':') != o.advertise.npos;
     url = url.substr(0, scheme + 3) + (six ? '[' + o.advertise + ']' : o.advertise) + url.substr(port);
   }

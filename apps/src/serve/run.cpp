@@ -15,6 +15,7 @@
 #include "random_id.hpp"
 #include "serve/activity.hpp"
 #include "serve/borrowing.hpp"
+#include "serve/conversion.hpp"
 #include "serve/engine_metrics.hpp"
 #include "serve/front.hpp"
 #include "serve/joining.hpp"
@@ -64,8 +65,8 @@ engine_options engine_options_of(const options& o, const tiers& opened, change_h
   out.tiers = opened.list;
   out.on_kv_change = std::move(on_kv_change);
   // A cache, or a prefill worker, on this machine copies blocks from the pool, or into it, itself.
-  if (o.device == "cpu" && (o.role == "decode" || (opened.remote && opened.remote->on_this_machine())))
-    out.kv_memory = memory_kind::shared;
+  out.kv_memory = kv_memory_of(o);
+  if (o.device == "cpu" && opened.remote && opened.remote->on_this_machine()) out.kv_memory = memory_kind::shared;
   out.policy = o.kv_policy == "always" ? kv_policy::always : kv_policy::automatic;
   out.connector.on_tier_bad = [](std::string_view tier, error_code why) {
     spdlog::warn("KV tier {}: {}; what it would have held is computed until it is back", tier, why.message());

@@ -5,10 +5,13 @@
 
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
+#include "kernel/pack_kernels.hpp"
 #include "transfer/paired.hpp"
 
 namespace cokv::detail {
 namespace {
+
+bool on_device(const std::vector<buffer>& pieces) { return std::ranges::none_of(pieces, &buffer::host_accessible); }
 
 // Host memory among the pieces is copied here and now: it may be memory that the device doesn't know.
 result<event> copy(stream& on, const std::vector<buffer>& pieces, const buffer& chunk, bool into_chunk) {
@@ -65,7 +68,13 @@ result<event> device_reach::exchange(const std::vector<buffer>& to, const std::v
   }
   std::vector<copy_op> batch;
   pair_up(batch, to, from);
-  if (auto ec = exchange_.copy_batch(batch, "copy across processes")) return ec;
+  std::vector<buffer> memory(to);
+  memory.insert(memory.end(), from.begin(), from.end());
+  bool moved = batch.size() > 1 && on_device(memory);
+  if (moved)
+    if (auto ec = move_by_kernel(exchange_, batch, memory, moved)) return ec;
+  if (!moved)
+    if (auto ec = exchange_.copy_batch(batch, "copy across processes")) return ec;
   return exchange_.record();
 }
 

@@ -8,9 +8,10 @@
 
 namespace cokv::detail {
 
-// Between processes whose memory may be lent. A device's memory goes without a digest, where none is wanted.
+// Between processes whose memory may be lent. A device's memory goes without a digest, where that will do.
 device_reach* link_session::direct_reach() const {
-  const bool may = options_.digest == digest_algorithm::none && first() && first()->memory_carrier();
+  const bool may =
+      (options_.device_copies || options_.digest == digest_algorithm::none) && first() && first()->memory_carrier();
   return may ? windows_->reach.get() : nullptr;
 }
 
@@ -18,12 +19,14 @@ device_reach* link_session::direct_reach() const {
 error_code link_session::copy_by_device(transfer& t, const borrowed_windows::window& place, permit& credit) {
   auto* lane = error_ ? nullptr : least_busy();
   if (!lane) return error_ ? error_ : make_error_code(errc::unavailable);
-  const auto n = std::min({t.bytes - t.at, t.chunk, most_in_place});
+  const auto n = std::min(t.bytes - t.at, options_.device_chunk);
   const auto theirs = range_of(place.pieces, t.offset + t.at, n), ours = range_of(t.pieces, t.at, n);
   auto& reach = *direct_reach();
   const auto copied = t.what == asked::put ? reach.exchange(theirs, ours) : reach.exchange(ours, theirs);
   if (!copied) return copied.error();
-  tell_when_copied(*lane, ask_next(t, *lane, n, true, credit), *copied, part_of(t.leaving));
+  auto frame = ask_next(t, *lane, n, true, credit);
+  frame.header.algorithm = digest_algorithm::none;
+  tell_when_copied(*lane, std::move(frame), *copied, part_of(t.leaving));
   return {};
 }
 

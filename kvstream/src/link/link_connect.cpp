@@ -18,22 +18,24 @@ constexpr std::size_t most_greetings = 64;  // under way at a listener
 constexpr std::size_t most_unaccepted = 16;
 constexpr std::uint32_t most_lanes = 64;
 
-error_code check(const link_options& o, const link_url& url) {
+error_code check(const link_options& o, const link_url& url, const window_registry& windows) {
+  if (url.of_devices && !windows.reach) return errc::unsupported;
   // Between two devices nobody looks at the bytes.
   if (url.scheme == link_scheme::nccl && o.digest != digest_algorithm::none) return errc::invalid_argument;
   // Frames are digested as they come; a tree is for what lies still.
   if (o.digest != digest_algorithm::none && o.digest != digest_algorithm::xxh3_64) return errc::invalid_argument;
   if (o.name.size() > 255 || o.topology.size() > 255) return errc::too_large;
-  const bool sound = o.connections >= 1 && o.connections <= most_lanes && o.credits >= 1 && o.credits <= 65536 &&
-                     o.messages >= 1 && o.messages <= 65536 && o.chunk >= 4096 &&
-                     o.chunk <= (std::uint64_t{64} << 20) && o.greeting > duration(0) &&
-                     o.silence >= std::chrono::milliseconds(1);
+  const bool sound =
+      o.connections >= 1 && o.connections <= most_lanes && o.credits >= 1 && o.credits <= 65536 && o.messages >= 1 &&
+      o.messages <= 65536 && o.chunk >= 4096 && o.chunk <= (std::uint64_t{64} << 20) && o.device_chunk >= 4096 &&
+      o.device_chunk <= most_by_device && o.greeting > duration(0) && o.silence >= std::chrono::milliseconds(1);
   return sound ? error_code() : make_error_code(errc::invalid_argument);
 }
 
 // Memory is copied by who calls: more connections of a kind that passes it are of no use.
 // Nor are larger chunks than a device's memory passes through. What is carried comes in the order of one connection.
 link_options fitting(link_options o, const link_url& url, const window_registry& windows) {
+  o.device_copies |= url.of_devices;
   if (windows.reach) o.chunk = std::min(o.chunk, windows.reach->chunk());
   if (url.scheme == link_scheme::shm || url.scheme == link_scheme::nccl) o.connections = 1;
   return o;
@@ -93,7 +95,7 @@ awaitable<void> redial(std::shared_ptr<link_session> session, link_url url, link
 awaitable<result<peer_link>> connect(window_table windows, std::string text, link_options options) {
   auto url = parse_link_url(text);
   if (!url) co_return url.error();
-  if (auto ec = check(options, *url)) co_return ec;
+  if (auto ec = check(options, *url, *windows.registry())) co_return ec;
   options = fitting(std::move(options), *url, *windows.registry());
   auto& links = windows.registry()->links;
   auto mine = hello_of(options);
@@ -283,7 +285,7 @@ link_listener& link_listener::operator=(link_listener&& other) noexcept {
 result<link_listener> link_listener::listen(window_table windows, std::string_view text, link_options options) {
   auto url = detail::parse_link_url(text);
   if (!url) return url.error();
-  if (auto ec = detail::check(options, *url)) return ec;
+  if (auto ec = detail::check(options, *url, *windows.registry())) return ec;
   if (url->scheme == detail::link_scheme::nccl)
     if (auto ec = detail::check_nccl(*windows.registry())) return ec;
   auto door = detail::listen_streams(windows.get_executor(), *url);

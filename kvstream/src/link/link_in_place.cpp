@@ -148,7 +148,8 @@ error_code link_session::serve_put_in_place(link_lane_base& lane, const link_par
   auto window = windows_->find(window_of(h), window_access::put, h.offset, h.length);
   error_code ec = error_ ? error_ : !window ? window.error() : error_code();
   if (!ec && !lent_.has(key_of(h, window_access::put))) return errc::protocol;
-  if (!ec && h.algorithm == digest_algorithm::none && options_.digest != digest_algorithm::none) ec = errc::unsupported;
+  const bool bare = h.algorithm == digest_algorithm::none && options_.digest != digest_algorithm::none;
+  if (!ec && bare && (!options_.device_copies || (*window)->host)) ec = errc::unsupported;
   if (!ec && h.has_trailer() && !(*window)->host) return errc::protocol;
   if (!ec && h.has_trailer()) {
     digest_state digest;
@@ -188,7 +189,8 @@ error_code link_session::serve_get_in_place(link_lane_base& lane, const link_hea
 
 error_code link_session::take_data_in_place(const pending& p, const link_parser& parser) {
   const auto& h = parser.header();
-  if (h.algorithm != options_.digest || h.offset != p.offset) return errc::protocol;
+  if (h.algorithm != (p.copied ? digest_algorithm::none : options_.digest) || h.offset != p.offset)
+    return errc::protocol;
   if (p.copied) return close(h.request, error_), error_code();
   error_code ec = error_;  // who has said goodbye touches nothing any more
   const auto* w = borrowed(p.window, p.offset, p.length);

@@ -60,6 +60,7 @@ std::size_t link_parser::feed_header(std::span<const std::byte> in) {
     case link_type::commit:
       break;
   }
+  if (header_.in_place && header_.algorithm == digest_algorithm::none) most = std::max(most, most_by_device);
   if (header_.length > most) return fail(errc::too_large), n;
   got_ = header_.has_payload() ? 0 : header_.length;
   trailer_size_ = 0;

@@ -7,8 +7,7 @@
 namespace cokv::detail {
 
 // A cancellation leaves the queue for pinned memory; the device's copy is waited for.
-awaitable<result<buffer>> link_session::fetch(device_reach& through, std::vector<buffer> pieces,
-                                              std::uint64_t bytes) {
+awaitable<result<buffer>> link_session::fetch(device_reach& through, std::vector<buffer> pieces, std::uint64_t bytes) {
   const auto self = shared_from_this();
   co_await asio::this_coro::throw_if_cancelled(false);
   auto chunk = co_await through.out().async_acquire(as_result);

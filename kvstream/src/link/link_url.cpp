@@ -21,17 +21,17 @@ result<link_url> parse_rank(std::string_view text) {
 }
 
 // Where a link between processes of one machine begins; the path is the whole of what follows.
-result<link_url> parse_path(std::string_view text) {
+result<link_url> parse_path(std::string_view text, bool of_devices) {
   const bool odd = std::ranges::any_of(text, [](char c) { return c < ' ' || c > '~'; });
   if (!text.starts_with('/') || odd) return errc::invalid_argument;
-  return link_url{.scheme = link_scheme::shm, .at = endpoint::local(text)};
+  return link_url{.scheme = link_scheme::shm, .at = endpoint::local(text), .of_devices = of_devices};
 }
 
 }  // namespace
 
 std::string link_url::to_string() const {
   if (scheme == link_scheme::mpi) return "mpi://" + (rank == any_rank ? std::string() : std::to_string(rank));
-  if (scheme == link_scheme::shm) return "shm://" + at.path();
+  if (scheme == link_scheme::shm) return (of_devices ? "cuda_ipc://" : "shm://") + at.path();
   const auto* name = scheme == link_scheme::ucx ? "ucx://" : scheme == link_scheme::nccl ? "nccl://" : "tcp://";
   return name + at.to_string();
 }
@@ -41,7 +41,7 @@ result<link_url> parse_link_url(std::string_view text) {
   if (colon == text.npos || colon == 0) return errc::invalid_argument;
   const auto scheme = text.substr(0, colon), rest = text.substr(colon + 3);
   if (scheme == "mpi") return parse_rank(rest);
-  if (scheme == "shm") return parse_path(rest);
+  if (scheme == "shm" || scheme == "cuda_ipc") return parse_path(rest, scheme == "cuda_ipc");
   const auto over = scheme == "ucx" ? link_scheme::ucx : scheme == "nccl" ? link_scheme::nccl : link_scheme::tcp;
   if (scheme != "tcp" && over == link_scheme::tcp) return errc::unsupported;
   auto at = parse_endpoint(rest);

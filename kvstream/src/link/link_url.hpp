@@ -1,5 +1,5 @@
-// Which kind of link, and where: tcp://HOST:PORT, ucx://HOST:PORT, nccl://HOST:PORT; shm:///PATH; mpi://RANK, and
-// mpi:// to listen.
+// Which kind of link, and where: tcp://HOST:PORT, ucx://HOST:PORT, nccl://HOST:PORT; shm:///PATH, cuda_ipc:///PATH;
+// mpi://RANK, and mpi:// to listen.
 #pragma once
 
 #include <string_view>
@@ -14,6 +14,7 @@ struct link_url {
   link_scheme scheme = link_scheme::tcp;
   endpoint at = {};
   int rank = any_rank;
+  bool of_devices = false;  // cuda_ipc: shm, and devices copy by themselves
   static constexpr int any_rank = -1;
   bool operator==(const link_url&) const = default;
   std::string to_string() const;

@@ -17,11 +17,14 @@ TEST_CASE("cuda_ipc: fake_cuda: hash model: answers are right, or given up on wi
         two_sides m;
         hash_serving s(small_models(4)[seed % 4], seed);
         s.breaks = true;
-        const auto url = some_place();
+        const bool by_name = seed % 2 == 0;
+        const auto url = by_name ? "cuda_ipc" + some_place().substr(3) : some_place();
+        auto link = by_name ? digested() : bare();
+        link.chunk = link.device_chunk = 4096;
         auto place = [&](side& of) {
           return hash_place{.listen = url,
                             .connect = url,
-                            .link = {.digest = digest_algorithm::none, .credits = 8, .messages = 4, .chunk = 4096},
+                            .link = link,
                             .gpu = [d = of.gpu](auto&) { return d; },
                             .stage = device_staging{.chunk = 4096, .count = 2},
                             .kind = memory_kind::exportable};

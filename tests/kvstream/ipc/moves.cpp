@@ -56,7 +56,7 @@ TEST_CASE("cuda_ipc: fake_cuda: puts and gets at once, of any cut, into scattere
     start_machine(seed);
     {
       two_sides m;
-      m.connect();
+      m.connect(seed % 2 ? digested() : bare());
       std::mt19937_64 random(seed);
       auto first = m.far->memory(n, 1), second = m.far->memory(n, 2);
       const std::vector<buffer> pieces{second.slice(1000, 50'000), first.slice(0, 3), first.slice(5000, n - 5000),
@@ -129,20 +129,22 @@ TEST_CASE("cuda_ipc: fake_cuda: puts and gets at once, of any cut, into scattere
 }
 
 TEST_CASE("cuda_ipc: fake_cuda: one copy moves what lies in device memory on both sides, or in pinned memory on one") {
-  start_machine(1);
-  {
-    two_sides m;
-    m.connect();
-    auto window = m.far->memory(n, 1);
-    auto direct = move_all(m, {window}, m.near->memory(n, 2), m.near->memory(n, 3, memory_kind::device));
-    CHECK(direct.put_copies == chunks);
-    CHECK(direct.get_copies == chunks);
-    auto pinned = m.near->gpu.allocate(n, memory_kind::pinned).value();
-    auto half = move_all(m, {window}, m.near->memory(n, 4), pinned);
-    CHECK(half.get_copies == chunks);
-    CHECK(fake_cuda::calls("cudaIpcGetMemHandle") == 1);  // once for all windows in it
+  for (const auto& how : {bare(), digested()}) {
+    start_machine(1);
+    {
+      two_sides m;
+      m.connect(how);
+      auto window = m.far->memory(n, 1);
+      auto direct = move_all(m, {window}, m.near->memory(n, 2), m.near->memory(n, 3, memory_kind::device));
+      CHECK(direct.put_copies == chunks);
+      CHECK(direct.get_copies == chunks);
+      auto pinned = m.near->gpu.allocate(n, memory_kind::pinned).value();
+      auto half = move_all(m, {window}, m.near->memory(n, 4), pinned);
+      CHECK(half.get_copies == chunks);
+      CHECK(fake_cuda::calls("cudaIpcGetMemHandle") == 1);  // once for all windows in it
+    }
+    check_clean();
   }
-  check_clean();
 }
 
 TEST_CASE("cuda_ipc: fake_cuda: what was put locally may be written over as soon as the device has copied it") {

@@ -19,8 +19,6 @@ namespace {
 
 constexpr std::size_t bytes = 64 << 20;
 
-link_options bare() { return {.digest = digest_algorithm::none}; }
-
 struct told {
   bool ready = false;
   window_ref window;
@@ -35,7 +33,7 @@ struct told {
   if (d) {
     window_table windows(ctx.get_executor());
     if (windows.stage(*d)) ::_exit(1);
-    auto door = link_listener::listen(windows, at, bare());
+    auto door = link_listener::listen(windows, at);
     auto memory = d->allocate(bytes, memory_kind::exportable);
     if (!door || !memory) ::_exit(1);
     auto w = windows.expose({*memory}, window_access::both).value();
@@ -53,7 +51,7 @@ struct told {
 awaitable<void> visit(device d, std::string at, window_ref window, ::pid_t other) {
   window_table windows(d.get_executor());
   if (auto ec = windows.stage(d)) throw boost::system::system_error(ec);
-  auto link = co_await async_connect(windows, at, bare());
+  auto link = co_await async_connect(windows, at);
   auto copies = d.make_stream().value();
   auto mine = d.allocate(bytes).value(), back = d.allocate(bytes).value();
   for (int round = 0; round < 10; ++round) {
@@ -76,7 +74,7 @@ awaitable<void> visit(device d, std::string at, window_ref window, ::pid_t other
 
 TEST_CASE("cuda_ipc: two processes put and get each other's device memory, and a death ends it") {
   const auto at =
-      "shm://" + (std::filesystem::temp_directory_path() / ("cokv-ipc-" + std::to_string(::getpid()))).string();
+      "cuda_ipc://" + (std::filesystem::temp_directory_path() / ("cokv-ipc-" + std::to_string(::getpid()))).string();
   int ends[2];
   REQUIRE(::pipe(ends) == 0);
   const auto child = ::fork();  // before anything of CUDA

@@ -33,7 +33,15 @@ inline void check_clean() {
 }
 
 inline link_options bare() {
-  return {.digest = digest_algorithm::none, .credits = 8, .messages = 4, .chunk = 32 << 10};
+  return {.digest = digest_algorithm::none, .credits = 8, .messages = 4, .chunk = 32 << 10, .device_chunk = 32 << 10};
+}
+
+// What cuda_ipc:// comes to: all is digested but what devices copy.
+inline link_options digested() {
+  auto o = bare();
+  o.digest = digest_algorithm::xxh3_64;
+  o.device_copies = true;
+  return o;
 }
 
 // What a side has of its process.

@@ -18,6 +18,12 @@ TEST_CASE("link_url: a scheme and a place, written as they were read") {
   CHECK(shm.at == endpoint::local("/run/cokv/decode 0.sock"));
   CHECK(shm.to_string() == "shm:///run/cokv/decode 0.sock");
 
+  const auto ipc = parse_link_url("cuda_ipc:///run/cokv/decode 0.sock").value();
+  CHECK(ipc.scheme == link_scheme::shm);
+  CHECK(ipc.of_devices);
+  CHECK(ipc.at == shm.at);
+  CHECK(ipc.to_string() == "cuda_ipc:///run/cokv/decode 0.sock");
+
   const auto ucx = parse_link_url("ucx://10.0.0.2:7600").value();
   CHECK(ucx.scheme == link_scheme::ucx);
   CHECK(ucx.at == endpoint{"10.0.0.2", 7600});
@@ -37,7 +43,7 @@ TEST_CASE("link_url: a scheme and a place, written as they were read") {
 }
 
 TEST_CASE("link_url: what is none is refused") {
-  for (auto text : {"", "tcp", "://x", "tcp://", "tcp://host", "tcp://host:x", "ucx://", "ucx://host", "nccl://", "nccl://host", "shm://",
+  for (auto text : {"", "tcp", "://x", "tcp://", "tcp://host", "tcp://host:x", "ucx://", "ucx://host", "nccl://", "nccl://host", "shm://", "cuda_ipc://", "cuda_ipc://host:1",
                     "shm://run", "shm:///run/\n", "mpi://-1", "mpi://+1", "mpi://1x", "mpi://1 ", "mpi://99999999999"})
     CHECK_MESSAGE(parse_link_url(text).error() == errc::invalid_argument, text);
   CHECK(parse_link_url("http://x:1").error() == errc::unsupported);

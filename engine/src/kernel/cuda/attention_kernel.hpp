@@ -88,7 +88,9 @@ class attention {
     part_ = Shape::parts ? nth % job.parts : 0;
     nth = Shape::parts ? nth / job.parts : nth;
     kv_head_ = nth % job.kv.heads;
-    const auto tile = job.tiles[nth / job.kv.heads];
+    // Of a prompt's rows the last see most keys: they come first, and who is left at the end has little to do.
+    const auto nth_tile = nth / job.kv.heads;
+    const auto tile = job.tiles[Shape::parts ? nth_tile : job.tile_count - 1 - nth_tile];
     of_ = job.sequences[tile.sequence];
     first_ = tile.first;
     group_ = job.heads / job.kv.heads;
@@ -145,36 +147,43 @@ class attention {
   // A tile of keys and values on its way. Zeros where the sequence or the head ends: never what the pool happens to hold
   // there, since zero times NaN is NaN.
   COKV_ON_DEVICE void stage(std::uint32_t thread, std::uint32_t key, std::uint32_t half) {
-    constexpr std::uint32_t pieces = Shape::dim / 8;
-    for (auto i = thread; i < Shape::keys * pieces && key < to_; i += block::threads) {
-      const auto nth = i / pieces, d = i % pieces * 8;
-      const bool there = key + nth < to_ && d < job_.kv.dim;
-      const auto* k = there ? job_.kv.template at<bf16>(of_.table, key + nth, kv_head_, 0) + d
-                            : reinterpret_cast<const bf16*>(job_.kv.base);
-      const auto to = nth * Shape::stride + d;
-      threads_.copy(thread, shared_.keys[half] + to, k, there);
-      threads_.copy(thread, shared_.values[half] + to, there ? k + std::size_t{job_.kv.block_tokens} * job_.kv.dim : k,
-                    there);
+    constexpr std::uint32_t pieces = Shape::dim / 8, mine = Shape::keys * pieces / block::threads;
+    static_assert(Shape::keys * pieces % block::threads == 0);
+    if (key < to_) {
+      const bf16* from[mine];  // all are looked up before the first is asked for: none waits for another's block
+      COKV_UNROLL
+      for (std::uint32_t n = 0; n < mine; ++n) {
+        const auto i = thread + n * block::threads, nth = i / pieces, d = i % pieces * 8;
+        const bool there = key + nth < to_ && d < job_.kv.dim;
+        from[n] = there ? job_.kv.template at<bf16>(of_.table, key + nth, kv_head_, 0) + d : nullptr;
+      }
+      const auto* nowhere = reinterpret_cast<const bf16*>(job_.kv.base);
+      const auto values = std::size_t{job_.kv.block_tokens} * job_.kv.dim;
+      COKV_UNROLL
+      for (std::uint32_t n = 0; n < mine; ++n) {
+        const auto i = thread + n * block::threads, to = i / pieces * Shape::stride + i % pieces * 8;
+        const bool there = from[n] != nullptr;
+        threads_.copy(thread, shared_.keys[half] + to, there ? from[n] : nowhere, there);
+        threads_.copy(thread, shared_.values[half] + to, there ? from[n] + values : nowhere, there);
+      }
     }
     threads_.end_group(thread);
   }
 
   COKV_ON_DEVICE void begin(state& s, std::uint32_t warp) {
     each_lane([&](std::uint32_t lane) {
-#pragma unroll
-      for (std::uint32_t c = 0; c < chunks; ++c)
-#pragma unroll
-        for (std::uint32_t i = 0; i < 4; ++i) {
-          const auto row = packed(warp, lane, i % 2), d = c * 16 + i / 2 * 8 + lane % 4 * 2;
-          s.q[c][i][lane] = has(row) && d < job_.kv.dim
-                                ? load_as<std::uint32_t>(static_cast<const bf16*>(job_.q) + offset(row) + d)
-                                : 0;
-        }
-#pragma unroll
-      for (std::uint32_t c = 0; c < columns; ++c)
-#pragma unroll
-        for (std::uint32_t i = 0; i < 4; ++i) s.result[c][i][lane] = 0;
-#pragma unroll
+      COKV_UNROLL
+      for (std::uint32_t c = 0; c < chunks; ++c) COKV_UNROLL
+      for (std::uint32_t i = 0; i < 4; ++i) {
+        const auto row = packed(warp, lane, i % 2), d = c * 16 + i / 2 * 8 + lane % 4 * 2;
+        s.q[c][i][lane] = has(row) && d < job_.kv.dim
+                              ? load_as<std::uint32_t>(static_cast<const bf16*>(job_.q) + offset(row) + d)
+                              : 0;
+      }
+      COKV_UNROLL
+      for (std::uint32_t c = 0; c < columns; ++c) COKV_UNROLL
+      for (std::uint32_t i = 0; i < 4; ++i) s.result[c][i][lane] = 0;
+      COKV_UNROLL
       for (std::uint32_t upper = 0; upper < 2; ++upper) {
         s.top[upper][lane] = no_score;
         s.sum[upper][lane] = 0;
@@ -188,27 +197,29 @@ class attention {
     multiply_by_keys(s, score, half);
     mask(score, warp, key);
     lanes<float> fade[2];
-#pragma unroll
+    COKV_UNROLL
     for (std::uint32_t upper = 0; upper < 2; ++upper) weigh(s, score, fade[upper], upper);
-    each_lane([&](std::uint32_t lane) {
-#pragma unroll
-      for (std::uint32_t c = 0; c < columns; ++c)
-#pragma unroll
+    lanes<bool> higher;
+    each_lane([&](std::uint32_t lane) { higher[lane] = fade[0][lane] != 1 || fade[1][lane] != 1; });
+    if (any_lane(higher))  // seldom, once a row has seen many keys
+      each_lane([&](std::uint32_t lane) {
+        COKV_UNROLL
+        for (std::uint32_t c = 0; c < columns; ++c) COKV_UNROLL
         for (std::uint32_t i = 0; i < 4; ++i) s.result[c][i][lane] *= fade[i / 2][lane];
-    });
+      });
     add_values(s, score, half);
   }
 
   COKV_ON_DEVICE void multiply_by_keys(state& s, lanes<float> (&score)[key_columns][4], std::uint32_t half) {
     lanes<const bf16*> rows;
     lanes<std::uint32_t> k[4];
-#pragma unroll
+    COKV_UNROLL
     for (std::uint32_t j = 0; j < key_columns; ++j) {
       each_lane([&](std::uint32_t lane) {
-#pragma unroll
+        COKV_UNROLL
         for (std::uint32_t i = 0; i < 4; ++i) score[j][i][lane] = 0;
       });
-#pragma unroll
+      COKV_UNROLL
       for (std::uint32_t c = 0; c < chunks; c += 2) {
         each_lane([&](std::uint32_t lane) {
           rows[lane] = shared_.keys[half] + (j * 8 + lane % 8) * Shape::stride + c * 16 + lane / 8 * 8;
@@ -220,27 +231,24 @@ class attention {
     }
   }
 
-  // Scores as powers of two; none for what a row must not see: nobody sees the zeros behind the last key.
+  // No score for what a row must not see: nobody sees the zeros behind the last key. Times scale_ they are powers of two.
   COKV_ON_DEVICE void mask(lanes<float> (&score)[key_columns][4], std::uint32_t warp, std::uint32_t key) {
-    const bool all_seen = !job_.slopes && key + Shape::keys <= position(first_ + warp * 16) + 1;
+    if (!job_.slopes && key + Shape::keys <= position(first_ + warp * 16) + 1) return;  // all are seen
     each_lane([&](std::uint32_t lane) {
-#pragma unroll
+      COKV_UNROLL
       for (std::uint32_t upper = 0; upper < 2; ++upper) {
         const auto row = packed(warp, lane, upper);
         const auto at = position(row);
         const bool real = has(row);
-        const float slope = job_.slopes && real ? job_.slopes[head(row)] * log2_e : 0.0f;
-#pragma unroll
-        for (std::uint32_t j = 0; j < key_columns; ++j)
-#pragma unroll
-          for (std::uint32_t i = 0; i < 2; ++i) {
-            auto& v = score[j][upper * 2 + i][lane];
-            const auto k = key + j * 8 + lane % 4 * 2 + i;
-            v *= scale_;
-            if (all_seen) continue;
-            v -= slope * (static_cast<float>(at) - static_cast<float>(k));
-            if (k > at || !real) v = no_score;
-          }
+        const float slope = job_.slopes && real ? job_.slopes[head(row)] * (log2_e / scale_) : 0.0f;
+        COKV_UNROLL
+        for (std::uint32_t j = 0; j < key_columns; ++j) COKV_UNROLL
+        for (std::uint32_t i = 0; i < 2; ++i) {
+          auto& v = score[j][upper * 2 + i][lane];
+          const auto k = key + j * 8 + lane % 4 * 2 + i;
+          v -= slope * (static_cast<float>(at) - static_cast<float>(k));
+          if (k > at || !real) v = no_score;
+        }
       }
     });
   }
@@ -250,23 +258,22 @@ class attention {
     lanes<float> top;
     each_lane([&](std::uint32_t lane) {
       top[lane] = s.top[upper][lane];
-#pragma unroll
+      COKV_UNROLL
       for (std::uint32_t j = 0; j < key_columns; ++j)
         top[lane] = fmaxf(top[lane], fmaxf(score[j][upper * 2][lane], score[j][upper * 2 + 1][lane]));
     });
     over_row(top, [](float a, float b) { return fmaxf(a, b); });
     each_lane([&](std::uint32_t lane) {
       const float base = top[lane] == no_score ? 0.0f : top[lane];  // a row that has seen nothing yet
-      fade[lane] = exp2f(s.top[upper][lane] - base);
+      fade[lane] = power_of_two((s.top[upper][lane] - base) * scale_);
       float sum = 0;
-#pragma unroll
-      for (std::uint32_t j = 0; j < key_columns; ++j)
-#pragma unroll
-        for (std::uint32_t i = 0; i < 2; ++i) {
-          auto& v = score[j][upper * 2 + i][lane];
-          v = exp2f(v - base);
-          sum += v;
-        }
+      COKV_UNROLL
+      for (std::uint32_t j = 0; j < key_columns; ++j) COKV_UNROLL
+      for (std::uint32_t i = 0; i < 2; ++i) {
+        auto& v = score[j][upper * 2 + i][lane];
+        v = power_of_two(v * scale_ - base * scale_);
+        sum += v;
+      }
       s.sum[upper][lane] = s.sum[upper][lane] * fade[lane] + sum;
       s.top[upper][lane] = top[lane];
     });
@@ -275,15 +282,15 @@ class attention {
   COKV_ON_DEVICE void add_values(state& s, lanes<float> (&score)[key_columns][4], std::uint32_t half) {
     lanes<const bf16*> rows;
     lanes<std::uint32_t> weights[4], v[4];
-#pragma unroll
+    COKV_UNROLL
     for (std::uint32_t c = 0; c < Shape::keys / 16; ++c) {
       each_lane([&](std::uint32_t lane) {
-#pragma unroll
+        COKV_UNROLL
         for (std::uint32_t i = 0; i < 4; ++i)
           weights[i][lane] =
               pack_bf16(score[2 * c + i / 2][i % 2 * 2][lane], score[2 * c + i / 2][i % 2 * 2 + 1][lane]);
       });
-#pragma unroll
+      COKV_UNROLL
       for (std::uint32_t n = 0; n < columns; n += 2) {
         each_lane([&](std::uint32_t lane) {
           rows[lane] =
@@ -297,17 +304,17 @@ class attention {
   }
 
   COKV_ON_DEVICE void end(state& s, std::uint32_t warp) {
-#pragma unroll
+    COKV_UNROLL
     for (std::uint32_t upper = 0; upper < 2; ++upper) over_row(s.sum[upper], [](float a, float b) { return a + b; });
     each_lane([&](std::uint32_t lane) {
-#pragma unroll
+      COKV_UNROLL
       for (std::uint32_t upper = 0; upper < 2; ++upper) {
         const auto row = packed(warp, lane, upper);
         if (!has(row)) continue;
-        const float sum = s.sum[upper][lane];
+        const float sum = s.sum[upper][lane], part_of_sum = 1.0f / sum;
         const auto slot = slots_ + lane / 4 + upper * 8;
-        if (Shape::parts && lane % 4 == 0) job_.tops[slot] = s.top[upper][lane], job_.sums[slot] = sum;
-#pragma unroll
+        if (Shape::parts && lane % 4 == 0) job_.tops[slot] = s.top[upper][lane] * scale_, job_.sums[slot] = sum;
+        COKV_UNROLL
         for (std::uint32_t c = 0; c < columns; ++c) {
           const auto d = c * 8 + lane % 4 * 2;
           if (d >= job_.kv.dim) continue;
@@ -315,7 +322,7 @@ class attention {
           if (Shape::parts)
             store_pair(job_.results + slot * job_.kv.dim + d, v);
           else
-            store_pair(static_cast<bf16*>(job_.out) + offset(row) + d, {v.a / sum, v.b / sum});
+            store_pair(static_cast<bf16*>(job_.out) + offset(row) + d, {v.a * part_of_sum, v.b * part_of_sum});
         }
       }
     });

@@ -1,6 +1,7 @@
 // Numbers as kernels on a device read and write them: bf16 as its bits, two at a time. For devices and the host, in C++17.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -70,6 +71,35 @@ COKV_ON_DEVICE float_pair load_pair(const bf16* from) {
 }
 COKV_ON_DEVICE void store_pair(float* to, float_pair v) { store_as(to, v); }
 COKV_ON_DEVICE void store_pair(bf16* to, float_pair v) { store_as(to, pack_bf16(v.a, v.b)); }
+
+// 2^x. On a device by its own instruction, to whose error a weight's is nothing (2 ulp; PTX manual, ex2.approx.ftz).
+COKV_ON_DEVICE float power_of_two(float x) {
+#if defined(__CUDA_ARCH__)
+  float out;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+  return out;
+#else
+  return exp2f(x);
+#endif
+}
+
+// Divides numbers below 2^31 by one that is not known before, with a product instead (Granlund and Montgomery, "Division
+// by invariant integers using multiplication", 1994).
+class divisor {
+ public:
+  divisor() = default;
+  divisor(std::uint32_t by) : by_(by) {
+    while (std::uint64_t{1} << shift_ < by) ++shift_;
+    multiplier_ = static_cast<std::uint32_t>((std::uint64_t{1} << (31 + shift_)) / by + 1);
+  }
+  COKV_ON_DEVICE operator std::uint32_t() const { return by_; }
+  COKV_ON_DEVICE std::uint32_t of(std::uint32_t n) const {
+    return static_cast<std::uint32_t>(std::uint64_t{n} * multiplier_ >> (31 + shift_));
+  }
+
+ private:
+  std::uint32_t by_, multiplier_, shift_ = 0;
+};
 
 COKV_ON_DEVICE void put(float& to, float f) { to = f; }
 COKV_ON_DEVICE void put(bf16& to, float f) { to = static_cast<bf16>(pack_bf16(f, 0)); }

@@ -145,12 +145,13 @@ struct paged_kv {
   std::byte* base;  // of block 0
   std::uint64_t block_bytes;
   const std::uint32_t* blocks;
-  std::uint32_t block_tokens, heads, dim;
+  divisor block_tokens;
+  std::uint32_t heads, dim;
 
   // The K (0) or V (1) of a token of the sequence whose list begins at `table`.
   template <class T>
   COKV_ON_DEVICE T* at(std::uint32_t table, std::uint32_t token, std::uint32_t head, std::uint32_t plane) const {
-    const auto nth = token / block_tokens;
+    const auto nth = block_tokens.of(token);
     auto* block = reinterpret_cast<T*>(base + blocks[table + nth] * block_bytes);
     return block + ((std::size_t{head} * 2 + plane) * block_tokens + (token - nth * block_tokens)) * dim;
   }

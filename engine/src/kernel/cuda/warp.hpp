@@ -43,6 +43,16 @@ COKV_ON_DEVICE void each_lane(F f) {
 #endif
 }
 
+COKV_ON_DEVICE bool any_lane(const lanes<bool>& value) {
+#if defined(__CUDACC__)
+  return __any_sync(~0u, value.value);
+#else
+  for (auto each : value.value)
+    if (each) return true;
+  return false;
+#endif
+}
+
 // Four matrices of 8 rows of 16 bytes; the address of row r of matrix m is lane 8 m + r's.
 template <bool Transposed>
 COKV_ON_DEVICE void load_matrices(lanes<std::uint32_t> (&to)[4], lanes<const bf16*>& rows) {
@@ -72,8 +82,7 @@ COKV_ON_DEVICE void load_matrices(lanes<std::uint32_t> (&to)[4], lanes<const bf1
 COKV_ON_DEVICE void multiply(lanes<float> (&sum)[4], lanes<std::uint32_t> (&a)[4], lanes<std::uint32_t>& b0,
                              lanes<std::uint32_t>& b1) {
 #if defined(__CUDACC__)
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
       "{%0, %1, %2, %3};"
       : "+f"(sum[0].value), "+f"(sum[1].value), "+f"(sum[2].value), "+f"(sum[3].value)
       : "r"(a[0].value), "r"(a[1].value), "r"(a[2].value), "r"(a[3].value), "r"(b0.value), "r"(b1.value));

@@ -66,10 +66,11 @@
 // transfers fail as ever, but a window is not revoked before it goes on or is dead. Bytes that are written while they are got are
 // a digest_mismatch, where there are digests.
 //
-// Between devices of one machine too, where both sides have staged one (window_table::stage()) and want no digests
-// (digest_algorithm::none): a window of kind exportable is opened by the peer's device, by its CUDA IPC handle, and what
-// lies in a device's or in pinned memory there is copied in one go, not verified. With digests, and with memory of
-// another kind or a device that can't open it, the bytes go by pinned chunks as over any link. Memory that was opened
+// cuda_ipc:///PATH is the same between processes with devices of one machine; both sides have staged one
+// (window_table::stage()), else errc::unsupported. A window of kind exportable is opened by the peer's device, by its CUDA
+// IPC handle, and what lies in a device's or in pinned memory there is copied in one go, not verified: nobody digests
+// what goes between two devices. So it is over shm:// where both sides want no digests (digest_algorithm::none). With
+// memory of another kind or a device that can't open it the bytes go by pinned chunks as over any link, with digests. Memory that was opened
 // stays allocated until the peer is gone. What a device has begun to copy can't be called back: a revocation waits for it,
 // also after the link or who asked for it ended.
 //
@@ -92,16 +93,18 @@
 namespace cokv {
 
 struct link_options {
-  std::string name = {};                                // of this worker, at most 255 bytes
-  namespace_id ns = {};                                 // both sides' must be equal; zeros: any
-  std::string topology = {};                            // told to the peer, at most 255 bytes
-  digest_algorithm digest = digest_algorithm::xxh3_64;  // of what is put and got; none must be both sides'
-  std::uint32_t connections = 1;                        // the smaller of both sides', 1 to 64
-  std::uint32_t credits = 256;                          // puts and gets of the peer under way, a chunk each
-  std::uint32_t messages = 64;                          // of the peer that wait here
-  std::uint64_t chunk = std::uint64_t{1} << 20;         // larger transfers are cut; 4 KiB to 64 MiB
-  duration greeting = std::chrono::seconds(5);          // for a connection and its first frame
-  duration silence = std::chrono::seconds(10);          // a peer not heard of for so long is gone
+  std::string name = {};                                 // of this worker, at most 255 bytes
+  namespace_id ns = {};                                  // both sides' must be equal; zeros: any
+  std::string topology = {};                             // told to the peer, at most 255 bytes
+  digest_algorithm digest = digest_algorithm::xxh3_64;   // of what is put and got; none must be both sides'
+  std::uint32_t connections = 1;                         // the smaller of both sides', 1 to 64
+  std::uint32_t credits = 256;                           // puts and gets of the peer under way, a chunk each
+  std::uint32_t messages = 64;                           // of the peer that wait here
+  std::uint64_t chunk = std::uint64_t{1} << 20;          // larger transfers are cut; 4 KiB to 64 MiB
+  std::uint64_t device_chunk = std::uint64_t{32} << 20;  // of what a device copies into or from another's; likewise
+  bool device_copies = false;                   // that, unverified, beside digests of all else; cuda_ipc:// sets it
+  duration greeting = std::chrono::seconds(5);  // for a connection and its first frame
+  duration silence = std::chrono::seconds(10);  // a peer not heard of for so long is gone
 };
 
 // Who the other side says it is.

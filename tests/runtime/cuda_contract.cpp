@@ -1,6 +1,7 @@
 // What the CUDA backend promises on every machine: on fake_cuda in every build, and unchanged on a device (label gpu).
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <optional>
@@ -64,7 +65,8 @@ TEST_CASE("cuda: the loop finds out by polling, by sleeping, and under a plain i
 TEST_CASE("cuda: an edge between streams waits for its point, not for what comes behind it") {
   on_cuda([](cuda_machine& m) {
     auto compute = m.device.make_stream().value(), copies = m.device.make_stream({.priority = -1}).value();
-    auto from = m.pinned(64, 1), middle = m.pinned(64, 0), to = m.pinned(64, 0);
+    auto from = m.pinned(64, 1), to = m.pinned(64, 0);
+    auto middle = m.device.allocate(64).value();
     gate first(compute);
     CHECK(!compute.copy(middle, from));
     const auto computed = compute.record();
@@ -73,7 +75,7 @@ TEST_CASE("cuda: an edge between streams waits for its point, not for what comes
     CHECK(!copies.copy(to, middle));
     const auto copied = copies.record();
     first.open();
-    CHECK(!m.wait(copied));  // while the second gate is closed
+    CHECK(!m.wait(copied));  // while the second gate is closed, and no other host function runs
     CHECK(all_are(to, 1));
     CHECK(!compute.record().ready());
     CHECK(!copies.wait(copied));  // its own, and done
@@ -127,6 +129,45 @@ TEST_CASE("cuda: a batch of many small copies is one operation") {
   });
 }
 
+TEST_CASE("cuda: a copy between host memory holds nobody up and keeps the stream's order") {
+  on_cuda([](cuda_machine& m) {
+    auto s = m.device.make_stream().value();
+    const std::size_t n = 4096, half = n / 2, piece = 16;
+    auto from = m.pinned(n, 0), second = m.pinned(n, 0), third = m.pinned(n, 0), back = m.pinned(n, 0);
+    auto mixed = m.pinned(n, 0), pieces = m.pinned(n, 0);
+    auto shared = m.device.allocate(n, memory_kind::shared).value(), there = m.device.allocate(n).value();
+    for (std::size_t i = 0; i < n; ++i) from.data()[i] = std::byte(i * 7 + i / 256);
+    const std::vector<std::byte> expected(from.bytes().begin(), from.bytes().end());
+    const auto as_expected = [&](const buffer& b) { return std::ranges::equal(b.bytes(), expected); };
+    {
+      gate held(s);
+      CHECK(!s.copy(second, from));  // returns while the gate is closed
+      const auto first = s.record();
+      m.context.poll();
+      CHECK(!first.ready());
+      CHECK(all_are(second, 0));
+      CHECK(!s.copy(third, second));
+      CHECK(!s.copy(there, third));
+      CHECK(!s.copy(shared, there));
+      CHECK(!s.copy(back, shared));
+      CHECK(!s.copy(second, mixed));  // zeros, behind who reads it
+      const copy_op both[] = {{mixed.slice(0, half), back.slice(0, half)},
+                              {mixed.slice(half, n - half - piece), there.slice(half, n - half - piece)},
+                              {there.slice(0, 0), back.slice(0, 0)},
+                              {mixed.slice(n - piece, piece), shared.slice(n - piece, piece)}};
+      CHECK(!s.copy_batch(both));
+      for (std::size_t at = 0; at < n; at += piece)  // more than were in flight before
+        CHECK(!s.copy(pieces.slice(at, piece), mixed.slice(at, piece)));
+      m.context.poll();
+      CHECK(!first.ready());
+      held.open();
+    }
+    CHECK(!m.wait(s.record()));
+    CHECK(all_are(second, 0));
+    for (auto& b : {third, shared, back, mixed, pieces}) CHECK(as_expected(b));
+  });
+}
+
 TEST_CASE("cuda: memory in a stream's order is used at once and goes back while its last use is in flight") {
   on_cuda([](cuda_machine& m) {
     auto s = m.device.make_stream().value();
@@ -170,11 +211,10 @@ TEST_CASE("cuda: a cancelled wait ends at once; the copy goes on and keeps its b
   on_cuda([](cuda_machine& m) {
     auto s = m.device.make_stream().value();
     auto to = m.pinned(64, 0);
-    std::weak_ptr<void> watch;
+    auto bytes = std::make_shared<buffer>(m.pinned(64, 9));
+    const std::weak_ptr<void> watch = bytes;
     gate held(s);
     {
-      auto bytes = std::make_shared<buffer>(m.pinned(64, 9));
-      watch = bytes;
       auto* data = bytes->data();
       CHECK(!s.copy(to, buffer::adopt(data, 64, memory_kind::pinned, std::move(bytes))));
     }
@@ -236,7 +276,8 @@ TEST_CASE("cuda: pinned memory is allocated beside the loop") {
 TEST_CASE("cuda: handles may go, the context may go: what was enqueued is done, and its buffers stay until then") {
   on_cuda([](cuda_machine& m) {
     auto to = m.pinned(64, 0);
-    std::weak_ptr<void> watch;
+    auto bytes = std::make_shared<buffer>(m.pinned(64, 8));
+    const std::weak_ptr<void> watch = bytes;
     std::optional<gate> held;
     std::thread later;
     {
@@ -245,8 +286,6 @@ TEST_CASE("cuda: handles may go, the context may go: what was enqueued is done, 
         auto device = open_device(context.get_executor(), "cuda:0").value();
         auto s = device.make_stream().value();
         held.emplace(s);
-        auto bytes = std::make_shared<buffer>(m.pinned(64, 8));
-        watch = bytes;
         auto* data = bytes->data();
         CHECK(!s.copy(to, buffer::adopt(data, 64, memory_kind::pinned, std::move(bytes))));
         s.record().async_wait([](error_code) { FAIL("called by a context that is gone"); });

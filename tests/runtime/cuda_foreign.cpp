@@ -18,7 +18,8 @@ TEST_CASE("cuda: another engine's stream is waited for, with what it enqueued by
       auto theirs = m.device.adopt_stream(native, {.name = "theirs"}).value();
       CHECK(theirs.native_handle() == native);
       auto ours = m.device.make_stream().value();
-      auto a = m.pinned(64, 1), b = m.pinned(64, 0), c = m.pinned(64, 0), d = m.pinned(64, 0);
+      auto a = m.pinned(64, 1), d = m.pinned(64, 0);
+      auto b = m.device.allocate(64).value(), c = m.device.allocate(64).value();
       gate held(ours);
       CHECK(!ours.copy(b, a));
       CHECK(!theirs.wait(ours.record()));
@@ -116,7 +117,7 @@ TEST_CASE("cuda: shared memory is mapped twice, once by its handle, and both see
 TEST_CASE("cuda: work that a library enqueues is an operation; what it says is the stream's error") {
   on_cuda([](cuda_machine& m) {
     auto s = m.device.make_stream().value();
-    auto a = m.pinned(64, 1), b = m.pinned(64, 0);
+    auto a = m.pinned(64, 1), b = m.device.allocate(64).value(), seen = m.pinned(64, 0);
     const buffer uses[] = {a, b};
     CHECK(!s.launch_native("kernel", uses, [&](void* native) {
       return cudaMemcpyAsync(b.data(), a.data(), 64, cudaMemcpyDefault, static_cast<cudaStream_t>(native)) ==
@@ -124,8 +125,9 @@ TEST_CASE("cuda: work that a library enqueues is an operation; what it says is t
                  ? error_code()
                  : error_code(errc::device_failed);
     }));
+    CHECK(!s.copy(seen, b));
     CHECK(!m.wait(s.record()));
-    CHECK(all_are(b, 1));
+    CHECK(all_are(seen, 1));
     CHECK(s.launch("host kernel", [] {}) == errc::unsupported);
     CHECK(s.launch_native("refused", uses, [](void*) { return error_code(errc::device_failed); }) ==
           errc::device_failed);
@@ -137,11 +139,13 @@ TEST_CASE("cuda: work that a library enqueues is an operation; what it says is t
 TEST_CASE("cuda: what a library had enqueued before it failed is done when its error is told") {
   on_cuda([](cuda_machine& m) {
     auto s = m.device.make_stream().value();
-    auto a = m.pinned(64, 1), b = m.pinned(64, 0);
-    const buffer uses[] = {a, b};
+    auto a = m.pinned(64, 1), there = m.device.allocate(64).value(), b = m.pinned(64, 0);
+    const buffer uses[] = {a, there, b};
     gate held(s);
     CHECK(s.launch_native("half", uses, [&](void* native) {
-      cudaMemcpyAsync(b.data(), a.data(), 64, cudaMemcpyDefault, static_cast<cudaStream_t>(native));
+      auto* on = static_cast<cudaStream_t>(native);
+      cudaMemcpyAsync(there.data(), a.data(), 64, cudaMemcpyDefault, on);
+      cudaMemcpyAsync(b.data(), there.data(), 64, cudaMemcpyDefault, on);
       return error_code(errc::device_failed);
     }) == errc::device_failed);
     const auto over = s.record();

@@ -194,3 +194,39 @@ TEST_CASE("fake_cuda: it notices memory that goes under a copy, work left on a s
   CHECK(fake_cuda::violations().size() == 1);
   CHECK(cudaStreamDestroy(s) == cudaSuccess);
 }
+
+TEST_CASE("fake_cuda: it notices a copy between host memory, for which CUDA would hold its caller up") {
+  fake_cuda::reset();
+  void *a = nullptr, *b = nullptr, *there = nullptr;
+  cudaStream_t s = nullptr;
+  REQUIRE(cudaHostAlloc(&a, 64, 0) == cudaSuccess);
+  REQUIRE(cudaHostAlloc(&b, 64, 0) == cudaSuccess);
+  REQUIRE(cudaMalloc(&there, 64) == cudaSuccess);
+  REQUIRE(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking) == cudaSuccess);
+  const std::byte pageable[64] = {};
+  const auto copied = [&](void* to, const void* from) {
+    const auto before = fake_cuda::violations().size();
+    REQUIRE(cudaMemcpyAsync(to, from, 64, cudaMemcpyDefault, s) == cudaSuccess);
+    return fake_cuda::violations().size() == before;
+  };
+  CHECK(copied(there, a));
+  CHECK(copied(b, there));
+  CHECK(!copied(b, a));
+  CHECK(!copied(b, pageable));
+  CHECK(fake_cuda::first_violation() ==
+        "cudaMemcpyAsync between host memory holds its caller up until the stream gets there");
+#if CUDART_VERSION >= 13000
+  const auto before = fake_cuda::violations().size();
+  void* const to[] = {there, b};
+  const void* const from[] = {a, a};
+  const std::size_t sizes[] = {64, 64};
+  cudaMemcpyAttributes attributes{};
+  std::size_t first = 0;
+  REQUIRE(cudaMemcpyBatchAsync(to, from, sizes, 2, &attributes, &first, 1, s) == cudaSuccess);
+  CHECK(fake_cuda::violations().size() == before + 1);
+#endif
+  fake_cuda::drain();
+  for (auto* p : {a, b}) CHECK(cudaFreeHost(p) == cudaSuccess);
+  CHECK(cudaFree(there) == cudaSuccess);
+  CHECK(cudaStreamDestroy(s) == cudaSuccess);
+}

@@ -133,7 +133,7 @@ TEST_CASE("fake_cuda: a copy that fails when it may have begun fails its stream 
     fixture f(signal);
     auto s = f.dev.make_stream().value(), other = f.dev.make_stream().value();
     std::weak_ptr<void> watch;
-    auto a = filled(f.dev, 8, 1), b = filled(f.dev, 8, 0);
+    auto a = f.dev.allocate(8).value(), b = filled(f.dev, 8, 0);
     CHECK(!s.copy(b, a));
     const auto before = s.record();
     {
@@ -167,7 +167,37 @@ TEST_CASE("fake_cuda: a copy that fails when it may have begun fails its stream 
   }
 }
 
-// A small pipeline: two streams, an edge, memory in a stream's order, a batch. True when it came to its end.
+TEST_CASE("fake_cuda: a host function that CUDA refuses fails its stream, not before what had begun is over") {
+  for (auto signal : signals)
+    for (bool alone : {true, false}) {
+      fixture f(signal);
+      auto s = f.dev.make_stream().value();
+      auto a = f.filled(8, 1), b = f.filled(8, 0);
+      auto there = f.dev.allocate(8).value();
+      CHECK(!s.copy(b, a));
+      const auto before = s.record();
+      fake_cuda::fail_call("cudaLaunchHostFunc", 1, cudaErrorLaunchOutOfResources);
+      const copy_op both[] = {{b, a}, {there, a}};
+      const auto refused = s.copy_batch({both, alone ? 1u : 2u});
+      CHECK(refused.value() == (alone ? cudaErrorLaunchOutOfResources : cudaSuccess));
+      const auto failed = s.record();
+      CHECK(failed.ready() == alone);
+      CHECK(!before.ready());
+      error_code good = errc::closed;
+      before.async_wait([&](error_code ec) { good = ec; });
+      fake_cuda::drain();
+      run(f.ctx);
+      progress::of(f.ctx.get_executor()).poll();
+      CHECK(!good);
+      CHECK(failed.status().value() == cudaErrorLaunchOutOfResources);
+      CHECK(s.copy(b, a).value() == cudaErrorLaunchOutOfResources);
+      CHECK(b.data()[7] == std::byte{1});
+      CHECK(fake_cuda::first_violation() == "");
+    }
+}
+
+// A small pipeline: two streams, an edge, memory in a stream's order, a batch, of which CUDA copies a part and a host
+// function the rest. True when it came to its end.
 static bool pipeline(asio::io_context& ctx, completion_signal signal, error_code& ec) {
   auto device = open_device(ctx.get_executor(), "cuda:0", {.signal = signal});
   if (!device) return ec = device.error(), true;
@@ -189,9 +219,10 @@ static bool pipeline(asio::io_context& ctx, completion_signal signal, error_code
             if (!scratch) co_return scratch.error();
             if (auto e = compute->copy(*scratch, *from)) co_return e;
             if (auto e = copies->wait(compute->record())) co_return e;
-            const copy_op halves[] = {{to->slice(0, 128), scratch->slice(0, 128)},
-                                      {to->slice(128, 128), scratch->slice(128, 128)}};
-            if (auto e = copies->copy_batch(halves)) co_return e;
+            const copy_op parts[] = {{to->slice(0, 128), scratch->slice(0, 128)},
+                                     {to->slice(128, 64), scratch->slice(128, 64)},
+                                     {to->slice(192, 64), from->slice(192, 64)}};
+            if (auto e = copies->copy_batch(parts)) co_return e;
             auto [e] = co_await copies->record().async_wait(asio::as_tuple(asio::deferred));
             if (e) co_return e;
             for (auto x : to->bytes())
@@ -228,7 +259,13 @@ TEST_CASE("fake_cuda: whichever call fails, the pipeline ends: right, or with th
       CHECK((!ec || (ec.value() == cudaErrorInvalidValue && ec.category().name() == std::string("cuda")) ||
              ec == errc::wrong_device));
       CHECK(fake_cuda::first_violation() == "");
-      if (fake_cuda::calls("") < k) {
+      const bool all_tried = fake_cuda::calls("") < k;
+      // What nobody could say of that it was done is kept until a lost device is opened again.
+      fake_cuda::lose_device(cudaErrorIllegalAddress);
+      asio::io_context ctx{1};
+      (void)open_device(ctx.get_executor(), "cuda:0");
+      CHECK(open_device(ctx.get_executor(), "cuda:0").has_value());
+      if (all_tried) {
         CHECK(!ec);
         CHECK(k > 30);
         break;

@@ -15,25 +15,27 @@ namespace fake_cuda = cokv::test::fake_cuda;
 using fake_cuda::fixture, fake_cuda::signals;
 
 TEST_CASE("fake_cuda: a copy is done when its event is, and not before") {
-  for (auto signal : signals) {
-    fixture f(signal);
-    auto s = f.dev.make_stream().value();
-    auto a = f.filled(64, 1), b = f.filled(64, 0);
-    CHECK(!s.copy(b, a));
-    auto e = s.record();
-    bool done = false;
-    e.async_wait([&](error_code ec) { done = !ec; });
-    while (b.data()[0] != std::byte{1}) {
-      f.ctx.poll();
-      CHECK(!e.ready());
-      CHECK(!done);
-      REQUIRE(fake_cuda::step());
+  for (auto signal : signals)
+    for (auto kind : {memory_kind::device, memory_kind::pinned}) {
+      fixture f(signal);
+      auto s = f.dev.make_stream().value();
+      auto a = f.filled(64, 1), b = f.dev.allocate(64, kind).value();
+      b.data()[0] = {};
+      CHECK(!s.copy(b, a));
+      auto e = s.record();
+      bool done = false;
+      e.async_wait([&](error_code ec) { done = !ec; });
+      while (b.data()[0] != std::byte{1}) {
+        f.ctx.poll();
+        CHECK(!e.ready());
+        CHECK(!done);
+        REQUIRE(fake_cuda::step());
+      }
+      fake_cuda::drain();
+      CHECK(run(f.ctx) > 0);
+      CHECK(done);
+      CHECK(e.ready());
     }
-    fake_cuda::drain();
-    CHECK(run(f.ctx) > 0);
-    CHECK(done);
-    CHECK(e.ready());
-  }
 }
 
 TEST_CASE("fake_cuda: a word costs one write an operation and no event; polling it calls CUDA not at all") {
@@ -71,7 +73,7 @@ TEST_CASE("fake_cuda: a batch is one call, or one a copy where the driver is old
   for (bool batches : {true, false}) {
     fixture f(completion_signal::automatic, {.batches = batches});
     auto s = f.dev.make_stream().value();
-    auto a = f.filled(64, 1), b = f.filled(64, 0);
+    auto a = f.filled(64, 1), b = f.dev.allocate(64).value();
     std::vector<copy_op> pieces;
     for (std::size_t i = 0; i < 8; ++i) pieces.push_back({b.slice(i * 8, 8), a.slice(i * 8, 8)});
     CHECK(!s.copy_batch(pieces));
@@ -82,11 +84,34 @@ TEST_CASE("fake_cuda: a batch is one call, or one a copy where the driver is old
   }
 }
 
+TEST_CASE("fake_cuda: what a batch copies between host memory is one host function, the rest CUDA's copies") {
+  for (bool batches : {true, false}) {
+    fixture f(completion_signal::automatic, {.batches = batches});
+    auto s = f.dev.make_stream().value();
+    auto a = f.filled(64, 1), b = f.filled(64, 0);
+    auto there = f.dev.allocate(64).value();
+    std::vector<copy_op> pieces;
+    for (std::size_t i = 0; i < 8; ++i)
+      pieces.push_back({i % 2 ? there.slice(i * 8, 8) : b.slice(i * 8, 8), a.slice(i * 8, 8)});
+    pieces.push_back({b.slice(8, 0), a.slice(8, 0)});
+    CHECK(!s.copy_batch(pieces));
+    CHECK(s.in_flight() == 1);
+    CHECK(fake_cuda::calls("cudaLaunchHostFunc") == 1);
+    CHECK(fake_cuda::calls("cudaMemcpyAsync") == (batches ? 0 : 4));
+    CHECK(fake_cuda::would_use(b.data(), 8));
+    fake_cuda::drain();
+    for (std::size_t i = 0; i < 64; ++i) CHECK((i / 8 % 2 ? there : b).data()[i] == std::byte{1});
+    CHECK(!s.copy_batch({&pieces[8], 1}));  // nothing to copy
+    CHECK(fake_cuda::calls("cudaLaunchHostFunc") == 1);
+    CHECK(fake_cuda::violations().empty());
+  }
+}
+
 TEST_CASE("fake_cuda: under a plain io_context::run the loop is woken once a waiter, not once an operation") {
   for (auto signal : signals) {
     fixture f(signal, {.mode = fake_cuda::mode::threaded});
     auto s = f.dev.make_stream().value();
-    auto a = f.filled(64, 1), b = f.filled(64, 0);
+    auto a = f.filled(64, 1), b = f.dev.allocate(64).value();
     for (int i = 0; i < 10; ++i) s.copy(b, a);
     bool done = false;
     s.record().async_wait([&](error_code ec) { done = !ec; });
@@ -100,7 +125,7 @@ TEST_CASE("fake_cuda: who comes later and waits for less is not woken later") {
   for (auto signal : signals) {
     fixture f(signal);
     auto s = f.dev.make_stream().value();
-    auto a = f.filled(64, 1), b = f.filled(64, 0);
+    auto a = f.filled(64, 1), b = f.dev.allocate(64).value();
     s.copy(b, a);
     auto first = s.record();
     s.copy(b, a);
@@ -127,7 +152,7 @@ TEST_CASE("fake_cuda: a loop that polls arms nothing; one that sleeps at once ar
     const bool polls = spin == duration::max();
     fixture f(completion_signal::word, {.mode = polls ? fake_cuda::mode::threaded : fake_cuda::mode::stepped});
     auto s = f.dev.make_stream().value();
-    auto a = f.filled(64, 1), b = f.filled(64, 0);
+    auto a = f.filled(64, 1), b = f.dev.allocate(64).value();
     int done = 0;
     asio::co_spawn(
         f.ctx,

@@ -74,12 +74,12 @@ TEST_CASE("fake_cuda: an operation whose end can't be marked fails when it is ov
   for (auto signal : signals) {
     fixture f(signal);
     auto s = f.dev.make_stream().value();
-    auto a = f.filled(64, 1), b = f.filled(64, 0);
+    auto a = f.filled(64, 1), b = f.dev.allocate(64).value();
     CHECK(!s.copy(b, a));
     const auto first = s.record();
     fake_cuda::fail_call(signal == completion_signal::word ? "cuStreamWriteValue64" : "cudaEventRecord", 1,
                          cudaErrorInvalidValue);
-    auto c = f.filled(64, 0);
+    auto c = f.dev.allocate(64).value();
     std::weak_ptr<void> kept;
     {
       auto owner = std::make_shared<buffer>(c);
@@ -229,7 +229,7 @@ TEST_CASE("fake_cuda: what others enqueued on a lost stream is no success") {
     REQUIRE(cudaStreamCreateWithFlags(&native, cudaStreamNonBlocking) == cudaSuccess);
     auto theirs = f.dev.adopt_stream(native).value();
     auto other = f.dev.make_stream().value();
-    auto a = f.filled(8, 1), b = f.filled(8, 0);
+    auto a = f.filled(8, 1), b = f.dev.allocate(8).value();
     REQUIRE(cudaMemcpyAsync(b.data(), a.data(), 8, cudaMemcpyDefault, native) == cudaSuccess);
     CHECK(!other.copy(b, a));
     other.record().async_wait([](error_code) {});

@@ -9,8 +9,9 @@
 //
 // stepped: nothing happens but by step(), on the caller's thread. threaded: a thread for each stream, as a device goes
 // on by itself. A copy poisons its destination when it begins and fills it when it ends, some steps later; streams go
-// on in an order and with delays that the seed picks. What CUDA leaves undefined is a violation: memory or streams that
-// go while they are used, handles of a device that was reset, host functions after an error.
+// on in an order and with delays that the seed picks. Host functions run one at a time: one that waits holds back all
+// others. What CUDA leaves undefined is a violation: memory or streams that go while they are used, handles of a device
+// that was reset, host functions after an error. So is a copy between host memory, for which CUDA holds its caller up.
 #pragma once
 
 #include <cstddef>
@@ -55,7 +56,7 @@ std::size_t own_allocations();  // the stand-in's, of those that allocation_coun
 
 std::size_t live_streams();
 std::size_t live_events();
-std::size_t live_graphs();  // that can be launched
+std::size_t live_graphs();       // that can be launched
 std::size_t live_allocations();  // with registered memory and opened handles
 std::vector<std::string> violations();
 

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "../../runtime/src/cuda/host_copy.hpp"
 #include "support/allocation_counter.hpp"
 #include "support/fake_cuda_model.hpp"
 
@@ -42,7 +43,7 @@ class own_work {
 };
 
 thread_local int current = 0;
-thread_local CUstream_st* capturing = nullptr;  // by this thread, which must not do what waits for the device until then
+thread_local CUstream_st* capturing = nullptr;  // by this thread, which must not wait for the device until then
 thread_local cudaError_t last_error = cudaSuccess;
 cudaError_t note(cudaError_t e) { return e == cudaSuccess ? e : last_error = e; }
 
@@ -325,6 +326,10 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void* data) {
   if (!m.valid(s, "cudaLaunchHostFunc")) return cudaErrorInvalidResourceHandle;
   operation op;
   op.run = [fn, data] { fn(data); };
+  // The one whose use of memory is known: until it is done, that memory is used as by any copy.
+  if (fn == cokv::cuda::copy_on_host)
+    for (auto* c = static_cast<const cokv::cuda::host_copy*>(data); c->bytes; ++c)
+      op.copies.push_back({static_cast<std::byte*>(c->dst), static_cast<const std::byte*>(c->src), c->bytes});
   m.enqueue(*s, std::move(op));
   return cudaSuccess;
 }
@@ -334,6 +339,7 @@ cudaError_t cudaMemcpyAsync(void* dst, const void* src, std::size_t n, cudaMemcp
   if (!m.valid(s, "cudaMemcpyAsync")) return cudaErrorInvalidResourceHandle;
   operation op;
   op.copies.push_back({static_cast<std::byte*>(dst), static_cast<const std::byte*>(src), n});
+  m.note_copy("cudaMemcpyAsync", op.copies.back());
   m.enqueue(*s, std::move(op));
   return cudaSuccess;
 }
@@ -344,8 +350,10 @@ cudaError_t cudaMemcpyBatchAsync(void* const* dsts, const void* const* srcs, con
   if (!m.how.batches) return cudaErrorCallRequiresNewerDriver;
   if (!m.valid(s, "cudaMemcpyBatchAsync")) return cudaErrorInvalidResourceHandle;
   operation op;
-  for (std::size_t i = 0; i < count; ++i)
+  for (std::size_t i = 0; i < count; ++i) {
     op.copies.push_back({static_cast<std::byte*>(dsts[i]), static_cast<const std::byte*>(srcs[i]), sizes[i]});
+    m.note_copy("cudaMemcpyBatchAsync", op.copies.back());
+  }
   m.enqueue(*s, std::move(op));
   return cudaSuccess;
 }

@@ -36,7 +36,8 @@ cudaError_t model::enter(const char* name) {
 
 void model::enqueue(CUstream_st& s, operation op) {
   if (s.recorded) {
-    if (!op.copies.empty() || (op.kernel && op.kernel->again())) return s.recorded->all.push_back(std::move(op));
+    if ((!op.copies.empty() && !op.run) || (op.kernel && op.kernel->again()))
+      return s.recorded->all.push_back(std::move(op));
     return violate("what can't be part of a graph was captured");
   }
   if (how.seed && how.max_delay) op.delay = static_cast<int>(below(static_cast<std::uint64_t>(how.max_delay) + 1));
@@ -49,6 +50,7 @@ bool model::runnable(CUstream_st& s) const {
   if (lost != cudaSuccess || s.queue.empty() || s.busy) return false;
   auto& head = s.queue.front();
   if (head.after && !head.after->done) return false;
+  if (head.run && in_host_function_) return false;
   if (head.kernel && head.delay == 0) return head.kernel->ready();
   return !head.waits_for_word || __atomic_load_n(head.word, __ATOMIC_ACQUIRE) >= head.value;
 }
@@ -68,11 +70,15 @@ void model::advance(std::unique_lock<std::mutex>& lock, CUstream_st& s) {
     op.kernel->step();
   } else {
     auto done = op;  // a copy: until it is done it counts as using its memory
+    if (done.run) in_host_function_ = true;
     lock.unlock();
-    for (auto& c : done.copies) std::memmove(c.dst, c.src, c.n);
+    if (done.run)
+      done.run();
+    else
+      for (auto& c : done.copies) std::memmove(c.dst, c.src, c.n);
     if (done.word && !done.waits_for_word) __atomic_store_n(done.word, done.value, __ATOMIC_RELEASE);
-    if (done.run) done.run();
     lock.lock();
+    if (done.run) in_host_function_ = false;
     s.queue.pop_front();
     now_ += 1000;
     if (done.marks) done.marks->done = true, done.marks->time = now_;
@@ -200,6 +206,19 @@ bool model::used(const void* p, std::size_t n) {
       if (op.word && overlaps(reinterpret_cast<std::byte*>(op.word), 8)) return true;
     }
   return false;
+}
+
+bool model::of_host(const void* p) const {
+  auto* first = static_cast<std::byte*>(const_cast<void*>(p));
+  auto after = memory.upper_bound(first);
+  if (after == memory.begin()) return true;
+  --after;
+  return first >= after->first + after->second.bytes || after->second.type == cudaMemoryTypeHost;
+}
+
+void model::note_copy(const char* call, const copy_part& c) {
+  if (c.n && of_host(c.dst) && of_host(c.src))
+    violate(std::string(call) + " between host memory holds its caller up until the stream gets there");
 }
 
 bool model::has(const void* p, std::size_t n, int device) const {

@@ -50,7 +50,7 @@ kernel_maker known_kernel(const std::string& name);
 
 struct operation {
   std::vector<copy_part> copies;
-  std::function<void()> run;      // a host function
+  std::function<void()> run;      // a host function, which makes the copies if there are some
   std::shared_ptr<mark> marks;    // a recording of an event
   std::shared_ptr<mark> after;    // blocked until then
   std::uint64_t* word = nullptr;  // written, or waited for
@@ -115,7 +115,8 @@ class model {
   void stop(std::unique_lock<std::mutex>& lock, CUstream_st* s);
   void reset(options o);
   void forget_handles(std::unique_lock<std::mutex>& lock);
-  bool used(const void* p, std::size_t n);  // by an operation that is not done
+  bool used(const void* p, std::size_t n);               // by an operation that is not done
+  void note_copy(const char* call, const copy_part& c);  // a violation, where CUDA would hold its caller up
   // The device reaches all of it; with the lock held.
   bool has(const void* p, std::size_t n, int device) const;
   std::uint64_t below(std::uint64_t bound);  // of the seed
@@ -151,12 +152,14 @@ class model {
 
  private:
   bool runnable(CUstream_st& s) const;
+  bool of_host(const void* p) const;  // pinned, or pageable, which nobody told of
   void advance(std::unique_lock<std::mutex>& lock, CUstream_st& s);
   void serve(CUstream_st* s);
 
   std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t random_ = 0, now_ = 0;
+  bool in_host_function_ = false;  // CUDA runs them one after the other
   int next_id_ = 0;
   std::vector<CUstream_st*> old_streams_;  // kept: using one is a violation that has to be seen, not a crash
   std::vector<CUevent_st*> old_events_;

@@ -1,6 +1,7 @@
 #include "cuda_stream.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "cokv/runtime/detail/require.hpp"
 #include "cuda_error.hpp"
@@ -17,6 +18,10 @@ event failed_event(const asio::any_io_executor& ex, error_code why) {
 }
 
 }  // namespace
+
+void copy_on_host(void* list) {
+  for (auto* c = static_cast<const host_copy*>(list); c->bytes; ++c) std::memcpy(c->dst, c->src, c->bytes);
+}
 
 cuda_stream::cuda_stream(const asio::any_io_executor& ex, device_state& device, std::shared_ptr<native_stream> native,
                          bool foreign, stream_options options, std::shared_ptr<detail::timeline_core> line)
@@ -127,7 +132,7 @@ error_code cuda_stream::copy(std::span<const copy_op> batch, std::string_view na
       f.keep.push_back(c.src);
       f.bytes += static_cast<std::int64_t>(c.src.size());
     }
-    if (status == cudaSuccess) status = batch_copy(batch, begun);
+    if (status == cudaSuccess) status = batch_copy(batch, f, begun);
   } catch (...) {
     flights_.pop_back();  // out of memory, before anything was enqueued
     throw;
@@ -135,18 +140,29 @@ error_code cuda_stream::copy(std::span<const copy_op> batch, std::string_view na
   return push(f, status, begun);
 }
 
-// `begun`: some of it is on the stream, or may be.
-cudaError_t cuda_stream::batch_copy(std::span<const copy_op> batch, bool& begun) {
+// `begun`: some of it is on the stream, or may be. Whatever may throw comes before that.
+cudaError_t cuda_stream::batch_copy(std::span<const copy_op> batch, flight& f, bool& begun) {
+  destinations_.clear(), sources_.clear(), sizes_.clear();
+  for (auto& c : batch) {
+    if (c.src.empty()) continue;
+    if (c.dst.host_accessible() && c.src.host_accessible()) {
+      f.on_host.push_back({c.dst.data(), c.src.data(), c.src.size()});
+    } else {
+      destinations_.push_back(c.dst.data());
+      sources_.push_back(c.src.data());
+      sizes_.push_back(c.src.size());
+    }
+  }
+  if (!f.on_host.empty()) f.on_host.push_back({});  // its end
+  if (const auto e = copy_by_cuda(begun); e != cudaSuccess || f.on_host.empty()) return e;
+  const auto e = cudaLaunchHostFunc(native_->get(), copy_on_host, f.on_host.data());
+  begun = begun || e == cudaSuccess;
+  return e;
+}
+
+cudaError_t cuda_stream::copy_by_cuda(bool& begun) {
 #if CUDART_VERSION >= 13000
-  if (batch.size() > 1) {
-    destinations_.clear(), sources_.clear(), sizes_.clear();
-    for (auto& c : batch)
-      if (c.src.size()) {
-        destinations_.push_back(c.dst.data());
-        sources_.push_back(c.src.data());
-        sizes_.push_back(c.src.size());
-      }
-    if (sizes_.empty()) return cudaSuccess;
+  if (sizes_.size() > 1) {
     cudaMemcpyAttributes attributes{};
     attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
     std::size_t first = 0;
@@ -158,9 +174,8 @@ cudaError_t cuda_stream::batch_copy(std::span<const copy_op> batch, bool& begun)
     (void)cudaGetLastError();
   }
 #endif
-  for (auto& c : batch) {
-    if (c.src.size() == 0) continue;
-    const auto e = cudaMemcpyAsync(c.dst.data(), c.src.data(), c.src.size(), cudaMemcpyDefault, native_->get());
+  for (std::size_t i = 0; i < sizes_.size(); ++i) {
+    const auto e = cudaMemcpyAsync(destinations_[i], sources_[i], sizes_[i], cudaMemcpyDefault, native_->get());
     if (e != cudaSuccess) return e;
     begun = true;
   }

@@ -82,7 +82,8 @@ class cuda_stream final : public detail::stream_backend {
   std::size_t poll_word();
   std::size_t poll_slowly();
   bool time_to_ask();
-  cudaError_t batch_copy(std::span<const copy_op> batch, bool& begun);
+  cudaError_t batch_copy(std::span<const copy_op> batch, flight& f, bool& begun);
+  cudaError_t copy_by_cuda(bool& begun);
   cudaError_t make_wait(cudaStream_t waiting, std::uint64_t position, flight* by);
 
   device_state& device_;
@@ -105,7 +106,7 @@ class cuda_stream final : public detail::stream_backend {
   bool in_native_call_ = false;
   error_code failure_;
   std::vector<std::shared_ptr<wake>> armed_;
-  // What a batch is made of, kept for the next one.
+  // What CUDA copies of an operation, kept for the next one.
   std::vector<void*> destinations_;
   std::vector<const void*> sources_;
   std::vector<std::size_t> sizes_;

@@ -1,5 +1,5 @@
 // Operations in flight, oldest first, in a ring that grows to its bound and keeps what its slots own: in steady state
-// an operation allocates nothing.
+// an operation allocates nothing. What a slot's vectors hold stays where it is when the ring grows.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,6 +11,7 @@
 
 #include "cokv/runtime/buffer.hpp"
 #include "cokv/runtime/trace.hpp"
+#include "host_copy.hpp"
 
 namespace cokv::cuda {
 
@@ -19,6 +20,7 @@ struct flight {
   cudaEvent_t start = nullptr;  // only while tracing
   cudaEvent_t end = nullptr;    // while tracing, where events tell, and where another stream waits for it
   std::vector<buffer> keep;
+  std::vector<host_copy> on_host;  // what a host function copies, which reads this list
   std::string name;
   std::int64_t bytes = 0;
   std::vector<trace::place> after;
@@ -54,6 +56,7 @@ class flight_ring {
       more = std::move(f.keep);
     }
     f.start = f.end = nullptr;
+    f.on_host.clear();
     f.name.clear();
     f.bytes = 0;
     f.after.clear();

@@ -23,7 +23,9 @@
 // What has begun and then fails was accepted: its event says so when nothing touches the buffers any more.
 //
 // A CUDA device copies from and to device memory and host memory that CUDA knows. Any other, whatever its kind says, is
-// errc::wrong_device there: CUDA would hold the loop up until everything enqueued before it is done.
+// errc::wrong_device there: CUDA would hold the loop up until everything enqueued before it is done. Copies between
+// host memory are made by a host function on CUDA's thread, in the stream's order, since CUDA's own call would hold the
+// caller up in the same way; while one runs, no other host function of the device does.
 //
 // Cheap to copy; used from the context's thread.
 #pragma once

@@ -1,5 +1,6 @@
 """Starts the cokv command's servers for the demo and the benchmarks, and talks to them over plain sockets."""
 import json
+import os
 import re
 import signal
 import socket
@@ -21,10 +22,15 @@ def free_ports(count):
 
 
 class Server:
-    """One `cokv` server process, listening on a port of its own choice unless told. `prefix` is what its command begins with."""
+    """One `cokv` server process, listening on a port of its own choice unless told. `prefix` is what its command begins with.
+
+    COKV_DEVICE says what servers of a model compute on where a script doesn't: cpu, cuda:N.
+    """
 
     def __init__(self, binary, *arguments, log=None, host="127.0.0.1", port=0, prefix=()):
         self.host = host
+        if arguments[0] == "serve" and "router" not in arguments and "--device" not in arguments and "COKV_DEVICE" in os.environ:
+            arguments = (*arguments, "--device", os.environ["COKV_DEVICE"])
         self.process = subprocess.Popen([*prefix, binary, *map(str, arguments), "--listen", f"{host}:{port}"],
                                         stdout=subprocess.PIPE, stderr=log, text=True)
         for line in self.process.stdout:

@@ -2,7 +2,8 @@
 """Random requests to a router and its workers, in every way that they can be set up here, against one server: the same
 tokens in f32, sampled ones too; in bf16 as far as each token leads by the margin that the two may differ by.
 
-COKV_REQUESTS says how many each time; 24 unless told, 200 for the whole of it.
+COKV_REQUESTS says how many each time; 24 unless told, 200 for the whole of it. COKV_LINKS says over which links (shm,tcp,ucx,
+cuda_ipc,mpi), unless all that a machine without a GPU has; COKV_DEVICE what computes.
 """
 import os
 import shutil
@@ -13,11 +14,14 @@ from lib_servers import Server, metric
 
 COUNT = int(os.environ.get("COKV_REQUESTS", "24"))
 AT_ONCE = 24
+LINKS = os.environ.get("COKV_LINKS", "shm,tcp,ucx,mpi").split(",")
 MARGIN = 0.15  # of a logit: what orders of summation differ by in bf16
 
 
 def links(folder):
-    return {"shm": f"shm://{folder}/kv-%d", "tcp": "tcp://127.0.0.1:0", "ucx": "ucx://127.0.0.1:0"}
+    every = {"shm": f"shm://{folder}/kv-%d", "tcp": "tcp://127.0.0.1:0", "ucx": "ucx://127.0.0.1:0",
+             "cuda_ipc": f"cuda_ipc://{folder}/gpu-%d"}
+    return {link: url for link, url in every.items() if link in LINKS}
 
 
 def one_server(binary, requests, dtype="f32"):
@@ -43,7 +47,7 @@ def everywhere(binary, folder, name, seed, *, decode=(), prefill=(), check=None,
         print(f"      {name} over {link}: {COUNT} requests the same", flush=True)
 
     decodes = options.get("decodes", 1)
-    if shutil.which("mpirun") and not os.environ.get("COKV_SANITIZE"):
+    if "mpi" in LINKS and shutil.which("mpirun") and not os.environ.get("COKV_SANITIZE"):
         with Cluster(binary, decode=decode, prefill=prefill, mpi=True, **options) as cluster:
             the_same("mpi", cluster)
     for link, url in links(folder).items():

@@ -376,14 +376,6 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, co
   *kernel = &loaded->insert_or_assign(name, CUkern_st{make}).first->second;
   return cudaSuccess;
 }
-cudaError_t cudaKernelSetAttributeForDevice(cudaKernel_t kernel, cudaFuncAttribute attribute, int value, int) {
-  CALL(cudaKernelSetAttributeForDevice);
-  constexpr int most = 227 << 10;  // of compute capability 9.0
-  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 || value > most)
-    return note(cudaErrorInvalidValue);
-  kernel->most_shared = static_cast<std::size_t>(value);
-  return cudaSuccess;
-}
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3, void** arguments, std::size_t shared,
                              cudaStream_t s) {
   CALL(cudaLaunchKernel);

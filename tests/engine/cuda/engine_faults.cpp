@@ -157,7 +157,6 @@ TEST_CASE("cuda engines: what is missing when a model is loaded is an error that
   with_decoders([&](cuda_machine& m, std::mt19937& random, bool) {
     const std::pair<const char*, int> calls[] = {{"cudaMalloc", cudaErrorMemoryAllocation},
                                                  {"cudaLibraryLoadData", cudaErrorNoKernelImageForDevice},
-                                                 {"cudaKernelSetAttributeForDevice", cudaErrorInvalidValue},
                                                  {"cudaMemcpyAsync", cudaErrorInvalidValue},
                                                  {"cublasLtCreate", CUBLAS_STATUS_NOT_INITIALIZED}};
     const auto [call, error] = calls[random() % std::size(calls)];

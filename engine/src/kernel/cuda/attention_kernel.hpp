@@ -68,7 +68,7 @@ struct attention_shape {
   static constexpr std::uint32_t stride = Dim + 8;  // eight rows of a matrix lie in other banks
 };
 template <std::uint32_t Dim>
-using prompt_shape = attention_shape<Dim, 4, 64, false>;
+using prompt_shape = attention_shape<Dim, 4, 32, false>;
 template <std::uint32_t Dim>
 using decode_shape = attention_shape<Dim, 1, 32, true>;
 

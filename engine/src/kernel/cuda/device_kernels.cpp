@@ -68,16 +68,6 @@ result<device_kernels> device_kernels::open() {
 error_code device_kernels::add(const std::string& name, unsigned threads, std::size_t shared_bytes) {
   auto kernel = library().find(name);
   if (!kernel) return kernel.error();
-  constexpr std::size_t without_asking = 48 << 10;
-  if (shared_bytes > without_asking) {
-    int device = 0;
-    auto e = cudaGetDevice(&device);
-    if (e == cudaSuccess)
-      e = cudaKernelSetAttributeForDevice(static_cast<cudaKernel_t>(*kernel),
-                                          cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes),
-                                          device);
-    if (e != cudaSuccess) return detail::cuda_error(e);
-  }
   all_[name] = {*kernel, threads, static_cast<unsigned>(shared_bytes)};
   return {};
 }
@@ -86,6 +76,9 @@ template <std::uint32_t Dim>
 error_code device_kernels::add_attention() {
   using prompt = gpu::prompt_shape<Dim>;
   using decode = gpu::decode_shape<Dim>;
+  constexpr std::size_t without_asking = 48 << 10;  // of shared memory, for a block
+  static_assert(sizeof(gpu::attention_shared<prompt>) <= without_asking &&
+                sizeof(gpu::attention_shared<decode>) <= without_asking);
   const auto dim = std::to_string(Dim);
   if (auto ec = add("cokv_attention_" + dim, prompt::warps * gpu::warp_lanes, sizeof(gpu::attention_shared<prompt>)))
     return ec;

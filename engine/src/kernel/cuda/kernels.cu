@@ -25,8 +25,10 @@ __device__ void attend(const gpu::attention_job& job) {
 
 }  // namespace
 
-#define COKV_KERNEL(name, threads, job_type) \
-  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ job_type job)
+#define COKV_KERNEL(name, threads, job_type) COKV_KERNEL_BESIDE(name, threads, 1, job_type)
+// So many blocks of it at once on a multiprocessor, at least.
+#define COKV_KERNEL_BESIDE(name, threads, blocks, job_type) \
+  extern "C" __global__ void __launch_bounds__(threads, blocks) name(const __grid_constant__ job_type job)
 
 #define COKV_EMBED(name, table, out) \
   COKV_KERNEL(name, gpu::row_threads, gpu::embed_job) { gpu::embed_row<table, out>(job, blockIdx.x, each_thread()); }
@@ -58,10 +60,10 @@ COKV_KERNEL(cokv_activate_bf16, gpu::row_threads, gpu::activate_job) {
 }
 COKV_KERNEL(cokv_gather, gpu::row_threads, gpu::gather_job) { gpu::gather_row(job, blockIdx.x, each_thread()); }
 
-#define COKV_ATTENTION(dim)                                                                   \
-  COKV_KERNEL(cokv_attention_##dim, gpu::prompt_shape<dim>::warps * 32, gpu::attention_job) { \
-    attend<gpu::prompt_shape<dim>>(job);                                                      \
-  }                                                                                           \
+#define COKV_ATTENTION(dim)                                                                            \
+  COKV_KERNEL_BESIDE(cokv_attention_##dim, gpu::prompt_shape<dim>::warps * 32, 3, gpu::attention_job) { \
+    attend<gpu::prompt_shape<dim>>(job);                                                               \
+  }                                                                                                    \
   COKV_KERNEL(cokv_decode_##dim, gpu::decode_shape<dim>::warps * 32, gpu::attention_job) {    \
     attend<gpu::decode_shape<dim>>(job);                                                      \
   }

@@ -24,13 +24,13 @@ def free_ports(count):
 class Server:
     """One `cokv` server process, listening on a port of its own choice unless told. `prefix` is what its command begins with.
 
-    COKV_DEVICE says what servers of a model compute on where a script doesn't: cpu, cuda:N.
+    COKV_SERVE has more options for servers of a model: "--device cuda:0 --batch-invariant".
     """
 
     def __init__(self, binary, *arguments, log=None, host="127.0.0.1", port=0, prefix=()):
         self.host = host
-        if arguments[0] == "serve" and "router" not in arguments and "--device" not in arguments and "COKV_DEVICE" in os.environ:
-            arguments = (*arguments, "--device", os.environ["COKV_DEVICE"])
+        if arguments[0] == "serve" and "router" not in arguments and "--device" not in arguments:
+            arguments = (*arguments, *os.environ.get("COKV_SERVE", "").split())
         self.process = subprocess.Popen([*prefix, binary, *map(str, arguments), "--listen", f"{host}:{port}"],
                                         stdout=subprocess.PIPE, stderr=log, text=True)
         for line in self.process.stdout:

@@ -3,7 +3,8 @@
 tokens in f32, sampled ones too; in bf16 as far as each token leads by the margin that the two may differ by.
 
 COKV_REQUESTS says how many each time; 24 unless told, 200 for the whole of it. COKV_LINKS says over which links (shm,tcp,ucx,
-cuda_ipc,mpi), unless all that a machine without a GPU has; COKV_DEVICE what computes.
+cuda_ipc,mpi), unless all that a machine without a GPU has; COKV_SERVE what computes: on a GPU
+products of other numbers of rows are summed in another order, unless --batch-invariant.
 """
 import os
 import shutil

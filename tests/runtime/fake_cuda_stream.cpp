@@ -57,6 +57,35 @@ TEST_CASE("fake_cuda: a word costs one write an operation and no event; polling 
   CHECK(e.ready());
 }
 
+TEST_CASE("fake_cuda: copies in a row share a write of the word, which is made when somebody looks, or they are many bytes") {
+  fixture f(completion_signal::word);
+  auto s = f.dev.make_stream().value();
+  constexpr std::size_t n = 1 << 20;
+  auto a = f.filled(n, 1), b = f.dev.allocate(n).value();
+  const auto writes = [] { return fake_cuda::calls("cuStreamWriteValue64"); };
+  for (int i = 0; i < 3; ++i) CHECK(!s.copy(b, a));
+  CHECK(writes() == 0);
+  const auto third = s.record();
+  CHECK(writes() == 1);
+  for (int i = 0; i < 9; ++i) CHECK(!s.copy(b, a));
+  CHECK(writes() == 3);  // behind the fourth and the eighth
+  progress::of(f.ctx.get_executor()).poll();
+  CHECK(writes() == 4);
+  CHECK(!third.ready());
+  CHECK(!s.copy(b, a));
+  auto other = f.dev.make_stream().value();
+  CHECK(!other.wait(s.record()));
+  CHECK(!s.copy(b.slice(0, 64), a.slice(0, 64)));
+  CHECK(writes() == 7);  // what waits, and a small one, by themselves
+  CHECK(!s.copy(b, a));
+  fake_cuda::drain();
+  progress::of(f.ctx.get_executor()).poll();  // writes, and then sees
+  fake_cuda::drain();
+  progress::of(f.ctx.get_executor()).poll();
+  CHECK(third.ready());
+  CHECK(s.in_flight() == 0);
+}
+
 TEST_CASE("fake_cuda: where the driver writes no words, events tell; asked for words it says so") {
   fixture f(completion_signal::automatic, {.words = false});
   auto s = f.dev.make_stream().value();
@@ -73,14 +102,22 @@ TEST_CASE("fake_cuda: a batch is one call, or one a copy where the driver is old
   for (bool batches : {true, false}) {
     fixture f(completion_signal::automatic, {.batches = batches});
     auto s = f.dev.make_stream().value();
-    auto a = f.filled(64, 1), b = f.dev.allocate(64).value();
+    constexpr std::size_t each = 32 << 10;
+    auto a = f.filled(8 * each, 1), b = f.dev.allocate(8 * each).value();
     std::vector<copy_op> pieces;
-    for (std::size_t i = 0; i < 8; ++i) pieces.push_back({b.slice(i * 8, 8), a.slice(i * 8, 8)});
+    for (std::size_t i = 0; i < 8; ++i) pieces.push_back({b.slice(i * each, each), a.slice(i * each, each)});
     CHECK(!s.copy_batch(pieces));
     CHECK(s.in_flight() == 1);
     CHECK(fake_cuda::calls("cudaMemcpyAsync") == (batches ? 0 : 8));
     fake_cuda::drain();
     CHECK(std::ranges::equal(a.bytes(), b.bytes()));
+    // Small ones are the moving kernel's.
+    const auto before = fake_cuda::calls("cudaLaunchKernel");
+    for (auto& p : pieces) p = {p.dst.slice(0, 8), p.src.slice(0, 8)};
+    CHECK(!s.copy_batch(pieces));
+    CHECK(fake_cuda::calls("cudaMemcpyAsync") == (batches ? 0 : 8));
+    CHECK(fake_cuda::calls("cudaLaunchKernel") == before + 1);
+    fake_cuda::drain();
   }
 }
 
@@ -88,11 +125,12 @@ TEST_CASE("fake_cuda: what a batch copies between host memory is one host functi
   for (bool batches : {true, false}) {
     fixture f(completion_signal::automatic, {.batches = batches});
     auto s = f.dev.make_stream().value();
-    auto a = f.filled(64, 1), b = f.filled(64, 0);
-    auto there = f.dev.allocate(64).value();
+    constexpr std::size_t each = 32 << 10, n = 8 * each;
+    auto a = f.filled(n, 1), b = f.filled(n, 0);
+    auto there = f.dev.allocate(n).value();
     std::vector<copy_op> pieces;
     for (std::size_t i = 0; i < 8; ++i)
-      pieces.push_back({i % 2 ? there.slice(i * 8, 8) : b.slice(i * 8, 8), a.slice(i * 8, 8)});
+      pieces.push_back({(i % 2 ? there : b).slice(i * each, each), a.slice(i * each, each)});
     pieces.push_back({b.slice(8, 0), a.slice(8, 0)});
     CHECK(!s.copy_batch(pieces));
     CHECK(s.in_flight() == 1);
@@ -100,7 +138,7 @@ TEST_CASE("fake_cuda: what a batch copies between host memory is one host functi
     CHECK(fake_cuda::calls("cudaMemcpyAsync") == (batches ? 0 : 4));
     CHECK(fake_cuda::would_use(b.data(), 8));
     fake_cuda::drain();
-    for (std::size_t i = 0; i < 64; ++i) CHECK((i / 8 % 2 ? there : b).data()[i] == std::byte{1});
+    for (std::size_t i = 0; i < n; i += 1000) CHECK((i / each % 2 ? there : b).data()[i] == std::byte{1});
     CHECK(!s.copy_batch({&pieces[8], 1}));  // nothing to copy
     CHECK(fake_cuda::calls("cudaLaunchHostFunc") == 1);
     CHECK(fake_cuda::violations().empty());

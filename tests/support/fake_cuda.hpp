@@ -40,7 +40,7 @@ void drain();  // until then; threaded: until every stream is empty
 
 // From now on the k-th call of this name (any, when empty) returns the error, once. k from 1.
 void fail_call(std::string_view name, std::size_t k, int cuda_error);
-std::size_t calls(std::string_view name);  // since reset; all, when empty
+std::size_t calls(std::string_view name);  // since reset, and launches of a kernel by its own name; all, when empty
 
 // The error sticks: operations stop, every call says so, host functions are not called any more.
 void lose_device(int cuda_error);

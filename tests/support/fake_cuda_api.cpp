@@ -20,6 +20,7 @@ void add_stream(model& m, CUstream_st* s);
 struct CUlib_st {};
 struct CUkern_st {
   kernel_maker make;
+  std::string name;
   std::size_t most_shared = 48 << 10;  // bytes of a block, without asking for more
 };
 
@@ -134,6 +135,7 @@ cudaError_t cudaSetDevice(int ordinal) {
   current = ordinal;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) { return *value = 1, cudaSuccess; }
 cudaError_t cudaGetDevice(int* ordinal) { return *ordinal = current, cudaSuccess; }
 cudaError_t cudaDeviceReset() {
   auto& m = model::get();
@@ -373,7 +375,7 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, co
   const auto make = known_kernel(name);
   if (!make) return note(cudaErrorSymbolNotFound);
   static auto* loaded = new std::map<std::string, CUkern_st>;  // for the whole process
-  *kernel = &loaded->insert_or_assign(name, CUkern_st{make}).first->second;
+  *kernel = &loaded->insert_or_assign(name, CUkern_st{make, name}).first->second;
   return cudaSuccess;
 }
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3, void** arguments, std::size_t shared,
@@ -381,6 +383,7 @@ cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3, void** argum
   CALL(cudaLaunchKernel);
   if (shared > static_cast<const CUkern_st*>(function)->most_shared) return note(cudaErrorInvalidValue);
   if (!m.valid(s, "cudaLaunchKernel")) return cudaErrorInvalidResourceHandle;
+  ++m.called[static_cast<const CUkern_st*>(function)->name];
   operation op;
   op.kernel = static_cast<const CUkern_st*>(function)->make(arguments, grid.x, s->device);
   m.enqueue(*s, std::move(op));

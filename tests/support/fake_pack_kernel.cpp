@@ -2,10 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
-#include <utility>
 
-#include "kernel/move_kernel.hpp"
 #include "support/fake_cuda_model.hpp"
 #include "support/pack_on_host.hpp"
 
@@ -83,49 +80,6 @@ class pack_on_fake final : public kernel {
   bool begun_ = false;
 };
 
-// Pieces in any order; what they are to hold is poisoned until they are moved.
-class move_on_fake final : public kernel {
- public:
-  move_on_fake(const detail::move_job& job, int device)
-      : pieces_(job.pieces, job.pieces + job.count), device_(device) {}
-
-  bool ready() const override { return true; }
-  bool done() const override { return pieces_.empty(); }
-  void step() override {
-    auto& m = model::get();
-    if (!std::exchange(begun_, true)) {
-      for (const auto& p : pieces_) {
-        if (!m.has(p.to, p.bytes, device_) || !m.has(p.from, p.bytes, device_)) {
-          m.violate("a kernel touches what its device doesn't have");
-          return pieces_.clear();
-        }
-        std::memset(p.to, 0xDB, p.bytes);
-      }
-      return;
-    }
-    for (auto n = 1 + (m.how.seed ? m.below(pieces_.size()) : pieces_.size() - 1); n > 0; --n) {
-      const auto i = m.how.seed ? m.below(pieces_.size()) : 0;
-      auto job = std::make_unique<detail::move_job>();
-      job->count = 1;
-      job->pieces[0] = pieces_[i];
-      detail::move_pieces(*job, 0, 1, [](const auto& f) {
-        for (std::uint32_t t = 0; t < detail::move_threads; ++t) f(t);
-      });
-      pieces_.erase(pieces_.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-  }
-  bool uses(const std::byte* p, std::size_t n) const override {
-    return std::ranges::any_of(pieces_, [&](const detail::move_piece& one) {
-      return (one.to < p + n && p < one.to + one.bytes) || (one.from < p + n && p < one.from + one.bytes);
-    });
-  }
-
- private:
-  std::vector<detail::move_piece> pieces_;
-  const int device_;
-  bool begun_ = false;
-};
-
 template <bool Packs>
 std::shared_ptr<kernel> make(void** arguments, unsigned blocks, int device) {
   return std::make_shared<pack_on_fake<Packs>>(*static_cast<const detail::pack_job*>(arguments[0]), blocks, device);
@@ -136,9 +90,6 @@ std::shared_ptr<kernel> make(void** arguments, unsigned blocks, int device) {
 void know_pack_kernels() {
   know_kernel("cokv_pack", make<true>);
   know_kernel("cokv_unpack", make<false>);
-  know_kernel("cokv_move", [](void** arguments, unsigned, int device) -> std::shared_ptr<kernel> {
-    return std::make_shared<move_on_fake>(*static_cast<const detail::move_job*>(arguments[0]), device);
-  });
 }
 
 }  // namespace cokv::test::fake_cuda

@@ -25,11 +25,6 @@ class pack_kernels {
   enum class known : std::uint8_t { not_yet, there, not_there } known_ = known::not_yet;
 };
 
-// The copies, between pieces of the stream's device's own memory or what it has opened of another process's, as one operation.
-// `reached`: the device has the kernel and reaches all of it; if not, nothing is enqueued, and no error. Errors: as
-// stream::launch_native, and CUDA's.
-error_code move_by_kernel(stream& on, std::span<const copy_op> copies, std::span<const buffer> memory, bool& reached);
-
 // Tests: as if no kernel had been loaded in this process yet.
 void forget_pack_kernels();
 

@@ -13,11 +13,6 @@ error_code pack_kernels::launch(stream, bool, const pack_job&, const buffer&, st
   return errc::unsupported;
 }
 
-error_code move_by_kernel(stream&, std::span<const copy_op>, std::span<const buffer>, bool& reached) {
-  reached = false;
-  return {};
-}
-
 void forget_pack_kernels() {}
 
 }  // namespace cokv::detail

@@ -5,22 +5,10 @@
 
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
-#include "kernel/pack_kernels.hpp"
 #include "transfer/paired.hpp"
 
 namespace cokv::detail {
 namespace {
-
-// From this size on, on the average, a device's own copies between two places in its memory are faster than a kernel that
-// makes all of them at once (bench_links_ipc on an H100).
-constexpr std::size_t least_copied = 4 << 20;
-
-std::size_t bytes_of(const std::vector<buffer>& pieces) {
-  std::size_t all = 0;
-  for (const auto& p : pieces) all += p.size();
-  return all;
-}
-bool on_device(const std::vector<buffer>& pieces) { return std::ranges::none_of(pieces, &buffer::host_accessible); }
 
 // Host memory among the pieces is copied here and now: it may be memory that the device doesn't know.
 result<event> copy(stream& on, const std::vector<buffer>& pieces, const buffer& chunk, bool into_chunk) {
@@ -77,13 +65,7 @@ result<event> device_reach::exchange(const std::vector<buffer>& to, const std::v
   }
   std::vector<copy_op> batch;
   pair_up(batch, to, from);
-  std::vector<buffer> memory(to);
-  memory.insert(memory.end(), from.begin(), from.end());
-  bool moved = batch.size() > 1 && bytes_of(to) / batch.size() < least_copied && on_device(memory);
-  if (moved)
-    if (auto ec = move_by_kernel(exchange_, batch, memory, moved)) return ec;
-  if (!moved)
-    if (auto ec = exchange_.copy_batch(batch, "copy across processes")) return ec;
+  if (auto ec = exchange_.copy_batch(batch, "copy across processes")) return ec;
   return exchange_.record();
 }
 

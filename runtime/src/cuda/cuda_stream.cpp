@@ -6,9 +6,15 @@
 #include "cokv/runtime/detail/require.hpp"
 #include "cuda_error.hpp"
 #include "cuda_memory.hpp"
+#include "small_copies.hpp"
 
 namespace cokv::cuda {
 namespace {
+
+// Of copies in between, the word may be written behind several: a write takes a device nearly two microseconds, in which PCIe
+// moves 100 KB (bench_async_overlap on an H100). Who waits for one of them, or looks, has it written at once. Smaller ones
+// belong into batches, larger ones don't notice.
+constexpr std::int64_t least_shared = 64 << 10, most_unmarked_bytes = 4 << 20;
 
 // It comes to its end, and nobody waits for it in vain.
 event failed_event(const asio::any_io_executor& ex, error_code why) {
@@ -90,12 +96,18 @@ cudaError_t cuda_stream::record(cudaEvent_t& e) {
 
 // `begun`: the operation, or part of it, is on the stream. If it is no success, or nothing tells its end, it fails when
 // it is over: who is told of a failure may use the memory again.
-error_code cuda_stream::push(flight& f, cudaError_t status, bool begun) {
+error_code cuda_stream::push(flight& f, cudaError_t status, bool begun, bool may_share_mark) {
   ++enqueued_;
   auto marked = cudaSuccess;
   if (!word_ || f.start) marked = record(f.end);
-  if (word_ && marked == cudaSuccess) marked = device_.words->write(native_->get(), word_, base_ + enqueued_);
   if (marked != cudaSuccess) stuck_at_ = std::min(stuck_at_, enqueued_);
+  if (word_ && marked == cudaSuccess) {
+    ++unmarked_;
+    unmarked_bytes_ += f.bytes;
+    const bool later = may_share_mark && !shared_ && status == cudaSuccess && f.bytes >= least_shared &&
+                       unmarked_bytes_ < most_unmarked_bytes && unmarked_ < options_.max_in_flight / 4;
+    if (!later) marked = write_word();
+  }
   if (status == cudaSuccess) status = marked;
   if (flights_.size() == 1) device_.expect_progress();
   if (status == cudaSuccess) return {};
@@ -104,6 +116,26 @@ error_code cuda_stream::push(flight& f, cudaError_t status, bool begun) {
   failure_ = ec;
   fails_at_ = enqueued_;
   return {};
+}
+
+// Behind all that is enqueued. Where that fails, the whole stream is asked.
+cudaError_t cuda_stream::write_word() {
+  const auto status = device_.words->write(native_->get(), word_, base_ + enqueued_);
+  if (status != cudaSuccess) stuck_at_ = std::min(stuck_at_, enqueued_ - unmarked_ + 1);
+  unmarked_ = 0;
+  unmarked_bytes_ = 0;
+  return status;
+}
+
+// The same for who looks; where it fails, so do those that it is for, when they are over.
+cudaError_t cuda_stream::mark() {
+  current_device here(device_.ordinal());
+  const auto first = enqueued_ - unmarked_ + 1;
+  const auto status = write_word();
+  if (status == cudaSuccess || failure_) return status;
+  failure_ = device_.context().judge(status);
+  fails_at_ = first;
+  return status;
 }
 
 // The first error stays this stream's; a later one may still take positions that were open until then. What is asked
@@ -137,30 +169,34 @@ error_code cuda_stream::copy(std::span<const copy_op> batch, std::string_view na
     flights_.pop_back();  // out of memory, before anything was enqueued
     throw;
   }
-  return push(f, status, begun);
+  return push(f, status, begun, true);
 }
 
 // `begun`: some of it is on the stream, or may be. Whatever may throw comes before that.
 cudaError_t cuda_stream::batch_copy(std::span<const copy_op> batch, flight& f, bool& begun) {
   destinations_.clear(), sources_.clear(), sizes_.clear();
+  bool on_device = true;  // what CUDA copies
   for (auto& c : batch) {
     if (c.src.empty()) continue;
     if (c.dst.host_accessible() && c.src.host_accessible()) {
       f.on_host.push_back({c.dst.data(), c.src.data(), c.src.size()});
     } else {
+      on_device &= !c.dst.host_accessible() && !c.src.host_accessible();
       destinations_.push_back(c.dst.data());
       sources_.push_back(c.src.data());
       sizes_.push_back(c.src.size());
     }
   }
   if (!f.on_host.empty()) f.on_host.push_back({});  // its end
-  if (const auto e = copy_by_cuda(begun); e != cudaSuccess || f.on_host.empty()) return e;
+  if (const auto e = copy_by_cuda(on_device, begun); e != cudaSuccess || f.on_host.empty()) return e;
   const auto e = cudaLaunchHostFunc(native_->get(), copy_on_host, f.on_host.data());
   begun = begun || e == cudaSuccess;
   return e;
 }
 
-cudaError_t cuda_stream::copy_by_cuda(bool& begun) {
+cudaError_t cuda_stream::copy_by_cuda(bool on_device, bool& begun) {
+  if (const auto e = copy_by_kernel({destinations_, sources_, sizes_, on_device}, device_.ordinal(), native_->get()))
+    return begun = true, *e;
 #if CUDART_VERSION >= 13000
   if (sizes_.size() > 1) {
     cudaMemcpyAttributes attributes{};
@@ -253,6 +289,8 @@ error_code cuda_stream::wait_native(cudaEvent_t e) {
 // later.
 cudaError_t cuda_stream::make_wait(cudaStream_t waiting, std::uint64_t position, flight* by) {
   if (position <= done_) return cudaSuccess;
+  if (position > enqueued_ - unmarked_)
+    if (const auto e = mark(); e != cudaSuccess) return e;
   const auto index = std::min<std::uint64_t>(position - done_, flights_.size()) - 1;
   flight& f = flights_[index];
   if (!f.end && index + 1 == flights_.size() && !shared_)
@@ -267,6 +305,7 @@ cudaError_t cuda_stream::make_wait(cudaStream_t waiting, std::uint64_t position,
 event cuda_stream::record() {
   COKV_REQUIRE(!in_native_call_, "what launch_native() calls uses the native stream, not the cokv one");
   if (native_ && !failure_ && device_.context().lost()) fail(done_ + 1, device_.context().failure());
+  if (unmarked_ > 0 && native_ && !failure_) (void)mark();
   if (!shared_ || failure_ || !native_) return {line_, enqueued_};
   // Others may have enqueued since: it is an operation of its own, or an error.
   if (const auto refused = admit()) return failed_event(line_->get_executor(), refused);
@@ -278,6 +317,7 @@ event cuda_stream::record() {
 
 void* cuda_stream::native_handle() {
   if (!native_ || device_.context().lost()) return nullptr;
+  if (unmarked_ > 0) (void)mark();  // nothing of ours comes between what others enqueue, or into their capture
   shared_ = true;
   return native_->get();
 }

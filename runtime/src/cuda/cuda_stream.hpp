@@ -1,5 +1,5 @@
-// A CUDA stream. Behind every operation it writes its position into a pinned word, or records an event; the loop looks
-// at the word, or asks for the oldest event. Before it sleeps, a wake-up on a stream of its own is arranged.
+// A CUDA stream. Behind every operation, or some small copies, it writes its position into a pinned word, or records an event;
+// the loop looks at the word, or asks for the oldest event. Before it sleeps, a wake-up on a stream of its own is arranged.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -55,6 +55,7 @@ class cuda_stream final : public detail::stream_backend {
   // Retires what is done; how much that was.
   std::size_t poll() {
     if (flights_.empty()) return 0;
+    if (unmarked_ > 0) (void)mark();
     return word_ && !time_to_ask() ? poll_word() : poll_slowly();
   }
   // The same, and finds out whether the device failed.
@@ -75,7 +76,9 @@ class cuda_stream final : public detail::stream_backend {
   error_code refuses_capture() const;
   flight& begin(std::string_view name, cudaError_t& status);
   cudaError_t record(cudaEvent_t& e);
-  error_code push(flight& f, cudaError_t status, bool begun);
+  error_code push(flight& f, cudaError_t status, bool begun, bool may_share_mark = false);
+  cudaError_t write_word();
+  cudaError_t mark();
   void fail(std::uint64_t from, error_code ec);
   void retire_front();
   void tell(std::uint64_t done_before);
@@ -83,7 +86,7 @@ class cuda_stream final : public detail::stream_backend {
   std::size_t poll_slowly();
   bool time_to_ask();
   cudaError_t batch_copy(std::span<const copy_op> batch, flight& f, bool& begun);
-  cudaError_t copy_by_cuda(bool& begun);
+  cudaError_t copy_by_cuda(bool on_device, bool& begun);
   cudaError_t make_wait(cudaStream_t waiting, std::uint64_t position, flight* by);
 
   device_state& device_;
@@ -97,6 +100,9 @@ class cuda_stream final : public detail::stream_backend {
   std::uint64_t base_ = 0;         // what the word said when it was taken: it was another stream's before
   flight_ring flights_;            // the oldest is at position done_ + 1
   std::uint64_t done_ = 0, enqueued_ = 0;
+  // The last operations, whose end the word doesn't tell yet: one write will do for all of them.
+  std::uint64_t unmarked_ = 0;
+  std::int64_t unmarked_bytes_ = 0;
   std::uint32_t idle_polls_ = 0;
   bool shared_;         // somebody else may enqueue too: every record() is an operation of its own
   const bool foreign_;  // and owns it

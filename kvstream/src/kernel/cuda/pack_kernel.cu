@@ -1,5 +1,4 @@
 // Compiled for devices alone, and carried by the library as data: who has no CUDA has no dependence on it.
-#include "kernel/move_kernel.hpp"
 #include "kernel/pack_kernel.hpp"
 
 namespace cokv::detail {
@@ -20,8 +19,4 @@ extern "C" __global__ void __launch_bounds__(cokv::detail::pack_threads) cokv_pa
 }
 extern "C" __global__ void __launch_bounds__(cokv::detail::pack_threads) cokv_unpack(cokv::detail::pack_job job) {
   cokv::detail::move<false>(job);
-}
-extern "C" __global__ void __launch_bounds__(cokv::detail::move_threads)
-    cokv_move(const __grid_constant__ cokv::detail::move_job job) {
-  cokv::detail::move_pieces(job, blockIdx.x, gridDim.x, [](const auto& f) { f(threadIdx.x); });
 }

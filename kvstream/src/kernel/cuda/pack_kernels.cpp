@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <optional>
-#include <set>
 
 #include "cokv/runtime/detail/cuda_error.hpp"
 #include "cokv/runtime/detail/cuda_library.hpp"
 #include "cokv/runtime/error.hpp"
-#include "kernel/move_kernel.hpp"
 
 extern "C" const unsigned char cokv_pack_image[];
 
@@ -19,8 +17,6 @@ namespace {
 // Blocks at once, of 16 KiB each: enough bytes on their way to fill PCIe, and few enough to leave most of a device to
 // what computes (bench_gather on an H100: 32 blocks pack at 0.80 of a plain copy's rate, 64 at 0.88).
 constexpr std::uint64_t most_blocks = 64;
-// Of a moving kernel: 8 MiB on their way, which fills a device's memory.
-constexpr std::uint32_t most_moving = 512;
 
 cuda_library& library() {
   static auto* all = new cuda_library(cokv_pack_image);
@@ -32,18 +28,6 @@ bool reaches(const buffer& memory, int device) {
   cudaPointerAttributes a{};
   if (cudaPointerGetAttributes(&a, memory.data()) != cudaSuccess) return (void)cudaGetLastError(), false;
   return a.type == cudaMemoryTypeDevice && a.device == device;
-}
-
-// All of it; pages of 2 MiB, which allocations of two devices never share, are asked for once.
-bool reaches_all(std::span<const buffer> memory, int device) {
-  constexpr std::uintptr_t page = 2 << 20;
-  std::set<std::uintptr_t> known;
-  return std::ranges::all_of(memory, [&](const buffer& b) {
-    const auto at = reinterpret_cast<std::uintptr_t>(b.data());
-    for (auto p = at / page; !b.empty() && p <= (at + b.size() - 1) / page; ++p)
-      if (known.insert(p).second && !reaches(b.slice(p * page > at ? p * page - at : 0, 1), device)) return false;
-    return true;
-  });
 }
 
 // Host memory's address on the device, less the host's.
@@ -93,35 +77,6 @@ error_code pack_kernels::launch(stream s, bool packs, const pack_job& job, const
     const auto blocks = static_cast<unsigned>(std::min(tiles_of(job.bytes), most_blocks));
     return cuda_error(
         cudaLaunchKernel(*kernel, dim3(blocks), dim3(pack_threads), arguments, 0, static_cast<cudaStream_t>(native)));
-  });
-}
-
-error_code move_by_kernel(stream& on, std::span<const copy_op> copies, std::span<const buffer> memory, bool& reached) {
-  reached = true;
-  return on.launch_native("move", memory, [&](void* native) -> error_code {
-    int device = -1;
-    if (auto e = cudaGetDevice(&device)) return cuda_error(e);
-    const auto kernel = library().find("cokv_move");
-    reached = kernel && reaches_all(memory, device);
-    if (!reached) return {};
-    move_job job;
-    job.count = 0;
-    const auto launch = [&]() -> error_code {
-      void* arguments[] = {&job};
-      const auto blocks = std::min(job.count, most_moving);
-      const auto e =
-          cudaLaunchKernel(*kernel, dim3(blocks), dim3(move_threads), arguments, 0, static_cast<cudaStream_t>(native));
-      job.count = 0;
-      return cuda_error(e);
-    };
-    for (const auto& c : copies)
-      for (std::uint64_t at = 0; at < c.src.size(); at += piece_bytes) {
-        job.pieces[job.count++] = {c.dst.data() + at, c.src.data() + at,
-                                   std::min<std::uint64_t>(piece_bytes, c.src.size() - at)};
-        if (job.count < most_pieces) continue;
-        if (auto ec = launch()) return ec;
-      }
-    return job.count > 0 ? launch() : error_code();
   });
 }
 

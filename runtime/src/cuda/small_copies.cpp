@@ -1,0 +1,102 @@
+#include "small_copies.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <set>
+
+#include "cokv/runtime/detail/cuda_library.hpp"
+#include "cokv/runtime/result.hpp"
+#include "cuda/move_kernel.hpp"
+
+extern "C" const unsigned char cokv_move_image[];
+
+namespace cokv::cuda {
+namespace {
+
+// From these sizes on, on the average, CUDA's own copies are as fast (bench_gather and bench_links_ipc on an H100).
+constexpr std::size_t least_by_cuda = 32 << 10, least_by_cuda_on_device = 16 << 20;
+constexpr std::size_t fewest = 4;
+
+// Blocks at once: 8 MiB on their way fill a device's memory, 1 MiB PCIe.
+constexpr std::uint32_t most_blocks = 64, most_blocks_on_device = 512;
+
+detail::cuda_library& library() {
+  static auto* all = new detail::cuda_library(cokv_move_image);
+  return *all;
+}
+
+// Whether a kernel takes the host's address for host memory.
+bool reaches_host(int ordinal) {
+  int can = 0;
+  if (cudaDeviceGetAttribute(&can, cudaDevAttrCanUseHostPointerForRegisteredMem, ordinal) != cudaSuccess)
+    return (void)cudaGetLastError(), false;
+  return can != 0;
+}
+
+// A kernel that touches what its device doesn't have ends everything on it. Pages of 2 MiB, which allocations of two devices
+// never share, are asked for once.
+class reach {
+ public:
+  explicit reach(int ordinal) : ordinal_(ordinal) {}
+  bool has(const void* data, std::size_t bytes) {
+    const auto at = reinterpret_cast<std::uintptr_t>(data);
+    for (auto p = at / page; p <= (at + bytes - 1) / page; ++p) {
+      if (p == last_ || !known_.insert(p).second) continue;
+      last_ = p;
+      if (!asks(reinterpret_cast<const void*>(std::max(at, p * page)))) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr std::uintptr_t page = 2 << 20;
+
+  bool asks(const void* p) {
+    cudaPointerAttributes a{};
+    if (cudaPointerGetAttributes(&a, p) != cudaSuccess) return (void)cudaGetLastError(), false;
+    if (a.type == cudaMemoryTypeHost) {
+      if (!host_) host_ = reaches_host(ordinal_);
+      return *host_;
+    }
+    return a.type == cudaMemoryTypeDevice && a.device == ordinal_;
+  }
+
+  const int ordinal_;
+  std::set<std::uintptr_t> known_;
+  std::uintptr_t last_ = 0;
+  std::optional<bool> host_;
+};
+
+}  // namespace
+
+std::optional<cudaError_t> copy_by_kernel(const copy_list& all, int ordinal, cudaStream_t on) {
+  const auto count = all.sizes.size();
+  const auto bytes = std::accumulate(all.sizes.begin(), all.sizes.end(), std::size_t{0});
+  if (count < fewest || bytes / count >= (all.on_device ? least_by_cuda_on_device : least_by_cuda)) return std::nullopt;
+  const auto kernel = library().find("cokv_move");
+  if (!kernel) return std::nullopt;
+  reach device(ordinal);
+  for (std::size_t i = 0; i < count; ++i)
+    if (!device.has(all.to[i], all.sizes[i]) || !device.has(all.from[i], all.sizes[i])) return std::nullopt;
+  move_job job;
+  job.count = 0;
+  const auto launch = [&] {
+    void* arguments[] = {&job};
+    const auto blocks = std::min(job.count, all.on_device ? most_blocks_on_device : most_blocks);
+    const auto e = cudaLaunchKernel(*kernel, dim3(blocks), dim3(move_threads), arguments, 0, on);
+    job.count = 0;
+    return e;
+  };
+  for (std::size_t i = 0; i < count; ++i)
+    for (std::size_t at = 0; at < all.sizes[i]; at += piece_bytes) {
+      job.pieces[job.count++] = {static_cast<std::byte*>(all.to[i]) + at,
+                                 static_cast<const std::byte*>(all.from[i]) + at,
+                                 std::min<std::uint64_t>(piece_bytes, all.sizes[i] - at)};
+      if (job.count < most_pieces) continue;
+      if (const auto e = launch(); e != cudaSuccess) return e;
+    }
+  return job.count > 0 ? launch() : cudaSuccess;
+}
+
+}  // namespace cokv::cuda

@@ -95,13 +95,18 @@ const schedule& scheduler::next() {
     auto& e = *running_[i];
     if (ready(e) && e.remaining() == 1 && make_room(e)) plan(e, 1);
   }
-  for (auto* e : running_) {
-    auto left = options_.max_batched_tokens - step.tokens;
-    if (left == 0) break;
-    if (ready(*e) && e->remaining() > 1) plan(*e, std::min(left, e->remaining()));
-  }
   // Room that preemption just made is for the requests that lacked it.
-  if (step.preempted.size() == made_way) admit();
+  const bool admits = step.preempted.size() == made_way;
+  for (std::size_t i = 0; i < running_.size() && step.tokens < options_.max_batched_tokens; ++i) {
+    auto* e = running_[i];
+    if (!ready(*e) || e->remaining() <= 1) continue;
+    if (admits) {  // before a prompt that takes all of the budget
+      admit(e);
+      i = static_cast<std::size_t>(std::ranges::find(running_, e) - running_.begin());
+    }
+    if (const auto left = options_.max_batched_tokens - step.tokens; left > 0) plan(*e, std::min(left, e->remaining()));
+  }
+  if (admits) admit();
   in_flight_ += !step.items.empty();
   steps_ += !step.items.empty();
   return step;
@@ -202,9 +207,11 @@ void scheduler::wait_again(entry& e) {
   waiting_.insert(std::upper_bound(waiting_.begin(), waiting_.end(), &e, by_turn), &e);
 }
 
-void scheduler::admit() {
+// Those of a higher priority whose turn comes before that one's, or all that there is room for.
+void scheduler::admit(const entry* before) {
   auto& step = now_->plan;
   while (!waiting_.empty() && running_.size() < options_.max_running && step.tokens < options_.max_batched_tokens) {
+    if (before && (waiting_.front()->priority <= before->priority || !by_turn(waiting_.front(), before))) return;
     if (!parked_.empty() && !waiting_next_) return;
     auto& e = *waiting_.front();
     if (e.unknown > 0 || e.asking) return;  // preempted while its token is sampled, or not found yet: nobody passes it

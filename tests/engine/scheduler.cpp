@@ -121,6 +121,30 @@ TEST_CASE("a higher priority takes blocks and places from those of lower ones, a
   }
 }
 
+TEST_CASE("a higher priority does not wait for a prompt that takes all of the budget, and one of the same does") {
+  counted_blocks blocks(100);
+  scheduler s({.block_tokens = 16, .max_batched_tokens = 32}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(200), .max_tokens = 1}));
+  s.done(answer(s.next()));
+  REQUIRE(!s.add({.id = 2, .prompt = prompt(10), .max_tokens = 1}));
+  auto step = s.next();
+  CHECK(ids(step) == std::vector<request_id>{1});
+  s.done(answer(step));
+  REQUIRE(!s.add({.id = 3, .prompt = prompt(10), .max_tokens = 1, .priority = 1}));
+  REQUIRE(!s.add({.id = 4, .prompt = prompt(50), .max_tokens = 1, .priority = 1}));
+  step = s.next();
+  CHECK(ids(step) == std::vector<request_id>{3, 4});  // whole, and what is left of the budget
+  CHECK(step.items[0].count == 10);
+  CHECK(step.items[1].count == 22);
+  s.done(answer(step));
+  step = s.next();
+  CHECK(ids(step) == std::vector<request_id>{4, 1});
+  CHECK(step.items[0].count == 28);
+  CHECK(step.items[1].count == 4);
+  s.done(answer(step));
+  CHECK(s.computed_tokens(1) == 68);
+}
+
 TEST_CASE("however many of a higher priority come, a lower one gets its turn") {
   counted_blocks blocks(100);
   scheduler s({.max_batched_tokens = 4, .max_running = 2, .priority_lead = 3}, blocks);

@@ -239,7 +239,7 @@ class scheduler {
   void release(entry& e);
   bool make_room(entry& e);
   void make_way();
-  void admit();
+  void admit(const entry* before = nullptr);
   void preempt(entry& e);
   bool let_in(const entry& e) const;
   entry* loading(request_id id, bool outside);

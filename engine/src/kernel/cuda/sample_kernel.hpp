@@ -114,6 +114,21 @@ class row_sampling {
   static constexpr std::uint64_t whole = std::uint64_t{1} << 40;  // the likeliest's weight
   static constexpr std::uint32_t seen = 1u << 31;
 
+  // f(logit, id) of a thread's share. Several are on their way at once: one block has to hide the memory's latency alone.
+  template <class F>
+  COKV_ON_DEVICE void each_logit(std::uint32_t thread, F f) const {
+    constexpr std::uint32_t at_once = 8;
+    auto i = thread;
+    for (; i + (at_once - 1) * sample_threads < job_.vocab; i += at_once * sample_threads) {
+      float some[at_once];
+      COKV_UNROLL
+      for (std::uint32_t n = 0; n < at_once; ++n) some[n] = logits_[i + n * sample_threads];
+      COKV_UNROLL
+      for (std::uint32_t n = 0; n < at_once; ++n) f(some[n], i + n * sample_threads);
+    }
+    for (; i < job_.vocab; i += sample_threads) f(logits_[i], i);
+  }
+
   COKV_ON_DEVICE void put(std::int32_t token) {
     each_([&](std::uint32_t thread) {
       if (thread == 0) job_.out[row_] = token;
@@ -152,14 +167,10 @@ class row_sampling {
     each_([&](std::uint32_t thread) {
       float top = lowest;
       std::uint32_t best = not_kept;
-      for (auto i = thread; i < job_.vocab; i += sample_threads) {
-        const float l = logits_[i];
-        if (!(l < HUGE_VALF)) {
-          top = HUGE_VALF;  // above all that may be
-          break;
-        }
+      each_logit(thread, [&](float l, std::uint32_t i) {
         if (l > top) top = l, best = i;
-      }
+        if (!(l < HUGE_VALF)) top = HUGE_VALF;  // above all that may be
+      });
       s_.tops[thread] = top, s_.ids[thread] = best;
     });
     each_([&](std::uint32_t thread) {
@@ -191,9 +202,10 @@ class row_sampling {
   COKV_ON_DEVICE std::uint64_t sum(F f) {
     each_([&](std::uint32_t thread) {
       std::uint64_t sum = 0;
-      const auto n = near_ ? s_.near_count : job_.vocab;
-      for (auto i = thread; i < n; i += sample_threads)
-        sum += near_ ? f(s_.near_logits[i], s_.near_ids[i]) : f(logits_[i], i);
+      if (near_)
+        for (auto i = thread; i < s_.near_count; i += sample_threads) sum += f(s_.near_logits[i], s_.near_ids[i]);
+      else
+        each_logit(thread, [&](float l, std::uint32_t i) { sum += f(l, i); });
       s_.parts[thread] = sum;
     });
     return add_up([](std::uint32_t some, std::uint32_t i) { return some + i * sample_some; });

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What do a prefill and a decode worker move and cost, against one server, and do they say the same?
 
-usage: bench/disaggregated.py COKV [--models tiny,bench/geometries/qwen2.5-0.5b-served.json] [--device cpu] [--dtype f32]
+usage: bench/disaggregated.py COKV [--models tiny,bench/geometries/qwen2.5-0.5b-served.json] [--device cpu] [--dtype f32] [--link URL]
                                    [--requests 8] [--tokens 32] [--shortest 64] [--longest 1000] [--rounds 3] [--seed 1]
                                    [--json FILE]
 
@@ -68,7 +68,7 @@ def one_model(o, name):
     serve = ("serve", "--model", MODEL, "--dtype", o.dtype, "--device", o.device, *(("--random-weights", shape) if shape else ()))
     wrong, cpu, ttft, behind = [], {}, {"alone": [], "disaggregated": []}, {"alone": [], "disaggregated": []}
     with open(os.devnull, "w") as quiet, Server(o.cokv, *serve, log=quiet) as alone, \
-            Server(o.cokv, *serve, "--role", "decode", log=quiet) as decode, \
+            Server(o.cokv, *serve, "--role", "decode", *(("--link", o.link) if o.link else ()), log=quiet) as decode, \
             Server(o.cokv, *serve, "--role", "prefill", log=quiet) as prefill, \
             Server(o.cokv, *serve, "--role", "router", "--prefill", prefill.url, "--decode", decode.url, log=quiet) as router:
         roles = {"alone": (alone,), "disaggregated": (router, prefill, decode)}
@@ -102,6 +102,7 @@ def main():
     p.add_argument("cokv")
     p.add_argument("--models", default="tiny,bench/geometries/qwen2.5-0.5b-served.json")
     p.add_argument("--device", default="cpu", help="of all three: cpu, cuda:N")
+    p.add_argument("--link", help="where KV comes in, as cokv serve's")
     p.add_argument("--dtype", default="f32", choices=("f32", "bf16"))
     p.add_argument("--requests", type=int, default=8)
     p.add_argument("--tokens", type=int, default=32)

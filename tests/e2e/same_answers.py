@@ -16,6 +16,8 @@ from lib_servers import Server, metric
 COUNT = int(os.environ.get("COKV_REQUESTS", "24"))
 AT_ONCE = 24
 LINKS = os.environ.get("COKV_LINKS", "shm,tcp,ucx,mpi").split(",")
+if unknown := set(LINKS) - {"shm", "tcp", "ucx", "cuda_ipc", "mpi"}:
+    raise SystemExit(f"COKV_LINKS: no link is called {unknown}")
 MARGIN = 0.15  # of a logit: what orders of summation differ by in bf16
 
 
@@ -48,7 +50,7 @@ def everywhere(binary, folder, name, seed, *, decode=(), prefill=(), check=None,
         print(f"      {name} over {link}: {COUNT} requests the same", flush=True)
 
     decodes = options.get("decodes", 1)
-    if "mpi" in LINKS and shutil.which("mpirun") and not os.environ.get("COKV_SANITIZE"):
+    if "mpi" in LINKS and shutil.which("mpirun") and not os.environ.get("COKV_SANITIZE") and not os.environ.get("COKV_SERVE"):
         with Cluster(binary, decode=decode, prefill=prefill, mpi=True, **options) as cluster:
             the_same("mpi", cluster)
     for link, url in links(folder).items():

@@ -57,7 +57,8 @@ TEST_CASE("fake_cuda: a word costs one write an operation and no event; polling 
   CHECK(e.ready());
 }
 
-TEST_CASE("fake_cuda: copies in a row share a write of the word, which is made when somebody looks, or they are many bytes") {
+TEST_CASE(
+    "fake_cuda: copies in a row share a write of the word, which is made when somebody looks, or they are many bytes") {
   fixture f(completion_signal::word);
   auto s = f.dev.make_stream().value();
   constexpr std::size_t n = 1 << 20;
@@ -118,6 +119,29 @@ TEST_CASE("fake_cuda: a batch is one call, or one a copy where the driver is old
     CHECK(fake_cuda::calls("cudaMemcpyAsync") == (batches ? 0 : 8));
     CHECK(fake_cuda::calls("cudaLaunchKernel") == before + 1);
     fake_cuda::drain();
+  }
+}
+
+TEST_CASE(
+    "fake_cuda: small copies are CUDA's where there is no kernel for the device, and a refused launch is an error") {
+  for (auto refused : {cudaErrorNoKernelImageForDevice, cudaErrorInvalidValue}) {
+    fixture f;
+    auto s = f.dev.make_stream().value();
+    auto a = f.filled(64, 1), b = f.dev.allocate(64).value();
+    std::vector<copy_op> pieces;
+    for (std::size_t i = 0; i < 8; ++i) pieces.push_back({b.slice(i * 8, 8), a.slice(i * 8, 8)});
+    fake_cuda::fail_call("cudaLaunchKernel", 1, refused);
+    if (refused == cudaErrorInvalidValue) {
+      CHECK(s.copy_batch(pieces).value() == refused);
+      CHECK(s.status().value() == refused);
+      continue;
+    }
+    const auto launches = fake_cuda::calls("cudaLaunchKernel");
+    for (int i = 0; i < 2; ++i) CHECK(!s.copy_batch(pieces));
+    CHECK(fake_cuda::calls("cudaLaunchKernel") == launches + 1);  // it is not tried again
+    CHECK(fake_cuda::calls("cudaMemcpyBatchAsync") == 2);
+    fake_cuda::drain();
+    CHECK(std::ranges::equal(a.bytes(), b.bytes()));
   }
 }
 

@@ -118,6 +118,7 @@ void cuda_stream::arm() {
   if (flights_.empty() || target <= done_ || target >= stuck_at_ || armed_.size() >= most_wakes) return;
   for (auto& w : armed_)
     if (w->position <= target) return;
+  if (target > enqueued_ - unmarked_ && mark() != cudaSuccess) return;  // enqueued by who got its buffer back
   current_device here(device_.ordinal());
   std::shared_ptr<wake> w;
   auto status = device_.take_wake(w);
@@ -139,6 +140,7 @@ void cuda_stream::arm() {
 void cuda_stream::close() {
   if (!native_) return;  // also when the context is gone, and with it the directory
   if (device_.context().lost()) return abandon(device_.context().failure());
+  if (unmarked_ > 0) (void)mark();  // wake-ups may wait for it
   auto status = cudaSuccess;
   {
     current_device here(device_.ordinal());

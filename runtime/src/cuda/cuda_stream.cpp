@@ -101,12 +101,12 @@ error_code cuda_stream::push(flight& f, cudaError_t status, bool begun, bool may
   auto marked = cudaSuccess;
   if (!word_ || f.start) marked = record(f.end);
   if (marked != cudaSuccess) stuck_at_ = std::min(stuck_at_, enqueued_);
-  if (word_ && marked == cudaSuccess) {
+  if (word_) {
     ++unmarked_;
     unmarked_bytes_ += f.bytes;
     const bool later = may_share_mark && !shared_ && status == cudaSuccess && f.bytes >= least_shared &&
                        unmarked_bytes_ < most_unmarked_bytes && unmarked_ < options_.max_in_flight / 4;
-    if (!later) marked = write_word();
+    if (!later && marked == cudaSuccess) marked = write_word();
   }
   if (status == cudaSuccess) status = marked;
   if (flights_.size() == 1) device_.expect_progress();
@@ -195,8 +195,8 @@ cudaError_t cuda_stream::batch_copy(std::span<const copy_op> batch, flight& f, b
 }
 
 cudaError_t cuda_stream::copy_by_cuda(bool on_device, bool& begun) {
-  if (const auto e = copy_by_kernel({destinations_, sources_, sizes_, on_device}, device_.ordinal(), native_->get()))
-    return begun = true, *e;
+  if (const auto by_kernel = device_.mover.enqueue({destinations_, sources_, sizes_, on_device}, native_->get()))
+    return begun = by_kernel->begun, by_kernel->status;
 #if CUDART_VERSION >= 13000
   if (sizes_.size() > 1) {
     cudaMemcpyAttributes attributes{};

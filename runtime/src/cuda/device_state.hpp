@@ -15,6 +15,7 @@
 #include "driver.hpp"
 #include "native_stream.hpp"
 #include "primary_context.hpp"
+#include "small_copies.hpp"
 
 namespace cokv::cuda {
 
@@ -49,7 +50,7 @@ struct word_slot {
 class device_state {
  public:
   device_state(std::shared_ptr<primary_context> context, std::optional<stream_words> words)
-      : words(words), context_(std::move(context)) {}
+      : words(words), mover(context->ordinal()), context_(std::move(context)) {}
   ~device_state() { release(); }
 
   error_code create(clock& time);
@@ -84,6 +85,7 @@ class device_state {
   std::function<void()> expect_progress;
 
   const std::optional<stream_words> words;  // completion by words, else by events
+  small_copies mover;
 
  private:
   void forget();

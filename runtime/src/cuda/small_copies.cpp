@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "cokv/runtime/detail/cuda_library.hpp"
 #include "cokv/runtime/result.hpp"
@@ -15,6 +16,7 @@ namespace cokv::cuda {
 namespace {
 
 // From these sizes on, on the average, CUDA's own copies are as fast (bench_gather and bench_links_ipc on an H100).
+// What is not aligned is moved a byte or a few at a time.
 constexpr std::size_t least_by_cuda = 32 << 10, least_by_cuda_on_device = 16 << 20;
 constexpr std::size_t fewest = 4;
 
@@ -32,6 +34,11 @@ bool reaches_host(int ordinal) {
   if (cudaDeviceGetAttribute(&can, cudaDevAttrCanUseHostPointerForRegisteredMem, ordinal) != cudaSuccess)
     return (void)cudaGetLastError(), false;
   return can != 0;
+}
+
+bool no_code(cudaError_t e) {
+  return e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidKernelImage ||
+         e == cudaErrorInvalidDeviceFunction || e == cudaErrorUnsupportedPtxVersion || e == cudaErrorSymbolNotFound;
 }
 
 // A kernel that touches what its device doesn't have ends everything on it. Pages of 2 MiB, which allocations of two devices
@@ -70,33 +77,50 @@ class reach {
 
 }  // namespace
 
-std::optional<cudaError_t> copy_by_kernel(const copy_list& all, int ordinal, cudaStream_t on) {
+void* small_copies::kernel() {
+  if (std::exchange(asked_, true)) return kernel_;
+  const auto found = library().find("cokv_move");
+  return kernel_ = found ? *found : nullptr;
+}
+
+std::optional<small_copies::outcome> small_copies::enqueue(const copy_list& all, cudaStream_t on) {
   const auto count = all.sizes.size();
+  if (count < fewest) return std::nullopt;
+  std::uintptr_t places = 0;
+  for (std::size_t i = 0; i < count; ++i)
+    places |= reinterpret_cast<std::uintptr_t>(all.to[i]) | reinterpret_cast<std::uintptr_t>(all.from[i]);
+  const bool wide = all.on_device && places % sizeof(move_word) == 0;
   const auto bytes = std::accumulate(all.sizes.begin(), all.sizes.end(), std::size_t{0});
-  if (count < fewest || bytes / count >= (all.on_device ? least_by_cuda_on_device : least_by_cuda)) return std::nullopt;
-  const auto kernel = library().find("cokv_move");
-  if (!kernel) return std::nullopt;
-  reach device(ordinal);
+  if (bytes / count >= (wide ? least_by_cuda_on_device : least_by_cuda) || !kernel()) return std::nullopt;
+  reach device(ordinal_);
   for (std::size_t i = 0; i < count; ++i)
     if (!device.has(all.to[i], all.sizes[i]) || !device.has(all.from[i], all.sizes[i])) return std::nullopt;
   move_job job;
   job.count = 0;
+  outcome out;
   const auto launch = [&] {
     void* arguments[] = {&job};
     const auto blocks = std::min(job.count, all.on_device ? most_blocks_on_device : most_blocks);
-    const auto e = cudaLaunchKernel(*kernel, dim3(blocks), dim3(move_threads), arguments, 0, on);
+    out.status = cudaLaunchKernel(kernel_, dim3(blocks), dim3(move_threads), arguments, 0, on);
+    out.begun |= out.status == cudaSuccess;
     job.count = 0;
-    return e;
+    return out.status == cudaSuccess;
   };
-  for (std::size_t i = 0; i < count; ++i)
+  for (std::size_t i = 0; i < count && out.status == cudaSuccess; ++i)
     for (std::size_t at = 0; at < all.sizes[i]; at += piece_bytes) {
       job.pieces[job.count++] = {static_cast<std::byte*>(all.to[i]) + at,
                                  static_cast<const std::byte*>(all.from[i]) + at,
                                  std::min<std::uint64_t>(piece_bytes, all.sizes[i] - at)};
-      if (job.count < most_pieces) continue;
-      if (const auto e = launch(); e != cudaSuccess) return e;
+      if (job.count == most_pieces && !launch()) break;
     }
-  return job.count > 0 ? launch() : cudaSuccess;
+  if (out.status == cudaSuccess && job.count > 0) (void)launch();
+  // Code is loaded when it is launched first: only then it is known whether there is any for this kind of device.
+  if (!out.begun && no_code(out.status)) {
+    (void)cudaGetLastError();
+    kernel_ = nullptr;
+    return std::nullopt;
+  }
+  return out;
 }
 
 }  // namespace cokv::cuda

@@ -2,6 +2,6 @@
 
 namespace cokv::cuda {
 
-std::optional<cudaError_t> copy_by_kernel(const copy_list&, int, cudaStream_t) { return std::nullopt; }
+std::optional<small_copies::outcome> small_copies::enqueue(const copy_list&, cudaStream_t) { return std::nullopt; }
 
 }  // namespace cokv::cuda

@@ -5,9 +5,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
+#include <string>
 
 #include "cokv/kvstream/peer_link.hpp"
+#include "cokv/runtime/clock.hpp"
 #include "cokv/runtime/progress.hpp"
 #include "cokv/runtime/result.hpp"
 #include "support/cuda_machine.hpp"
@@ -102,4 +105,102 @@ TEST_CASE("cuda_ipc: two processes put and get each other's device memory, and a
   int status = 0;
   ::waitpid(child, &status, 0);
   CHECK(WIFSIGNALED(status));
+}
+
+namespace {
+
+constexpr auto told_by = "COKV_TEST_IPC_PIPE";  // in the environment of a process that copies until it is killed
+
+struct errand {
+  window_ref window;
+  char at[100] = {};
+};
+
+// Puts all of its memory, again and again, with several puts under way.
+awaitable<void> put_for_ever(device d, errand what) {
+  window_table windows(d.get_executor());
+  if (auto ec = windows.stage(d)) throw boost::system::system_error(ec);
+  auto link = co_await async_connect(windows, what.at);
+  auto mine = d.allocate(bytes).value();
+  auto one = [](buffer from, sink to) -> awaitable<void> {
+    for (;;) co_await async_flush(from, to, 0);
+  };
+  for (int i = 0; i < 8; ++i) asio::co_spawn(d.get_executor(), one(mine, link.to(what.window)), asio::detached);
+  (void)co_await link.async_closed();
+}
+
+// This program once more, as that process; CUDA's state does not survive a fork.
+::pid_t start_again(const errand& what) {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  ::setenv(told_by, std::to_string(ends[0]).c_str(), 1);
+  const auto child = ::fork();
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::execl("/proc/self/exe", "again", "-tc=cuda_ipc: the half that is killed", static_cast<char*>(nullptr));
+    ::_exit(1);
+  }
+  ::unsetenv(told_by);
+  ::close(ends[0]);
+  REQUIRE(::write(ends[1], &what, sizeof what) == sizeof what);
+  ::close(ends[1]);
+  return child;
+}
+
+awaitable<void> outlive(device d, std::string at) {
+  auto& time = clock::of(d.get_executor());
+  window_table windows(d.get_executor());
+  if (auto ec = windows.stage(d)) throw boost::system::system_error(ec);
+  auto door = link_listener::listen(windows, at).value();
+  auto copies = d.make_stream().value();
+  auto memory = d.allocate(bytes, memory_kind::exportable).value();
+  auto pattern = filled(d, bytes, 0x33), seen = filled(d, bytes, 0);
+  for (int round = 0; round < 5; ++round) {
+    auto w = windows.expose({memory}, window_access::both).value();
+    errand what{w.ref()};
+    at.copy(what.at, sizeof what.at - 1);
+    const auto child = start_again(what);
+    auto link = co_await door.async_accept();
+    while (w.bytes_put() < 4 * bytes) co_await time.async_wait_for(std::chrono::milliseconds(1));
+    ::kill(child, SIGKILL);
+    (void)co_await link.async_closed();
+    co_await w.async_revoke();
+    for (int look = 0; look < 5; ++look) {
+      if (look == 0)
+        if (auto ec = copies.copy(memory, pattern)) throw boost::system::system_error(ec);
+      if (auto ec = copies.copy(seen, memory)) throw boost::system::system_error(ec);
+      co_await copies.record().async_wait();
+      CHECK(all_are(seen, 0x33));
+      co_await time.async_wait_for(std::chrono::milliseconds(100));
+    }
+    ::waitpid(child, nullptr, 0);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("cuda_ipc: the half that is killed") {
+  const auto* pipe = ::getenv(told_by);
+  if (!pipe) return;
+  errand what;
+  REQUIRE(::read(std::stoi(pipe), &what, sizeof what) == sizeof what);
+  asio::io_context ctx{1};
+  auto d = open_device(ctx.get_executor(), "cuda:0").value();
+  asio::co_spawn(ctx, put_for_ever(d, what), asio::detached);
+  run(ctx);
+}
+
+TEST_CASE("cuda_ipc: who is killed in the middle of its copies writes nothing once its window is revoked") {
+  const auto at =
+      "cuda_ipc://" + (std::filesystem::temp_directory_path() / ("cokv-killed-" + std::to_string(::getpid()))).string();
+  asio::io_context ctx{1};
+  auto d = open_device(ctx.get_executor(), "cuda:0");
+  if (!d) {
+    MESSAGE("skipped: ", explain_device("cuda:0"));
+    return;
+  }
+  asio::co_spawn(ctx, outlive(*d, at), [](std::exception_ptr e) {
+    if (e) std::rethrow_exception(e);
+  });
+  run(ctx);
 }

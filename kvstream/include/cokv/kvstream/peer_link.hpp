@@ -16,8 +16,9 @@
 // |               |                                    | sent                                |                   |
 // | async_receive | the oldest message not taken yet   | every kind: nothing was taken       | [3]               |
 // | async_closed  | the link is down                   | every kind ends the wait            | none: see error() |
-// | to(): a put   | visible: verified in the window;   | as transfer.hpp says                | [3] [4]           |
-// |               | local: it has left our memory      |                                     |                   |
+// | to(): a put   | visible: verified in the window,   | as transfer.hpp says                | [3] [4]           |
+// |               | unless a device copied it; local:  |                                     |                   |
+// |               | it has left our memory             |                                     |                   |
 // | from(): a get | verified here                      | as transfer.hpp says                | [3] [4]           |
 // | async_commit  | the peer's window is committed     | not sent: nothing happened; sent:   | [3] [4] [5]       |
 // |               |                                    | as a put that has begun             |                   |
@@ -182,7 +183,8 @@ void connect_link(window_table windows, std::string url, link_options options, l
 void accept_link(const std::shared_ptr<link_acceptor>& from, link_handler h);
 }  // namespace detail
 
-// void(error_code, peer_link). The URL: tcp://HOST:PORT, ucx://HOST:PORT, nccl://HOST:PORT, shm:///PATH, or mpi://RANK.
+// void(error_code, peer_link). The URL: tcp://HOST:PORT, ucx://HOST:PORT, nccl://HOST:PORT, shm:///PATH, cuda_ipc:///PATH, or
+// mpi://RANK.
 template <class Token = asio::deferred_t>
 auto async_connect(window_table windows, std::string url, link_options options = {}, Token&& token = Token()) {
   auto ex = windows.get_executor();
@@ -199,8 +201,8 @@ class link_listener {
   link_listener& operator=(link_listener&&) noexcept;
   ~link_listener() { close(); }
 
-  // tcp://HOST:PORT, ucx://HOST:PORT, nccl://HOST:PORT, shm:///PATH, or mpi://, which takes links of any rank.
-  // errc::invalid_argument: the URL, the options; errc::unsupported: the URL; errc::wrong_device: nccl:// without a CUDA
+  // tcp://HOST:PORT, ucx://HOST:PORT, nccl://HOST:PORT, shm:///PATH, cuda_ipc:///PATH, or mpi://, which takes links
+  // of any rank. errc::invalid_argument: the URL, the options; errc::unsupported: the URL; errc::wrong_device: nccl:// without a CUDA
   // device; errc::in_use: MPI, by another context or listener of this process; the network's own.
   static result<link_listener> listen(window_table windows, std::string_view url, link_options options = {});
 

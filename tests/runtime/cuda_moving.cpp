@@ -9,7 +9,7 @@ using namespace cokv::test;
 
 namespace {
 
-constexpr std::size_t room = 3 << 20;
+constexpr std::size_t room = 1 << 20;
 
 // Pieces of at most so many bytes, in step or from wherever, out of `from` into `to`; what that comes to in `want`.
 std::vector<copy_op> pieces(std::mt19937& random, std::size_t most, const buffer& from, const buffer& to,
@@ -39,7 +39,7 @@ TEST_CASE("cuda: many small copies, of any size and place, come where they are t
     auto source = m.pinned(room, 0), back = m.pinned(room, 0);
     for (std::size_t i = 0; i < room; ++i) source.data()[i] = static_cast<std::byte>(random());
     const auto shared = m.device.allocate(room, memory_kind::shared).value();
-    for (std::size_t most : {7u, 300u, 5000u, 60'000u, 300'000u}) {
+    for (std::size_t most : {7u, 5000u, 60'000u}) {
       CAPTURE(most);
       REQUIRE(!s.copy(there, source));
       {  // from one place of the device to another

@@ -4,7 +4,6 @@
 // seconds are of both processes.
 //
 //     bench_links_ipc [--device cuda:0] [--bytes 4GiB] [--set 512MiB] [--transfer 32MiB] [--chunk 32MiB] [--json FILE]
-#include <cuda_runtime_api.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,6 +15,7 @@
 #include "cokv/runtime/progress.hpp"
 #include "cokv/runtime/result.hpp"
 #include "link_table.hpp"
+#include "spin_kernel.hpp"
 #include "words.hpp"
 
 namespace {
@@ -67,22 +67,16 @@ struct told {
   std::_Exit(0);
 }
 
-// Extent by extent on one stream, as one would by hand.
-void copy_each(stream& on, const buffer& mine, const std::vector<buffer>& theirs, std::size_t bytes, bool put) {
+// Extent by extent, round and round.
+std::vector<copy_op> copies(const buffer& mine, const std::vector<buffer>& theirs, std::size_t bytes, bool put) {
+  std::vector<copy_op> out;
   const auto extent = theirs.front().size();
-  must(!on.launch_native("by hand", {},
-                         [&](void* native) {
-                           auto* s = static_cast<cudaStream_t>(native);
-                           for (std::size_t done = 0; done < bytes; done += extent) {
-                             const auto at = done % mine.size();
-                             auto *a = mine.data() + at, *b = theirs[at / extent].data();
-                             must(
-                                 cudaMemcpyAsync(put ? b : a, put ? a : b, extent, cudaMemcpyDefault, s) == cudaSuccess,
-                                 "cudaMemcpyAsync");
-                           }
-                           must(cudaStreamSynchronize(s) == cudaSuccess, "cudaStreamSynchronize");
-                         }),
-       "copies by hand");
+  for (std::size_t done = 0; done < bytes; done += extent) {
+    const auto at = done % mine.size();
+    const auto here = mine.slice(at, extent), there = theirs[at / extent];
+    out.push_back(put ? copy_op{there, here} : copy_op{here, there});
+  }
+  return out;
 }
 
 // All of it, round and round, a transfer at a time, eight under way.
@@ -136,9 +130,11 @@ awaitable<void> compare(const ipc_settings& s, device d, const std::string& at, 
     const auto window = peer.windows[nth++];
     // Few small extents take as long each as many.
     const auto bytes = std::min(s.bytes, std::max(s.transfer, extent << 14));
+    const auto puts = copies(mine, pieces, bytes, true), gets = copies(mine, pieces, bytes, false);
     for (int r = 0; r <= s.repeat; ++r) {  // the first is not counted
       std::vector<throughput> round;
-      for (bool put : {true, false}) round.push_back(timed(bytes, [&] { copy_each(on, mine, pieces, bytes, put); }));
+      for (const auto* list : {&puts, &gets})
+        round.push_back(timed(bytes, [&] { must(!copy_by_hand(on, *list) && !synchronize(on), "copies by hand"); }));
       for (bool put : {true, false}) {
         stopwatch watch;
         co_await move_all(link, window, put ? mine : back, bytes, s.transfer, put);

@@ -21,7 +21,6 @@ struct CUlib_st {};
 struct CUkern_st {
   kernel_maker make;
   std::string name;
-  std::size_t most_shared = 48 << 10;  // bytes of a block, without asking for more
 };
 
 // Every call: one lock, counted, and failed when a test planned it.
@@ -381,7 +380,8 @@ cudaError_t cudaLibraryGetKernel(cudaKernel_t* kernel, cudaLibrary_t library, co
 cudaError_t cudaLaunchKernel(const void* function, dim3 grid, dim3, void** arguments, std::size_t shared,
                              cudaStream_t s) {
   CALL(cudaLaunchKernel);
-  if (shared > static_cast<const CUkern_st*>(function)->most_shared) return note(cudaErrorInvalidValue);
+  constexpr std::size_t most_shared = 48 << 10;  // bytes of a block, without asking for more
+  if (shared > most_shared) return note(cudaErrorInvalidValue);
   if (!m.valid(s, "cudaLaunchKernel")) return cudaErrorInvalidResourceHandle;
   ++m.called[static_cast<const CUkern_st*>(function)->name];
   operation op;

@@ -1,4 +1,4 @@
-// A CUDA stream. Behind every operation, or some small copies, it writes its position into a pinned word, or records an event;
+// A CUDA stream. Behind every operation, or several copies, it writes its position into a pinned word, or records an event;
 // the loop looks at the word, or asks for the oldest event. Before it sleeps, a wake-up on a stream of its own is arranged.
 #pragma once
 

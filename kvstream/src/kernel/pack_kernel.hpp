@@ -40,10 +40,6 @@ struct pack_job {
   std::uint64_t* leaves;       // null: no digest
 };
 
-struct alignas(16) pack_word {
-  std::uint64_t low, high;
-};
-
 // What the threads of a block share. A leaf's bytes are followed by room for a stripe, so that lanes which digest two
 // of them at once read other banks of the memory.
 struct pack_tile {
@@ -59,26 +55,15 @@ struct pack_tile {
   }
 };
 
-template <class T>
-COKV_ON_DEVICE void move_as(std::byte* to, const std::byte* from) {
-#if defined(__CUDA_ARCH__)
-  *reinterpret_cast<T*>(to) = *reinterpret_cast<const T*>(from);
-#else
-  // On a device that would be its loss.
-  if ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % sizeof(T) != 0) std::abort();
-  std::memcpy(to, from, sizeof(T));
-#endif
-}
-
 COKV_ON_DEVICE void clear_word(std::byte* word) {
-  const pack_word zeros{0, 0};
-  move_as<pack_word>(word, reinterpret_cast<const std::byte*>(&zeros));
+  const device_word zeros{0, 0};
+  move_as<device_word>(word, reinterpret_cast<const std::byte*>(&zeros));
 }
 
 // At most 16 bytes, by accesses as wide as their place allows.
 COKV_ON_DEVICE void move_some(std::byte* to, const std::byte* from, std::uint32_t n) {
   const auto place = reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from);
-  if (n == 16 && place % 16 == 0) return move_as<pack_word>(to, from);
+  if (n == 16 && place % 16 == 0) return move_as<device_word>(to, from);
   std::uint32_t i = 0;
   if (place % 8 == 0)
     for (; i + 8 <= n; i += 8) move_as<std::uint64_t>(to + i, from + i);

@@ -5,8 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 
 #include "cokv/runtime/detail/on_device.hpp"
 
@@ -27,27 +25,12 @@ struct move_job {
   move_piece pieces[most_pieces];
 };
 
-struct alignas(16) move_word {
-  std::uint64_t low, high;
-};
-
-template <class T>
-COKV_ON_DEVICE void move_one(std::byte* to, const std::byte* from) {
-#if defined(__CUDA_ARCH__)
-  *reinterpret_cast<T*>(to) = *reinterpret_cast<const T*>(from);
-#else
-  // On a device that would be its loss.
-  if ((reinterpret_cast<std::uintptr_t>(to) | reinterpret_cast<std::uintptr_t>(from)) % sizeof(T) != 0) std::abort();
-  std::memcpy(to, from, sizeof(T));
-#endif
-}
-
 template <class T>
 COKV_ON_DEVICE void move_words(const move_piece& p, std::uint32_t thread) {
   const auto words = p.bytes / sizeof(T);
   COKV_UNROLL_BY(4)
   for (std::uint64_t i = thread; i < words; i += move_threads)
-    move_one<T>(p.to + i * sizeof(T), p.from + i * sizeof(T));
+    detail::move_as<T>(p.to + i * sizeof(T), p.from + i * sizeof(T));
   for (auto i = words * sizeof(T) + thread; i < p.bytes; i += move_threads) p.to[i] = p.from[i];
 }
 
@@ -57,7 +40,7 @@ COKV_ON_DEVICE void move_pieces(const move_job& job, std::uint32_t block, std::u
     const auto& p = job.pieces[n];
     const auto place = reinterpret_cast<std::uintptr_t>(p.to) | reinterpret_cast<std::uintptr_t>(p.from);
     if (place % 16 == 0)
-      move_words<move_word>(p, thread);
+      move_words<detail::device_word>(p, thread);
     else if (place % 4 == 0)
       move_words<std::uint32_t>(p, thread);
     else if (place % 2 == 0)

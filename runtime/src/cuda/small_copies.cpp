@@ -89,7 +89,7 @@ std::optional<small_copies::outcome> small_copies::enqueue(const copy_list& all,
   std::uintptr_t places = 0;
   for (std::size_t i = 0; i < count; ++i)
     places |= reinterpret_cast<std::uintptr_t>(all.to[i]) | reinterpret_cast<std::uintptr_t>(all.from[i]);
-  const bool wide = all.on_device && places % sizeof(move_word) == 0;
+  const bool wide = all.on_device && places % sizeof(detail::device_word) == 0;
   const auto bytes = std::accumulate(all.sizes.begin(), all.sizes.end(), std::size_t{0});
   if (bytes / count >= (wide ? least_by_cuda_on_device : least_by_cuda) || !kernel()) return std::nullopt;
   reach device(ordinal_);

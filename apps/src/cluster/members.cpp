@@ -72,7 +72,8 @@ members::seat::seat(std::shared_ptr<state> of, std::shared_ptr<member> at, std::
       keys_(std::move(keys)),
       calls_(at_->calls),
       lost_(at_->lost),
-      self_(of_->table.find(at_->id)->facts.self) {
+      self_(of_->table.find(at_->id)->facts.self),
+      hearings_(of_->table.find(at_->id)->hearings) {
   of_->table.give(at_->id, tokens_);
   of_->index.expect(at_->id, keys_);
 }
@@ -83,7 +84,8 @@ void members::seat::done() { leave(true); }
 // What is there already nobody tells of again: that it is, is known by the prompt being there.
 void members::seat::leave(bool done) {
   if (!std::exchange(counts_, false)) return;
-  of_->table.ended(at_->id, tokens_);
+  const auto* w = of_->table.find(at_->id);
+  of_->table.ended(at_->id, tokens_, w && w->hearings != hearings_);
   if (done && lost_->is_open()) of_->index.stored(at_->id, "device", keys_);
   of_->index.unexpect(at_->id, keys_);
 }
@@ -218,7 +220,8 @@ awaitable<void> members::follow(std::shared_ptr<member> m) {
 void members::stand() {
   std::map<worker_table::id, ring_book::standing> here;
   for (const auto& [id, w] : state_->table.all())
-    if (w.usable(worker_role::decode) && w.facts.self.topology.workers() == 1) here[id] = {w.facts.self.life, w.facts.self.wire};
+    if (w.usable(worker_role::decode) && w.facts.self.topology.workers() == 1)
+      here[id] = {w.facts.self.life, w.facts.self.wire};
   if (state_->ring.stand(std::move(here)))
     for (auto& [id, m] : state_->all) m->suspected.tell();
 }

@@ -79,6 +79,7 @@ class members {
     std::shared_ptr<http::client> calls_;
     std::shared_ptr<channel<char>> lost_;
     offer self_;
+    std::uint64_t hearings_;
   };
   // Null: there is none but those in `without`. As place().
   std::unique_ptr<seat> seat_for(const placement_wish& wish, const std::set<worker_table::id>& without);

@@ -12,7 +12,7 @@
 // |              | where there is none who is expected to be first     | to take least                                     |
 //
 // What a worker has to do is by its own word or by what this router gave it, whichever is more: what was given since it was
-// last heard it could not tell. What it is expected to take is by what its steps took (step_cost.hpp): the prompts before
+// last heard it could not tell, and what is over since is not to do any more. What it is expected to take is by what its steps took (step_cost.hpp): the prompts before
 // this one are taken to be as long as it; who has told nothing of that yet takes as long as another does. A link's time is not
 // counted. Equal ones take turns.
 #pragma once

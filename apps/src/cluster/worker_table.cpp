@@ -54,6 +54,7 @@ worker_change worker_table::heard(id of, worker_facts facts, time_point now) {
   const auto before = w.state;
   const bool another = before == presence::here && w.facts.self.life != facts.self.life;
   w.heard = now;
+  ++w.hearings;
   w.doubted = false;
   // Who is here was found to fit the others when it came, or they when they did.
   if (before != presence::here || w.facts.self != facts.self) w.wrong = misfit(of, facts);
@@ -93,11 +94,13 @@ void worker_table::give(id to, std::uint64_t tokens) {
   w.tokens += tokens;
 }
 
-void worker_table::ended(id of, std::uint64_t tokens) {
+void worker_table::ended(id of, std::uint64_t tokens, bool told) {
   const auto found = workers_.find(of);
   if (found == workers_.end()) return;
-  --found->second.requests;
-  found->second.tokens -= tokens;
+  auto& w = found->second;
+  --w.requests;
+  w.tokens -= tokens;
+  if (told) w.facts.prompt_tokens_left -= std::min(w.facts.prompt_tokens_left, tokens);
 }
 
 const worker_table::worker* worker_table::find(id of) const {

@@ -52,7 +52,8 @@ class worker_table {
     bool doubted = false;  // somebody met an error there, and nothing was heard of it since
     worker_facts facts;    // as last heard
     time_point heard{};
-    std::string wrong;  // of a misfit
+    std::uint64_t hearings = 0;  // so far
+    std::string wrong;           // of a misfit
     // What this router gave it that has not ended.
     std::uint64_t requests = 0, tokens = 0;
     std::uint64_t given = 0;  // requests, ever
@@ -81,7 +82,8 @@ class worker_table {
   duration patience(id of, time_point now) const;
 
   void give(id to, std::uint64_t tokens);
-  void ended(id of, std::uint64_t tokens);
+  // `told`: the worker was heard meanwhile, and may have counted them among what it has to do.
+  void ended(id of, std::uint64_t tokens, bool told = false);
 
   const worker* find(id of) const;
   std::optional<id> find(std::string_view url) const;

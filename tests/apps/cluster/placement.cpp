@@ -90,6 +90,20 @@ TEST_CASE("place: the least loaded, by its word or by what it was given since, a
   CHECK(t.usable(worker_role::prefill) == 1);
 }
 
+TEST_CASE("place: what was heard of a prompt does not count when that is over") {
+  worker_table t;
+  const auto a = t.add("http://a:1"), b = t.add("http://b:1");
+  t.heard(a, facts(worker_role::prefill, "1", 60), start);
+  t.heard(b, facts(worker_role::prefill, "2", 50), start);
+  const auto next = [&] { return place(t, prefix_index(), {.what = worker_role::prefill, .length = 50}, {}, {}); };
+  t.give(a, 60), t.ended(a, 60);  // given since it was heard: what that said was another's
+  CHECK(next() == b);
+  t.give(a, 60), t.ended(a, 60, true);
+  CHECK(next() == a);
+  t.give(b, 80), t.ended(b, 80, true);  // no more than was told
+  CHECK(t.find(b)->facts.prompt_tokens_left == 0);
+}
+
 TEST_CASE("place: by prefix a prompt goes to its KV, until what is before it there is more than that spares") {
   two w(worker_role::prefill);
   w.has(w.b, 800);

@@ -18,22 +18,24 @@ def urls(link, folder, count):
 class Parts:
     """The processes of one model; `link`: mpi, or what their URLs begin with."""
 
-    def __init__(self, binary, folder, n, m, link, *arguments, log=subprocess.DEVNULL):
+    def __init__(self, binary, folder, n, m, link, *arguments, spares=0, log=subprocess.DEVNULL):
         self.command = (binary, "serve", *map(str, (*arguments, "--pipeline", n, "--tensor", m)))
-        self.log, self.others, self.urls = log, [], []
+        self.log, self.others, self.urls, self.workers = log, [], [], n * m
         if link == "mpi":
             os.environ.update(AS_ROOT)
             self.leader = Server(self.command[0], *self.command[1:], log=log,
                                  prefix=("mpirun", "--oversubscribe", "-n", str(n * m)))
         else:
-            self.urls = urls(link, folder, n * m)
-            self.others = [self.begin(i) for i in range(1, n * m)]
+            self.urls = urls(link, folder, n * m + spares)
+            self.others = [self.begin(i) for i in range(1, n * m + spares)]
             self.leader = Server(self.command[0], *self.command[1:], *self.where(0), log=log)
         self.port = self.leader.port
         self.all_here()
 
     def where(self, number):
-        return ("--rank", str(number), "--ranks", ",".join(self.urls))
+        spares = self.urls[self.workers:]
+        return ("--rank", str(number), "--ranks", ",".join(self.urls[:self.workers]),
+                *(("--spares", ",".join(spares)) if spares else ()))
 
     def begin(self, number):
         return subprocess.Popen([*self.command, *self.where(number)], stdout=subprocess.DEVNULL, stderr=self.log)

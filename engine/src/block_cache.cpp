@@ -172,6 +172,7 @@ void block_cache::clear() {
   }
   while (!s.by_key.empty()) s.forget(s.by_key.begin()->second);
 }
+std::uint32_t block_cache::uses(block_index block) const { return state_->slots.at(block).uses; }
 block_hold block_cache::hold(block_index block) { return block_hold(state_, block); }
 buffer block_cache::segment(std::uint32_t layer, block_index block) const { return state_->segment(layer, block); }
 

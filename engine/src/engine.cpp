@@ -53,6 +53,9 @@ engine_options checked(engine_options o, const model_config& config, const Shape
     if (o.lent || o.swap != 0 || !o.tiers.empty() || o.async_scheduling)
       throw config_error("a model in parts: not together with swapping, KV tiers, lent layers or scheduling ahead");
     if (o.microbatches == 0) o.microbatches = part.split.depth();
+    if (o.copies && o.copies->limit == 0) throw config_error("copies: no bytes for them");
+  } else if (o.copies) {
+    throw config_error("copies: of a model in parts alone");
   }
   o.connector.policy.reset();
   if (o.policy == kv_policy::automatic)
@@ -128,6 +131,9 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
     lent_.emplace(pool, cache, std::move(*options.lent), [this](error_code ec) { lent_settled(ec); });
     options.lent.reset();
   }
+  if (options.copies)
+    ring_ = std::make_shared<stage_ring>(options.copies->windows, device_, runs->part(),
+                                         kv_view(pool.shape(), pool.memory(), pool.blocks()), sizes());
   cache.on_room([this] { wake(); });
   if (options.on_kv_change) cache.on_change([this](const block_key& key, bool cached) { note_change(key, cached); });
   const step_size most{.rows = options.max_batched_tokens,
@@ -279,6 +285,7 @@ void engine_state::finish(const std::shared_ptr<generation_state>& g, error_code
   scheduler_.cancel(g->id);
   connector.finish(g->id);
   if (leader_) leader_->over(g->id);
+  forget_copy(*g);
   live_.erase(g->id);
   g->end(why);
   if (auto a = g->arriving.lock()) a->ended(why);
@@ -334,6 +341,7 @@ engine_counters engine_state::counters() const {
     c.lender_lost = lent_->lost();
   }
   c.joined = !in_parts() || leader_;
+  if (ring_) c.kept_bytes = ring_->bytes_kept();
   c.prompt_tokens_left = scheduler_.prompt_tokens_left();
   c.blocks = pool.blocks();
   c.blocks_free = cache.available();

@@ -34,7 +34,11 @@ void engine::drain(std::shared_ptr<detail::engine_state> state, drain_handler h)
 void engine::cancel_all() { state_->cancel_all(); }
 void engine::end_lending(error_code why) { state_->lender_lost(why); }
 error_code engine::lend(source from, sink to) { return state_->lend(std::move(from), std::move(to)); }
-error_code engine::join(stage_links others) { return state_->join(std::move(others)); }
+error_code engine::join(stage_links others, std::optional<stage_recovery> how) {
+  return state_->join(std::move(others), std::move(how));
+}
+stage_recovery engine::recover(std::vector<stage_holding> said) { return state_->recover(std::move(said)); }
+void engine::give_up_ranks(error_code why) { state_->give_up_ranks(why); }
 stage_sizes engine::sizes() const noexcept { return state_->sizes(); }
 const asio::any_io_executor& engine::get_executor() const noexcept { return state_->ex; }
 const model& engine::running() const noexcept { return *state_->runs; }

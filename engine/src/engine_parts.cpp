@@ -16,7 +16,7 @@ awaitable<void> engine_state::pipeline(std::shared_ptr<engine_state> self) {
       co_await s.end_oldest();
       continue;
     }
-    if (s.leader_ && s.flying_.size() < s.options.microbatches && s.scheduler_.has_work()) {
+    if (s.leader_ && !s.leader_->error() && s.flying_.size() < s.options.microbatches && s.scheduler_.has_work()) {
       const schedule& plan = s.plan_step();
       if (!plan.items.empty()) {
         s.order(plan);
@@ -30,7 +30,7 @@ awaitable<void> engine_state::pipeline(std::shared_ptr<engine_state> self) {
 
 void engine_state::order(const schedule& plan) {
   auto& now = take_off(plan);
-  now.over = leader_->begin(now.step.what, now.step.sampling, now.step.sinks);
+  now.over = leader_->begin(now.step.what, now.step.sampling, now.step.sinks, copies_of(plan));
   now.step.kv.finish(now.over);
   now.over.async_wait(asio::bind_executor(ex, [weak = weak_from_this()](error_code) {
     if (auto self = weak.lock()) self->wake();
@@ -43,27 +43,42 @@ awaitable<void> engine_state::lead(std::shared_ptr<engine_state> self, std::shar
   if (self->leader_ == who) self->ranks_lost(why == errc::closed ? make_error_code(errc::unavailable) : why);
 }
 
-// KV that is here is no use without the rest of it: all of it is lost, and with it every request.
 void engine_state::ranks_lost(error_code why) {
+  const bool goes_on = ring_ && !leader_->own_fault() && !draining_;
   leader_.reset();
   ++counters_.ranks_lost;
-  while (!live_.empty()) finish(std::shared_ptr(live_.begin()->second), why);
-  cache.clear();
-  wake();
+  if (goes_on)
+    wake();
+  else
+    lose_all(why);
   if (!draining_ && options.on_ranks_lost) options.on_ranks_lost(why);
 }
 
-error_code engine_state::join(stage_links others) {
+// KV that is here is no use without the rest of it: all of it is lost, and with it every request.
+void engine_state::lose_all(error_code why) {
+  while (!live_.empty()) finish(std::shared_ptr(live_.begin()->second), why);
+  cache.clear();
+  wake();
+}
+
+void engine_state::give_up_ranks(error_code why) {
+  if (ring_ && !leader_) lose_all(why);
+}
+
+error_code engine_state::join(stage_links others, std::optional<stage_recovery> how) {
   if (!in_parts() || runs->part().who != worker{}) return errc::unsupported;
-  if (!fit(others, runs->part())) return errc::invalid_argument;
+  if (!fit(others, runs->part(), ring_ != nullptr) || how.has_value() != (ring_ != nullptr))
+    return errc::invalid_argument;
   if (leader_) return errc::already_exists;
   // A step that is not over may still share what it computed.
-  if (looping_ || cache.stats().in_use > 0) return errc::in_use;
+  if (ring_ ? !flying_.empty() : looping_ || cache.stats().in_use > 0) return errc::in_use;
   auto compute = device_.make_stream({.name = "compute"});
   if (!compute) return compute.error();
+  if (ring_)
+    if (auto ec = ring_->recover(*how)) return ec;
   compute_ = *compute;
   cache.clear();
-  leader_ = std::make_shared<stage_leader>(runs, pool, compute_, std::move(others), sizes());
+  leader_ = std::make_shared<stage_leader>(runs, pool, compute_, std::move(others), sizes(), ring_);
   asio::co_spawn(ex, lead(shared_from_this(), leader_), [weak = weak_from_this()](std::exception_ptr thrown) {
     auto self = weak.lock();
     if (!thrown || !self) return;
@@ -71,6 +86,8 @@ error_code engine_state::join(stage_links others) {
     self->broke(thrown);
     self->wake();
   });
+  if (how) go_on(*how);
+  wake();
   return {};
 }
 
@@ -81,7 +98,8 @@ stage_sizes engine_state::sizes() const noexcept {
           .max_running = options.max_running,
           .max_requests = options.max_requests,
           .max_sequence = max_sequence,
-          .microbatches = std::max(1u, options.microbatches)};
+          .microbatches = std::max(1u, options.microbatches),
+          .copies = options.copies ? options.copies->limit : 0};
 }
 
 }  // namespace cokv::detail

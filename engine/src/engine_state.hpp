@@ -51,7 +51,9 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void given_up(arrival_state& a, error_code why);
   error_code lend(source from, sink to);
   void lender_lost(error_code why);
-  error_code join(stage_links others);
+  error_code join(stage_links others, std::optional<stage_recovery> how);
+  stage_recovery recover(std::vector<stage_holding> said);
+  void give_up_ranks(error_code why);
   stage_sizes sizes() const noexcept;
   void fail(generation_state& g, error_code why);
   void cancel(generation_state& g);
@@ -87,6 +89,13 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void order(const schedule& plan);
   static awaitable<void> lead(std::shared_ptr<engine_state> self, std::shared_ptr<stage_leader> who);
   void ranks_lost(error_code why);
+  void lose_all(error_code why);
+  std::vector<ordered_copy> copies_of(const schedule& plan);
+  void forget_copy(generation_state& g);
+  std::vector<held_sequence> held() const;
+  bool shares(const generation_state& g, std::uint32_t token) const;
+  void go_on(const stage_recovery& how);
+  awaitable<void> take_back();
   bool in_parts() const noexcept { return !runs->part().whole(); }
   static awaitable<void> put_lent(std::shared_ptr<engine_state> self, std::shared_ptr<arrival_state> a);
   void settled(arrival_state& a);
@@ -139,6 +148,9 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   std::unique_ptr<swap_space> swap_;      // none: nobody leaves the device but by preemption
   std::optional<lent_layers> lent_;       // none: all layers are here
   std::shared_ptr<stage_leader> leader_;  // none: the model is whole, or its other workers are not there
+  std::shared_ptr<stage_ring> ring_;      // none: no copies are kept
+  copy_id next_copy_ = 1;
+  std::uint64_t epoch_ = 0;  // times that its workers were asked to come together
   scheduler scheduler_;
   static constexpr std::size_t most_opening = 4;
   std::map<request_id, std::shared_ptr<generation_state>> live_;

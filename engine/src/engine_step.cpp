@@ -55,6 +55,7 @@ void engine_state::preempted(request_id id) {
   ++counters_.preemptions;
   auto& g = *live_.at(id);
   ++g.report.preemptions;
+  forget_copy(g);
   for (auto& f : flying_) f.gone.push_back(id);
   forget_told(g);
   if (options.tiers.empty()) return;
@@ -128,6 +129,7 @@ void engine_state::name_blocks() {
 
 awaitable<void> engine_state::end_oldest() {
   auto [status] = co_await flying_.front().over.async_wait(asio::as_tuple(asio::deferred));
+  if (ring_ && (status || !leader_)) co_return co_await take_back();
   auto now = std::move(flying_.front());
   flying_.pop_front();
   if (now.refused) status = now.refused;

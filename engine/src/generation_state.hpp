@@ -69,6 +69,8 @@ class generation_state {
   std::vector<std::uint32_t> loaded;  // tokens, by tier, of the load before it was admitted
   std::uint32_t loaded_from = 0;      // where that began: before it lies what the device had
   bool admitted = false;
+  copy_id copy = 0;                        // of its KV, by the workers of a model in parts; 0: none yet
+  std::vector<std::uint32_t> copied_ends;  // of its steps since that began, in tokens
   time_point submitted{}, first{}, last{};
 
  private:

@@ -96,17 +96,21 @@ const schedule& scheduler::next() {
     if (ready(e) && e.remaining() == 1 && make_room(e)) plan(e, 1);
   }
   // Room that preemption just made is for the requests that lacked it.
-  const bool admits = step.preempted.size() == made_way;
+  const auto admits = [&] { return step.preempted.size() == made_way; };
   for (std::size_t i = 0; i < running_.size() && step.tokens < options_.max_batched_tokens; ++i) {
     auto* e = running_[i];
     if (!ready(*e) || e->remaining() <= 1) continue;
-    if (admits) {  // before a prompt that takes all of the budget
+    if (admits()) {  // before a prompt that takes all of the budget
       admit(e);
       i = static_cast<std::size_t>(std::ranges::find(running_, e) - running_.begin());
     }
-    if (const auto left = options_.max_batched_tokens - step.tokens; left > 0) plan(*e, std::min(left, e->remaining()));
+    const auto left = options_.max_batched_tokens - step.tokens;
+    if (left == 0 || !make_room(*e)) continue;
+    // One that was resumed may have blocks for a part of it only.
+    const auto room = static_cast<std::uint32_t>(e->blocks.size()) * options_.block_tokens - e->computed;
+    plan(*e, std::min({left, e->remaining(), room}));
   }
-  if (admits) admit();
+  if (admits()) admit();
   in_flight_ += !step.items.empty();
   steps_ += !step.items.empty();
   return step;
@@ -297,6 +301,39 @@ std::vector<sampled_token> scheduler::done(std::span<const token_id> tokens) {
     }
   }
   return out;
+}
+
+// The youngest first: a request's placeholders are the last of its tokens.
+void scheduler::take_back() {
+  if (!options_.apart) throw std::logic_error("scheduler::take_back: steps are not apart");
+  for (; in_flight_ > 0; --in_flight_) {
+    auto& f = planned(in_flight_ - 1);
+    for (std::size_t i = f.plan.items.size(); i-- > 0;) {
+      auto* e = meant(f, i);
+      if (!e) continue;
+      --e->flying;
+      e->scheduled = 0;
+      if (!f.assumed) continue;
+      e->computed = std::min(e->computed, f.plan.items[i].start);
+      if (!f.plan.items[i].sample) continue;
+      e->tokens.pop_back();
+      --e->unknown;
+    }
+  }
+}
+
+void scheduler::resume(request_id id, std::uint32_t tokens) {
+  auto& e = *requests_.at(id);
+  if (e.where != state::running || e.flying > 0 || tokens >= e.tokens.size() || blocks_for(tokens) > e.blocks.size())
+    throw std::logic_error("scheduler::resume: only of what is running, and in no step, from before its last token");
+  e.computed = tokens;
+}
+
+void scheduler::restart(request_id id) {
+  auto& e = *requests_.at(id);
+  if (e.where != state::running || e.flying > 0)
+    throw std::logic_error("scheduler::restart: only of what is running, and in no step");
+  wait_again(e);
 }
 
 sampled_token scheduler::append(entry& e, token_id token) {

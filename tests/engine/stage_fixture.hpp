@@ -18,19 +18,25 @@ namespace cokv::test {
 struct part_workers {
   using part_maker = std::function<std::shared_ptr<model>(model_part)>;
 
-  part_workers(asio::any_io_executor ex, std::string device, topology t, const part_maker& make, engine_options o)
+  // `copies`: bytes, as stage_sizes has them.
+  part_workers(asio::any_io_executor ex, std::string device, topology t, const part_maker& make, engine_options o,
+               std::uint64_t copies = 0)
       : ex(ex), split(std::move(t)) {
     // Simulated ones are told apart by their number.
-    const auto open = [&](std::uint32_t n = 0) {
+    const auto open = [ex, device](std::uint32_t n) {
       return open_device(ex, device.starts_with("sim:") ? device + ":" + std::to_string(n) : device, {.threads = 1})
           .value();
     };
-    const auto kv_memory = o.kv_memory;
+    kv_memory = o.kv_memory;
+    if (copies > 0) o.copies = {windows, copies, 1};
+    o.on_broken = [](error_code, std::string_view what) { FAIL_CHECK(what); };
     o.on_ranks_lost = [this](error_code why) { lost.push_back(why); };
-    leader = std::make_unique<engine>(ex, open(), make({split, {}}), std::nullopt, std::move(o));
-    for (std::uint32_t n = 1; n < split.workers(); ++n)
-      others.push_back(
-          std::make_unique<stage_worker>(ex, open(n), make({split, split.at(n)}), leader->sizes(), kv_memory));
+    leader = std::make_unique<engine>(ex, open(0), make({split, {}}), std::nullopt, std::move(o));
+    begin = [this, open, make](std::uint32_t n) {
+      return std::make_unique<stage_worker>(this->ex, open(n), make({split, split.at(n)}), leader->sizes(), kv_memory,
+                                            windows);
+    };
+    for (std::uint32_t n = 1; n < split.workers(); ++n) others.push_back(begin(n));
   }
 
   // Two ends of a link.
@@ -56,6 +62,7 @@ struct part_workers {
         all_links.push_back(here);
       };
       if (n > 0) co_await link(links[0].workers[n], links[n].leader);
+      if (n > 0 && leader->sizes().copies > 0) co_await link(links[n].keeper, links[keeper_of(split, n)].kept);
       if (who.stage + 1 < split.depth()) co_await link(links[n].behind, links[n + split.degree()].before);
       if (split.degree() == 1) continue;
       links[n].ranks.resize(split.degree());
@@ -71,19 +78,27 @@ struct part_workers {
     stop();
     while (*running > 0) co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(1), asio::deferred);
     co_await link_all();
+    std::optional<stage_recovery> how;
+    if (leader->sizes().copies > 0) {
+      std::vector<stage_holding> said(1);
+      for (auto& w : others) said.push_back(w->holding());
+      how = leader->recover(std::move(said));
+    }
     for (std::uint32_t n = 1; n < split.workers(); ++n)
-      group.spawn([this, n, mine = std::move(links[n])]() mutable -> awaitable<void> {
+      group.spawn([this, n, how, mine = std::move(links[n])]() mutable -> awaitable<void> {
         ++*running;
         const std::shared_ptr<void> at_end(nullptr, [r = running](void*) { --*r; });
-        ended.push_back(co_await others[n - 1]->run(std::move(mine)));
+        ended.push_back(co_await others[n - 1]->run(std::move(mine), how));
       });
     auto mine = std::move(links[0]);
     links.clear();
     error_code ec;
-    while ((ec = leader->join(mine)) == errc::in_use)
+    while ((ec = leader->join(mine, how)) == errc::in_use)
       co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(1), asio::deferred);
     REQUIRE(!ec);
   }
+  // Another worker in its place, which has nothing. Not while it runs.
+  void replace(std::uint32_t n) { others[n - 1] = begin(n); }
   void cut(std::size_t i) { all_links[i % all_links.size()].close(); }
   void stop() {
     for (auto& l : all_links) l.close();
@@ -93,6 +108,8 @@ struct part_workers {
   asio::any_io_executor ex;
   topology split;
   window_table windows{ex};
+  memory_kind kv_memory = memory_kind::device;
+  std::function<std::unique_ptr<stage_worker>(std::uint32_t)> begin;
   std::unique_ptr<engine> leader;
   std::vector<std::unique_ptr<stage_worker>> others;
   std::vector<stage_links> links;

@@ -21,7 +21,8 @@ const stage_sizes sizes{.kv_blocks = 10,
                         .max_running = 4,
                         .max_requests = 8,
                         .max_sequence = 32,
-                        .microbatches = 2};
+                        .microbatches = 2,
+                        .copies = 1};
 
 std::shared_ptr<sampling_state> some_state() {
   auto s = std::make_shared<sampling_state>();
@@ -47,6 +48,8 @@ step_order some_order() {
   o.sequences.push_back({.blocks = {4, 5, 6}, .start = 11, .tokens = {8}, .sample = true});
   o.sampled.push_back({12, 12, some_state()});
   o.told.push_back({.sequence = 0, .number = 0xffff'ffff'ffffu, .tokens = {4, 3}});
+  o.copied = {{.sequence = 0, .id = 3, .room = 0}, {.sequence = 1, .id = 5, .room = 32}};
+  o.forgotten = {2};
   return o;
 }
 
@@ -67,6 +70,11 @@ TEST_CASE("step order: comes back as it was written") {
   CHECK(back->told[0].sequence == 0);
   CHECK(back->told[0].number == 0xffff'ffff'ffffu);
   CHECK(back->told[0].tokens == index_range{4, 3});
+  REQUIRE(back->copied.size() == 2);
+  CHECK(back->copied[1].sequence == 1);
+  CHECK(back->copied[1].id == 5);
+  CHECK(back->copied[1].room == 32);
+  CHECK(back->forgotten == std::vector<copy_id>{2});
   REQUIRE(back->sampled.size() == 1);
   CHECK(back->sampled[0].id == 12);
   CHECK(back->sampled[0].position == 12);
@@ -118,6 +126,12 @@ TEST_CASE("step order: what there is none of is refused") {
   refused([](step_order& o) { o.sequences.resize(5, o.sequences[1]); });  // more requests than a step has
   refused([](step_order& o) { o.sequences.clear(); });
   refused([](step_order& o) { o.sampled.push_back({13, 3}); });  // more than sample
+  refused([](step_order& o) { o.copied[0].sequence = 2; });
+  refused([](step_order& o) { o.copied[0].id = 0; });
+  refused([](step_order& o) { o.copied[0].room = 33; });  // more than a sequence has
+  auto none = sizes;
+  none.copies = 0;
+  CHECK(decode_order(encode(some_order()), none, vocab).error() == errc::protocol);
   refused([](step_order& o) { o.sampled[0].position = 33; });
   refused([](step_order& o) { o.told[0].sequence = 2; });
   refused([](step_order& o) { o.told[0].tokens = {3, 0}; });

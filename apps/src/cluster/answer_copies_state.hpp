@@ -6,8 +6,8 @@
 #include <set>
 
 #include "cluster/answer_copies.hpp"
-#include "cluster/packer.hpp"
 #include "cokv/kvstream/block_key.hpp"
+#include "cokv/kvstream/packer.hpp"
 
 namespace cokv::cluster {
 

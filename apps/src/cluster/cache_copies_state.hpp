@@ -6,7 +6,7 @@
 
 #include "cluster/cache_copies.hpp"
 #include "cluster/news.hpp"
-#include "cluster/packer.hpp"
+#include "cokv/kvstream/packer.hpp"
 #include "cokv/runtime/channel.hpp"
 
 namespace cokv::cluster {

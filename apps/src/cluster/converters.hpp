@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "cluster/packer.hpp"
+#include "cokv/kvstream/packer.hpp"
 
 namespace cokv::cluster {
 

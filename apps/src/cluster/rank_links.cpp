@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "cluster/fields.hpp"
+#include "cokv/kvstream/long_message.hpp"
 #include "cokv/runtime/clock.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
@@ -22,65 +23,34 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::array purposes{"plan", "rows", "sum", "kv"};
+constexpr std::array purposes{"plan", "rows", "sum", "kv", "copies", "spare"};
 constexpr auto try_again = 200ms;
+constexpr auto gather_again = 50ms;
 constexpr auto tell_after = 3s;
 constexpr std::size_t most_told = 64;
 constexpr std::uint32_t most = 1u << 30;
-
-// What the leader says first.
-struct beginning {
-  std::string time;
-  std::string fingerprint;
-  stage_sizes sizes;
-  bool by_mpi = false;  // that ranks add up
-};
-
-link_message encode(const beginning& b) {
-  const auto& s = b.sizes;
-  const auto text = json::serialize(json::object{{"time", b.time},
-                                                 {"fingerprint", b.fingerprint},
-                                                 {"sums_by_mpi", b.by_mpi},
-                                                 {"kv_blocks", s.kv_blocks},
-                                                 {"block_tokens", s.block_tokens},
-                                                 {"max_batched_tokens", s.max_batched_tokens},
-                                                 {"max_running", s.max_running},
-                                                 {"max_requests", s.max_requests},
-                                                 {"max_sequence", s.max_sequence},
-                                                 {"microbatches", s.microbatches}});
-  const auto bytes = std::as_bytes(std::span(text));
-  return {bytes.begin(), bytes.end()};
-}
+constexpr std::uint64_t most_copies = std::uint64_t{1} << 50;
+constexpr std::size_t most_url = 4096;
 
 std::string_view text_of(const link_message& m) { return {reinterpret_cast<const char*>(m.data()), m.size()}; }
 
-std::optional<beginning> decode(const link_message& m) {
-  const auto v = http::parse_json(text_of(m));
-  if (!v) return std::nullopt;
-  fields f(*v, "beginning");
-  beginning b;
-  b.time = f.id("time");
-  b.fingerprint = f.id("fingerprint");
-  b.by_mpi = f.flag("sums_by_mpi");
-  struct bound {
-    std::uint32_t stage_sizes::* to;
-    const char* name;
-    std::uint32_t most;
-  };
-  for (auto [to, name, limit] :
-       {bound{&stage_sizes::kv_blocks, "kv_blocks", most}, bound{&stage_sizes::block_tokens, "block_tokens", 4096},
-        bound{&stage_sizes::max_batched_tokens, "max_batched_tokens", most},
-        bound{&stage_sizes::max_running, "max_running", most}, bound{&stage_sizes::max_requests, "max_requests", most},
-        bound{&stage_sizes::max_sequence, "max_sequence", most}, bound{&stage_sizes::microbatches, "microbatches", 64}})
-    b.sizes.*to = static_cast<std::uint32_t>(f.number(name, limit, 1));
-  if (f.end()) return std::nullopt;
-  return b;
+link_message message(const json::object& o) {
+  const auto text = json::serialize(o);
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
 }
 
 // The answer to it, when its links are there.
 link_message ready(const std::string& time) {
   const auto bytes = std::as_bytes(std::span(time));
   return {bytes.begin(), bytes.end()};
+}
+
+// Whose door it is, of who calls the leader: "SEAT.LIFE". Of others, and of nonsense, 0.
+std::uint32_t seat_in(std::string_view time) {
+  std::uint32_t seat = 0;
+  const auto [end, ec] = std::from_chars(time.data(), time.data() + time.size(), seat);
+  return ec == std::errc() && end != time.data() + time.size() && *end == '.' ? seat : 0;
 }
 
 // Is told of changes, as long as it lives.
@@ -99,11 +69,52 @@ link_options named(link_options o, std::string name) {
 
 }  // namespace
 
+link_message rank_links::encode(const beginning& b) {
+  const auto& s = b.sizes;
+  return message({{"time", b.time},
+                  {"fingerprint", b.fingerprint},
+                  {"sums_by_mpi", b.by_mpi},
+                  {"kv_blocks", s.kv_blocks},
+                  {"block_tokens", s.block_tokens},
+                  {"max_batched_tokens", s.max_batched_tokens},
+                  {"max_running", s.max_running},
+                  {"max_requests", s.max_requests},
+                  {"max_sequence", s.max_sequence},
+                  {"microbatches", s.microbatches},
+                  {"copies", s.copies},
+                  {"urls", json_of(b.urls)}});
+}
+
+std::optional<rank_links::beginning> rank_links::decode(const link_message& m) const {
+  const auto v = http::parse_json(text_of(m));
+  if (!v) return std::nullopt;
+  fields f(*v, "beginning");
+  beginning b;
+  b.time = f.id("time");
+  b.fingerprint = f.id("fingerprint");
+  b.by_mpi = f.flag("sums_by_mpi");
+  struct bound {
+    std::uint32_t stage_sizes::* to;
+    const char* name;
+    std::uint32_t most;
+  };
+  for (auto [to, name, limit] :
+       {bound{&stage_sizes::kv_blocks, "kv_blocks", most}, bound{&stage_sizes::block_tokens, "block_tokens", 4096},
+        bound{&stage_sizes::max_batched_tokens, "max_batched_tokens", most},
+        bound{&stage_sizes::max_running, "max_running", most}, bound{&stage_sizes::max_requests, "max_requests", most},
+        bound{&stage_sizes::max_sequence, "max_sequence", most}, bound{&stage_sizes::microbatches, "microbatches", 64}})
+    b.sizes.*to = static_cast<std::uint32_t>(f.number(name, limit, 1));
+  b.sizes.copies = f.number("copies", most_copies);
+  b.urls = f.texts("urls", options_.split.workers(), most_url);
+  if (f.end() || b.urls.size() != options_.split.workers()) return std::nullopt;
+  return b;
+}
+
 rank_links::rank_links(window_table windows, rank_options options)
     : windows_(std::move(windows)),
       options_(std::move(options)),
       life_(random_id()),
-      door_(windows_, named(options_.greeting, name_of(purpose::plan, life_))) {
+      door_(windows_, named(options_.greeting, name_of(purpose::plan, own_time()))) {
   door_.on("rank/", [this](peer_link l) { return keep(std::move(l)); });
 }
 
@@ -132,7 +143,10 @@ awaitable<void> rank_links::keep(peer_link link) {
   const auto rest = std::string_view(end, static_cast<std::size_t>(name.data() + name.size() - end));
   for (std::size_t p = 0; ec == std::errc() && p < purposes.size(); ++p) {
     const auto begins = '/' + std::string(purposes[p]) + '/';
-    if (!rest.starts_with(begins) || number >= options_.split.workers() || number == options_.self) continue;
+    const bool spare = static_cast<purpose>(p) == purpose::spare;
+    if (!rest.starts_with(begins) || (number >= options_.split.workers()) != spare || number >= options_.urls.size() ||
+        number == options_.self)
+      continue;
     if (link.peer().topology != options_.greeting.topology) {
       if (refused_.insert({number, link.peer().topology}).second && refused_.size() < most_told)
         spdlog::warn("worker {} at {} is of {}, this one of {}: it is not let in", number, link.peer().address,
@@ -144,7 +158,8 @@ awaitable<void> rank_links::keep(peer_link link) {
     const auto mine = ++arrivals_;
     auto& at_this = arrived_[where];
     if (at_this.link) at_this.link.close();  // its worker has begun anew
-    at_this = {mine, std::string(rest.substr(begins.size())), link};
+    auto named_time = std::string(rest.substr(begins.size()));
+    at_this = {mine, named_time, link, seat_in(named_time)};
     tell_all();
     (void)co_await link.async_closed(as_result);
     if (const auto now = arrived_.find(where); now != arrived_.end() && now->second.arrival == mine)
@@ -174,9 +189,10 @@ awaitable<error_code> rank_links::find(place at, std::string time, peer_link& ou
   }
 }
 
-awaitable<error_code> rank_links::call(std::uint32_t number, purpose what, std::string time, peer_link& out) {
-  auto link = co_await async_connect(windows_, options_.urls.at(number), named(options_.greeting, name_of(what, time)),
-                                     as_result);
+awaitable<error_code> rank_links::call(std::uint32_t number, std::string url, purpose what, std::string time,
+                                       peer_link& out) {
+  auto link =
+      co_await async_connect(windows_, std::move(url), named(options_.greeting, name_of(what, time)), as_result);
   if (!link) co_return link.error();
   if (!link->peer().name.starts_with("rank/" + std::to_string(number) + '/') ||
       link->peer().topology != options_.greeting.topology)
@@ -185,45 +201,78 @@ awaitable<error_code> rank_links::call(std::uint32_t number, purpose what, std::
   co_return error_code();
 }
 
-// The links with those that it computes with: the one of the higher number calls.
-awaitable<error_code> rank_links::meet(std::string time, bool by_mpi, stage_links& out) {
+// The links with those that it computes with: the one of the higher number calls. For copies whose KV it is calls who keeps it.
+awaitable<error_code> rank_links::meet(const beginning& b, stage_links& out) {
   const auto& split = options_.split;
+  const auto& time = b.time;
   const auto n = options_.self, degree = split.degree();
   const auto who = split.at(n);
   out.ranks.assign(degree > 1 ? degree : 0, {});
-  if (by_mpi && (!options_.sums || !options_.sums->useful())) co_return errc::protocol;
-  if (by_mpi) out.sums = options_.sums;
+  if (b.by_mpi && (!options_.sums || !options_.sums->useful())) co_return errc::protocol;
+  if (b.by_mpi) out.sums = options_.sums;
   const auto v = co_await with(task_group{}, [&](task_group& group) {
-    if (who.stage > 0) group.spawn(call(n - degree, purpose::rows, time, out.before));
+    const auto calls = [&](std::uint32_t other, purpose what, peer_link& link) {
+      group.spawn(call(other, b.urls[other], what, time, link));
+    };
+    if (who.stage > 0) calls(n - degree, purpose::rows, out.before);
     if (who.stage + 1 < split.depth()) group.spawn(find({purpose::rows, n + degree}, time, out.behind));
     for (std::uint32_t r = 0; r < out.ranks.size(); ++r) {
       const auto other = split.number({who.stage, r});
-      if (r < who.rank) group.spawn(call(other, purpose::sum, time, out.ranks[r]));
+      if (r < who.rank) calls(other, purpose::sum, out.ranks[r]);
       if (r > who.rank) group.spawn(find({purpose::sum, other}, time, out.ranks[r]));
     }
+    if (b.sizes.copies == 0) return;
+    if (n > 0) calls(keeper_of(split, n), purpose::copies, out.keeper);
+    if (const auto kept = kept_by(split, n); kept > 0) group.spawn(find({purpose::copies, kept}, time, out.kept));
   });
   co_return v.error();
 }
 
-awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, const id256& fingerprint, gathered& all) {
+awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, const id256& fingerprint,
+                                              const planner& recover, gathered& all) {
   auto& out = all.links;
-  const auto time = random_id();
-  const bool by_mpi = options_.sums && !summed_;
-  out.workers.assign(options_.split.workers(), {});
-  for (std::uint32_t n = 1; n < out.workers.size(); ++n) out.workers[n] = arrived_.at({purpose::plan, n}).link;
-  if (options_.kv) all.kv.assign(options_.split.workers(), {});
+  beginning b{random_id(), fingerprint.hex(), sizes, options_.sums && !summed_, {options_.urls[seat()]}};
+  const auto workers = options_.split.workers();
+  out.workers.assign(workers, {});
+  for (std::uint32_t n = 1; n < workers; ++n) {
+    const auto& from = arrived_.at({purpose::plan, n});
+    out.workers[n] = from.link;
+    b.urls.push_back(options_.urls[from.seat < options_.urls.size() ? from.seat : n]);
+  }
+  if (options_.kv) all.kv.assign(workers, {});
+  std::vector<stage_holding> said(workers);
+  const auto each = [&](auto f) -> awaitable<error_code> {
+    const auto v = co_await with(task_group{}, [&](task_group& group) {
+      for (std::uint32_t n = 1; n < workers; ++n) group.spawn(f(n));
+    });
+    co_return v.error();
+  };
+  const auto told = co_await each([&](std::uint32_t n) -> awaitable<error_code> {
+    if (auto sent = co_await out.workers[n].async_send(encode(b), as_result); !sent) co_return sent.error();
+    if (sizes.copies == 0) co_return error_code();
+    const auto has = co_await receive_long(out.workers[n], most_recovery_bytes);
+    if (!has) co_return has.error();
+    auto holding = decode_holding(*has);
+    if (!holding) co_return holding.error();
+    said[n] = std::move(*holding);
+    co_return error_code();
+  });
+  if (told) co_return told;
+  std::vector<std::byte> how;
+  if (sizes.copies > 0) {
+    all.how = recover(std::move(said));
+    how = cokv::encode(*all.how);
+  }
   const auto v = co_await with(task_group{}, [&](task_group& group) {
-    group.spawn(meet(time, by_mpi, out));
-    for (std::uint32_t n = 1; n < all.kv.size(); ++n) group.spawn(find({purpose::kv, n}, time, all.kv[n]));
-    for (std::uint32_t n = 1; n < out.workers.size(); ++n)
-      group.spawn([&, n]() -> awaitable<error_code> {
-        if (auto told = co_await out.workers[n].async_send(encode({time, fingerprint.hex(), sizes, by_mpi}), as_result);
-            !told)
-          co_return told.error();
-        const auto heard = co_await out.workers[n].async_receive(as_result);
-        if (!heard) co_return heard.error();
-        co_return *heard == ready(time) ? error_code() : make_error_code(errc::protocol);
-      });
+    group.spawn(meet(b, out));
+    for (std::uint32_t n = 1; n < all.kv.size(); ++n) group.spawn(find({purpose::kv, n}, b.time, all.kv[n]));
+    group.spawn(each([&](std::uint32_t n) -> awaitable<error_code> {
+      if (sizes.copies > 0)
+        if (auto ec = co_await send_long(out.workers[n], how)) co_return ec;
+      const auto heard = co_await out.workers[n].async_receive(as_result);
+      if (!heard) co_return heard.error();
+      co_return *heard == ready(b.time) ? error_code() : make_error_code(errc::protocol);
+    }));
   });
   co_return v.error();
 }
@@ -236,21 +285,55 @@ void rank_links::tell_missing() {
   told_missing_ = std::move(text);
 }
 
-awaitable<result<gathered>> rank_links::gather(stage_sizes sizes, id256 fingerprint) {
+std::size_t rank_links::spares() const {
+  return static_cast<std::size_t>(std::ranges::count_if(arrived_, [&](const auto& one) {
+    return one.first.what == purpose::spare && std::ranges::none_of(sent_for_, [&](const auto& taken) {
+             return taken.second.first == one.first.number && !taken.second.second.error();
+           });
+  }));
+}
+
+// One for each that was there and is not, unless one is on its way.
+awaitable<void> rank_links::send_spares() {
+  std::erase_if(sent_for_, [](const auto& one) { return one.second.second.error(); });
+  for (const auto n : missing()) {
+    if (!were_there_.contains(n) || sent_for_.contains(n)) continue;
+    const auto free = std::ranges::find_if(arrived_, [&](const auto& one) {
+      return one.first.what == purpose::spare &&
+             std::ranges::none_of(sent_for_, [&](const auto& taken) { return taken.second.first == one.first.number; });
+    });
+    if (free == arrived_.end()) co_return;
+    const auto seat = free->first.number;
+    auto link = free->second.link;
+    sent_for_[n] = {seat, link};
+    spdlog::info("{}: worker {} does not come back; the spare at {} takes its place", options_.greeting.topology, n,
+                 options_.urls[seat]);
+    (void)co_await link.async_send(message({{"number", n}}), as_result);
+  }
+}
+
+awaitable<result<gathered>> rank_links::gather(stage_sizes sizes, id256 fingerprint, planner recover) {
+  auto& time = clock::of(windows_.get_executor());
+  const auto begun = time.now();
   news changed(windows_.get_executor());
   const waits here(waiting_, changed);
   for (;;) {
     if (closed_) co_return errc::closed;
     if (!missing().empty()) {
-      const auto came = co_await with_deadline(changed.async_wait(), tell_after);
+      const auto late = time.now() - begun;
+      if (late >= options_.spare_after) co_await send_spares();
+      const auto came =
+          co_await with_deadline(changed.async_wait(), late < options_.spare_after
+                                                           ? std::min<duration>(options_.spare_after - late, tell_after)
+                                                           : duration(tell_after));
       if (!came && came.error() != errc::deadline) co_return errc::closed;
-      if (!came) tell_missing();
+      if (!came && time.now() - begun >= tell_after) tell_missing();
       continue;
     }
     std::map<std::uint32_t, std::uint64_t> used;
     for (std::uint32_t n = 1; n < options_.split.workers(); ++n) used[n] = arrived_.at({purpose::plan, n}).arrival;
     gathered out;
-    const auto met = co_await with_deadline(gather_once(sizes, fingerprint, out), options_.patience);
+    const auto met = co_await with_deadline(gather_once(sizes, fingerprint, recover, out), options_.patience);
     // Used up, or of no use; what has come meanwhile is for the next time.
     for (const auto& [n, arrival] : used) {
       const auto now = arrived_.find({purpose::plan, n});
@@ -259,34 +342,70 @@ awaitable<result<gathered>> rank_links::gather(stage_sizes sizes, id256 fingerpr
       arrived_.erase(now);
     }
     summed_ = summed_ || met.has_value();
+    if (met)
+      for (const auto& [n, arrival] : used) were_there_.insert(n), sent_for_.erase(n);
     if (met) co_return out;
     if (met.error() == asio::error::operation_aborted) co_return errc::closed;
     spdlog::warn("the workers of {} did not come together: {}; once more", options_.greeting.topology,
                  met.error().message());
+    co_await time.async_wait_for(gather_again, asio::deferred);
   }
 }
 
-awaitable<error_code> rank_links::summon_once(const id256& fingerprint, summons& out) {
-  if (auto ec = co_await call(0, purpose::plan, life_, out.links.leader)) co_return ec;
+awaitable<error_code> rank_links::summon_once(const id256& fingerprint, const holder& has, summons& out) {
+  if (auto ec = co_await call(0, options_.urls[0], purpose::plan, own_time(), out.links.leader)) co_return ec;
   const auto said = co_await out.links.leader.async_receive(as_result);
   if (!said) co_return said.error();
   const auto b = decode(*said);
   if (!b) co_return errc::protocol;
   if (b->fingerprint != fingerprint.hex()) co_return errc::namespace_mismatch;
   out.sizes = b->sizes;
-  const auto met = co_await with_deadline(meet(b->time, b->by_mpi, out.links), options_.patience);
+  if (b->sizes.copies > 0) {
+    const auto mine = cokv::encode(has ? has(b->sizes) : stage_holding());
+    if (auto ec = co_await send_long(out.links.leader, mine)) co_return ec;
+    const auto how = co_await receive_long(out.links.leader, most_recovery_bytes);
+    if (!how) co_return how.error();
+    auto told = decode_recovery(*how, b->sizes, options_.split.workers());
+    if (!told) co_return told.error();
+    out.how = std::move(*told);
+  }
+  const auto met = co_await with_deadline(meet(*b, out.links), options_.patience);
   if (!met) co_return met.error();
   if (options_.kv)
-    if (auto ec = co_await call(0, purpose::kv, b->time, out.kv)) co_return ec;
+    if (auto ec = co_await call(0, options_.urls[0], purpose::kv, b->time, out.kv)) co_return ec;
   co_return (co_await out.links.leader.async_send(ready(b->time), as_result)).error();
 }
 
-awaitable<result<summons>> rank_links::summoned(id256 fingerprint) {
+awaitable<result<summons>> rank_links::summoned(id256 fingerprint, holder has) {
   auto& time = clock::of(windows_.get_executor());
   for (error_code before; !closed_;) {
     summons out;
-    const auto why = co_await summon_once(fingerprint, out);
+    const auto why = co_await summon_once(fingerprint, has, out);
     if (!why) co_return out;
+    if (why == asio::error::operation_aborted) co_return errc::closed;
+    if (why != before) spdlog::info("the leader at {}: {}; it is tried again", options_.urls.at(0), why.message());
+    before = why;
+    co_await time.async_wait_for(try_again, asio::deferred);
+  }
+  co_return errc::closed;
+}
+
+awaitable<result<recruitment>> rank_links::recruited() {
+  auto& time = clock::of(windows_.get_executor());
+  for (error_code before; !closed_;) {
+    recruitment out;
+    auto why = co_await call(0, options_.urls[0], purpose::spare, own_time(), out.with_leader);
+    if (!why) {
+      const auto said = co_await out.with_leader.async_receive(as_result);
+      if (said) {
+        const auto v = http::parse_json(text_of(*said));
+        const auto told = v ? *v : json::value();  // fields look at it
+        fields f(told, "place");
+        out.number = f.u32("number");
+        if (!f.end() && out.number > 0 && out.number < options_.split.workers()) co_return out;
+      }
+      why = said ? make_error_code(errc::protocol) : said.error();
+    }
     if (why == asio::error::operation_aborted) co_return errc::closed;
     if (why != before) spdlog::info("the leader at {}: {}; it is tried again", options_.urls.at(0), why.message());
     before = why;

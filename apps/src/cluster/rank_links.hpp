@@ -13,12 +13,20 @@
 // | cancellation | every kind: the links that were made are closed                                         |
 // | errors       | closed                                                                                  |
 //
+// Where copies of KV are kept (stage_sizes::copies), each says what it has of it before, and all hear from where they go on.
+//
+// A spare is nobody until the leader sends it in the place of a worker that was there, and has not come back for a while:
+//
+//     auto taken = co_await rank_links(windows, {.self = seat, ...}).recruited();   // taken->number, with urls[seat] for its door
+//
 // Whoever lost a link calls again. It outlives its coroutines. Links are named rank/NUMBER/PURPOSE/TIME; docs/protocol.md has them. Belongs to one context.
 #pragma once
 
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -34,28 +42,43 @@ namespace cokv::cluster {
 
 struct rank_options {
   topology split;
-  std::uint32_t self = 0;                        // this worker's number
-  std::vector<std::string> urls;                 // of all, by number
-  link_options greeting = {};                    // its topology has to be all workers' alike; the name is made here
+  std::uint32_t self = 0;         // this worker's number
+  std::vector<std::string> urls;  // of all, by number, and behind them the spares'
+  std::optional<std::uint32_t> seat =
+      {};                      // of its own door, among them, where that is another: of a spare in `self`'s place
+  link_options greeting = {};  // its topology has to be all workers' alike; the name is made here
   std::shared_ptr<mpi_group> sums = {};          // of its stage's ranks, where they are an MPI job's
   duration patience = std::chrono::seconds(10);  // for those that were there and are awaited
+  duration spare_after =
+      std::chrono::milliseconds(500);  // of waiting for one that was there, before a spare is sent in its place
   // Each has another link with the leader, by which it is told to move its part of prompts' KV (part_note.hpp). All workers alike.
   bool kv = false;
 };
 
 struct gathered {
   stage_links links;
-  std::vector<peer_link> kv;  // by number, the leader's own empty
+  std::optional<stage_recovery> how;  // with copies
+  std::vector<peer_link> kv;          // by number, the leader's own empty
 };
 
 struct summons {
   stage_sizes sizes;
   stage_links links;
+  std::optional<stage_recovery> how;  // with copies
   peer_link kv;
+};
+
+// Held until it has come in that number's place.
+struct recruitment {
+  std::uint32_t number = 0;
+  peer_link with_leader;
 };
 
 class rank_links {
  public:
+  using planner = std::function<stage_recovery(std::vector<stage_holding>)>;  // engine::recover
+  using holder = std::function<stage_holding(const stage_sizes&)>;  // stage_worker::holding, of one of that size
+
   rank_links(window_table windows, rank_options options);
 
   error_code listen(std::string_view url) { return door_.listen(url); }
@@ -63,14 +86,16 @@ class rank_links {
   void close();
 
   // The fingerprint is the model's: workers of another one are not computed with.
-  awaitable<result<gathered>> gather(stage_sizes sizes, id256 fingerprint);
-  awaitable<result<summons>> summoned(id256 fingerprint);
+  awaitable<result<gathered>> gather(stage_sizes sizes, id256 fingerprint, planner recover = {});
+  awaitable<result<summons>> summoned(id256 fingerprint, holder has = {});
+  awaitable<result<recruitment>> recruited();
 
   // The numbers of those that the leader lacks.
   std::vector<std::uint32_t> missing() const;
+  std::size_t spares() const;  // that wait
 
  private:
-  enum class purpose : std::uint8_t { plan, rows, sum, kv };
+  enum class purpose : std::uint8_t { plan, rows, sum, kv, copies, spare };
   struct place {
     purpose what;
     std::uint32_t number;
@@ -80,14 +105,30 @@ class rank_links {
     std::uint64_t arrival;
     std::string time;
     peer_link link;
+    std::uint32_t seat = 0;  // of who calls for the plan
   };
+
+  // What the leader says first.
+  struct beginning {
+    std::string time;
+    std::string fingerprint;
+    stage_sizes sizes;
+    bool by_mpi = false;            // that ranks add up
+    std::vector<std::string> urls;  // of all, by number
+  };
+  static link_message encode(const beginning& b);
+  std::optional<beginning> decode(const link_message& m) const;
 
   awaitable<void> keep(peer_link link);
   awaitable<error_code> find(place at, std::string time, peer_link& out);
-  awaitable<error_code> call(std::uint32_t number, purpose what, std::string time, peer_link& out);
-  awaitable<error_code> meet(std::string time, bool by_mpi, stage_links& out);
-  awaitable<error_code> gather_once(const stage_sizes& sizes, const id256& fingerprint, gathered& out);
-  awaitable<error_code> summon_once(const id256& fingerprint, summons& out);
+  awaitable<error_code> call(std::uint32_t number, std::string url, purpose what, std::string time, peer_link& out);
+  awaitable<error_code> meet(const beginning& b, stage_links& out);
+  awaitable<error_code> gather_once(const stage_sizes& sizes, const id256& fingerprint, const planner& recover,
+                                    gathered& out);
+  awaitable<error_code> summon_once(const id256& fingerprint, const holder& has, summons& out);
+  awaitable<void> send_spares();
+  std::uint32_t seat() const { return options_.seat.value_or(options_.self); }
+  std::string own_time() const { return std::to_string(seat()) + '.' + life_; }
   void tell_missing();
   void tell_all();
   std::string name_of(purpose what, std::string_view time) const;
@@ -100,6 +141,8 @@ class rank_links {
   std::uint64_t arrivals_ = 0;
   std::shared_ptr<std::list<news*>> waiting_ = std::make_shared<std::list<news*>>();
   std::set<std::pair<std::uint32_t, std::string>> refused_;  // and told
+  std::set<std::uint32_t> were_there_;
+  std::map<std::uint32_t, std::pair<std::uint32_t, peer_link>> sent_for_;  // by number: a spare, and where it is
   std::string told_missing_;
   bool summed_ = false;  // by MPI, where who fell out of step with the others stays so: once
   bool closed_ = false;

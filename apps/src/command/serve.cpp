@@ -32,6 +32,15 @@ void add_serve(CLI::App& app, action& chosen) {
   auto* rank = add_count(*c, "--rank", o->rank, 0, 4095,
                          "Which of --ranks this process is; 0 leads, and serves HTTP, which no other does")
                    ->needs(ranks);
+  auto* spares =
+      c->add_option("--spares", o->spares,
+                    "Doors of processes that take the place of one that is lost, and its KV from --replicas 1 "
+                    "(which they imply): --rank N begins the first of them, N the number of --ranks")
+          ->type_name("URL[,URL...]")
+          ->delimiter(',')
+          ->needs(ranks);
+  auto* rejoin = add_count(*c, "--rejoin-within", o->rejoin_within, 1, 86400,
+                           "Seconds that requests wait, with --replicas 1, until a lost process's place is taken");
   auto* stage_starts = c->add_option("--stage-starts", o->stage_starts,
                                      "Each stage's first layer, 0 the first; as equal as may be unless told. "
                                      "The last stage has the output matrix too, which takes its time of each token")
@@ -114,11 +123,13 @@ void add_serve(CLI::App& app, action& chosen) {
                              "Milliseconds in which a first token is wanted (--policy slo)");
   auto* slo_tpot = add_count(*c, "--slo-tpot", o->slo_tpot, 1, 60000,
                              "Milliseconds in which each further token is wanted (--policy slo)");
-  auto* replicas = add_count(*c, "--replicas", o->replicas, 0, 2,
-                             "Other decode workers that keep a copy of each answer's KV as it grows, and go on with it "
-                             "when its worker dies (--role router)");
+  auto* replicas =
+      add_count(*c, "--replicas", o->replicas, 0, 2,
+                "Other decode workers that keep a copy of each answer's KV as it grows, and go on with it "
+                "when its worker dies (--role router); or, with --pipeline or --tensor, 1: the next process "
+                "keeps a copy of each one's KV, for whoever takes its place");
   auto* replica_memory = add_size(*c, "--replica-memory", o->replica_memory,
-                                  "Host memory for copies of other workers' answers (--role decode)");
+                                  "Host memory for copies of other workers' KV (--role decode, and with --replicas 1)");
   auto* replica_patience = add_count(*c, "--replica-patience", o->replica_patience, 0, 60000,
                                      "Milliseconds that a token waits until its answer's copies are as far as it; then "
                                      "it is told without (--role decode)");
@@ -185,6 +196,8 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                    {tensor, "both, prefill or decode"},
                                                                    {ranks, "both, prefill or decode"},
                                                                    {rank, "both, prefill or decode"},
+                                                                   {spares, "both"},
+                                                                   {rejoin, "both"},
                                                                    {stage_starts, "both, prefill or decode"},
                                                                    {microbatches, "both, prefill or decode"},
                                                                    {prefill, "router"},
@@ -205,14 +218,15 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                    {slo_tpot, "router"},
                                                                    {swap, "both or decode"},
                                                                    {standby, "router"},
-                                                                   {replicas, "router"},
-                                                                   {replica_memory, "decode"},
+                                                                   {replicas, "both or router"},
+                                                                   {replica_memory, "both or decode"},
                                                                    {replica_patience, "decode"},
                                                                    {replicate_to, "decode"}};
-  c->callback([o, of_roles, link, slo_ttft, slo_tpot, ranks, rank, stage_starts, microbatches, &chosen] {
+  c->callback([o, of_roles, link, slo_ttft, slo_tpot, ranks, rank, stage_starts, microbatches, spares, rejoin, replicas,
+               replica_memory, &chosen] {
     check_memory("--swap", o->swap);
     check_memory("--kv-host", o->kv_host);
-    if (o->role == "decode") check_memory("--replica-memory", o->replica_memory);
+    if (replica_memory->count() > 0) check_memory("--replica-memory", o->replica_memory);
     for (auto& [option, role] : of_roles)
       if (option->count() > 0 && role.find(o->role) == role.npos)
         throw CLI::ValidationError(option->get_name(), "is for --role " + role);
@@ -238,9 +252,29 @@ void add_serve(CLI::App& app, action& chosen) {
                                                  std::to_string(topology::max_workers) + " may be");
     if (rank->count() > 0 && std::ranges::all_of(o->ranks, [](auto& url) { return url.starts_with("mpi://"); }))
       throw CLI::ValidationError("--rank", "is the job's own where --ranks is mpi://");
-    for (auto* option : {ranks, stage_starts, microbatches})
+    for (auto* option : {ranks, stage_starts, microbatches, spares, rejoin})
       if (option->count() > 0 && !in_parts)
         throw CLI::ValidationError(option->get_name(), "is for --pipeline or --tensor above 1");
+    if (o->role == "both") {
+      for (auto* option : {replicas, replica_memory})
+        if (option->count() > 0 && !in_parts)
+          throw CLI::ValidationError(option->get_name(),
+                                     "is for --role router or decode, or --pipeline or --tensor above 1");
+      if (o->replicas > 1)
+        throw CLI::ValidationError("--replicas",
+                                   "is 0 or 1 with --pipeline or --tensor: the next process keeps a copy");
+      if (!o->spares.empty() && replicas->count() > 0 && o->replicas == 0)
+        throw CLI::ValidationError("--spares", "take KV from copies, of which --replicas 0 keeps none");
+      if (!o->spares.empty()) o->replicas = 1;
+      for (auto* option : {rejoin, replica_memory})
+        if (option->count() > 0 && o->replicas == 0)
+          throw CLI::ValidationError(option->get_name(), "is for --replicas 1");
+      if (o->replicas == 1 && o->replica_memory == 0)
+        throw CLI::ValidationError("--replica-memory", "is 0, and --replicas 1 keeps copies in it");
+      const bool job = std::ranges::all_of(o->ranks, [](auto& url) { return url.starts_with("mpi://"); });
+      if (o->replicas == 1 && job)
+        throw CLI::ValidationError("--replicas", "is for --ranks of URLs: an mpirun ends with any of its processes");
+    }
     // What these move of a block is all of it, and this process has a part.
     if (in_parts)
       for (auto& [flag, told] : std::vector<std::pair<std::string, bool>>{{"--swap", o->swap != 0},

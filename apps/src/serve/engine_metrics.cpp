@@ -135,8 +135,14 @@ void add_engine_metrics(http::metrics& page, const engine& e, const std::vector<
     if (!e.pool().whole()) lending(s, c);
     if (!e.running().part().whole()) {
       s.gauge("cokv_workers_joined", "1 while all workers of the model are there", c.joined ? 1 : 0);
-      s.counter("cokv_workers_lost_total", "Times that one of them was lost, and all KV with it",
-                static_cast<double>(c.ranks_lost));
+      s.counter("cokv_workers_lost_total", "Times that one of them was lost", static_cast<double>(c.ranks_lost));
+      s.counter("cokv_recoveries_total", "Of those, times that requests went on by copies of its KV",
+                static_cast<double>(c.recoveries));
+      s.counter("cokv_recomputed_tokens_total", "Tokens that were computed again for it",
+                static_cast<double>(c.recomputed_tokens));
+      s.counter("cokv_restarted_requests_total", "Requests of whose KV no copy was left, which began anew",
+                static_cast<double>(c.restarted_requests));
+      s.gauge("cokv_kept_bytes", "Of another worker's KV, kept here", static_cast<double>(c.kept_bytes));
     }
     for (std::size_t i = 0; i < kv.tiers.size(); ++i) tier(s, kv.tiers[i], stores.at(i)->info());
     s.gauge("cokv_kv_hidden_fraction", "Of the recent time in which KV moved, the part in which the model computed",

@@ -25,7 +25,8 @@ struct options {
   // A model in parts: stages, ranks of each, this process's number among all of them, where they find each other, and steps under
   // way at once (0: as many as stages).
   std::uint32_t pipeline = 1, tensor = 1, rank = 0, microbatches = 0;
-  std::vector<std::string> ranks;
+  std::vector<std::string> ranks, spares;
+  std::uint32_t rejoin_within = 60;         // seconds that requests wait for a lost worker's place to be taken
   std::vector<std::uint32_t> stage_starts;  // each stage's first layer; empty: as equal as may be
   // A decode worker's doors for KV; empty: a socket of this machine and a port. `advertise`: what others call the host.
   std::vector<std::string> links;
@@ -43,7 +44,7 @@ struct options {
   std::string standby_of, standby_key_file;       // of a router: for which other one it stands by
   std::string policy = "prefix";                  // or least-loaded, slo
   std::uint32_t slo_ttft = 2000, slo_tpot = 100;  // milliseconds
-  std::uint32_t replicas = 0;
+  std::uint32_t replicas = 0;                     // of a model in parts, of each worker's KV, at the next: 0 or 1
   std::uint64_t replica_memory = std::uint64_t{1} << 30;
   std::uint32_t replica_patience = 100;
   std::string replicate_to, replicate_key_file;  // caches for copies instead, as kv_remote

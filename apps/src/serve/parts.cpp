@@ -84,13 +84,14 @@ cluster::rank_options rank_options_of(const asio::any_io_executor& ex, const opt
   return {.split = mine.part.split,
           .self = mine.number,
           .urls = mine.urls,
+          .seat = mine.seat,
           .greeting = greeting_of(o, mine.part.split),
           .sums = sums_of(ex, mine),
           .kv = o.role != "both"};
 }
 
 void open_door(cluster::rank_links& links, const part_choice& mine) {
-  const auto& url = mine.urls[mine.number];
+  const auto& url = mine.urls[mine.seat];
   if (auto ec = links.listen(url.starts_with("mpi://") ? "mpi://" : url))
     throw config_error("--ranks: " + url + ": " + ec.message());
 }
@@ -123,12 +124,18 @@ part_choice choose_part(const options& o) {
     if (o.ranks.size() != workers)
       throw config_error("--ranks: " + std::to_string(o.ranks.size()) + " URLs; " + shape_text(o) + " takes " +
                          std::to_string(workers));
-    if (o.rank >= workers)
-      throw config_error("--rank: " + std::to_string(o.rank) + " is none of 0 to " + std::to_string(workers - 1));
+    const auto seats = workers + o.spares.size();
+    if (o.rank >= seats)
+      throw config_error("--rank: " + std::to_string(o.rank) + " is none of 0 to " + std::to_string(seats - 1));
     out.number = o.rank;
     out.urls = o.ranks;
+    out.urls.insert(out.urls.end(), o.spares.begin(), o.spares.end());
+    if (std::ranges::any_of(o.spares, [](auto& url) { return url.starts_with("mpi://"); }))
+      throw config_error("--spares: an mpirun has none");
   }
-  out.part = {split, split.at(out.number)};
+  out.seat = out.number;
+  out.part.split = split;
+  if (!out.spare()) out.part.who = split.at(out.number);
   return out;
 }
 
@@ -142,16 +149,40 @@ std::string describe(const part_choice& c, const model_config& whole) {
 
 leading::leading(const asio::any_io_executor& ex, const options& o, const part_choice& mine)
     : split_(mine.part.split.text()),
-      links_(window_table(ex), rank_options_of(ex, o, mine)),
+      copies_(o.replicas > 0 ? o.replica_memory : 0),
+      rejoin_within_(std::chrono::seconds(o.rejoin_within)),
+      windows_(ex),
+      links_(windows_, rank_options_of(ex, o, mine)),
       others_(ex, mine.part.split.workers()),
       lost_(ex) {
   open_door(links_, mine);
 }
 
 void leading::lost(error_code why) {
-  spdlog::warn("a worker of {} is lost: {}; its requests failed, and more are refused until all are there", split_,
-               why.message());
+  spdlog::warn("a worker of {} is lost: {}; its requests {}, and more are refused until all are there", split_,
+               why.message(), copies_ > 0 ? "wait" : "failed");
   lost_.tell();
+}
+
+std::optional<stage_copies> leading::copies() const {
+  if (copies_ == 0) return std::nullopt;
+  return stage_copies{windows_, copies_, random_number()};
+}
+
+// Whoever waits is not kept waiting for ever.
+awaitable<result<cluster::gathered>> leading::gather(engine& leads) {
+  result<cluster::gathered> met = errc::closed;
+  cluster::rank_links::planner recover;
+  if (copies_ > 0) recover = [&leads](std::vector<stage_holding> said) { return leads.recover(std::move(said)); };
+  (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+    group.spawn([&]() -> awaitable<void> {
+      co_await clock::of(leads.get_executor()).async_wait_for(rejoin_within_, asio::deferred);
+      leads.give_up_ranks(errc::unavailable);
+    });
+    met = co_await links_.gather(leads.sizes(), leads.running().fingerprint(), recover);
+    group.cancel();
+  });
+  co_return met;
 }
 
 // What the others can't be told to move they don't move: the engine goes by that as by the loss of a worker.
@@ -161,18 +192,26 @@ awaitable<void> leading::move_kv(std::vector<peer_link> links, peer_link one_of_
 
 awaitable<void> leading::run(engine& leads) {
   auto& time = clock::of(leads.get_executor());
+  std::uint64_t recoveries = 0, again = 0;
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(links_.run());
     for (;;) {
-      auto met = co_await links_.gather(leads.sizes(), leads.running().fingerprint());
+      auto met = co_await gather(leads);
       if (!met) break;
       auto joined = co_await with(task_group{}, [&](task_group& together) -> awaitable<void> {
         if (!met->kv.empty()) together.spawn(move_kv(std::exchange(met->kv, {}), met->links.workers[1]));
         error_code ec;
-        while ((ec = leads.join(met->links)) == errc::in_use) co_await time.async_wait_for(1ms, asio::deferred);
+        while ((ec = leads.join(met->links, met->how)) == errc::in_use)
+          co_await time.async_wait_for(1ms, asio::deferred);
         if (ec) throw boost::system::system_error(ec, "the workers of " + split_);
         met->links = {};  // the engine's alone
-        spdlog::info("{}: all workers are there", split_);
+        const auto c = leads.counters();
+        if (c.recoveries > recoveries)
+          spdlog::info("{}: all workers are there; requests go on, {} tokens are computed again", split_,
+                       c.recomputed_tokens - again);
+        else
+          spdlog::info("{}: all workers are there", split_);
+        recoveries = c.recoveries, again = c.recomputed_tokens;
         co_await lost_.async_wait(asio::deferred);
         together.cancel();
       });
@@ -196,7 +235,7 @@ struct part_of_kv {
 
   // Where it is found by its fellows. Of an mpirun over several machines, by this one's name.
   static std::string host_of(const options& o, const part_choice& mine) {
-    const auto& url = mine.urls[mine.number];
+    const auto& url = mine.urls[mine.seat];
     const auto begins = url.find("://"), ends = url.rfind(':');
     if (url.starts_with("mpi://") && on_several_machines()) return this_machine();
     if (!url.starts_with("tcp://") && !url.starts_with("ucx://")) return o.listen.host;
@@ -225,25 +264,46 @@ awaitable<void> ends(awaitable<error_code> what, error_code& why, task_group& bo
 
 // Until one of its links ends. Then nothing computes or moves KV any more.
 awaitable<error_code> work(stage_worker& works, cluster::summons& with_these, cluster::part_mover* moves) {
-  if (!moves) co_return co_await works.run(std::move(with_these.links));
+  if (!moves) co_return co_await works.run(std::move(with_these.links), std::move(with_these.how));
   error_code why;
   (void)co_await with(task_group{}, [&](task_group& group) {
     group.spawn(ends(moves->run(works, std::move(with_these.kv)), why, group));
-    group.spawn(ends(works.run(std::move(with_these.links)), why, group));
+    group.spawn(ends(works.run(std::move(with_these.links), std::move(with_these.how)), why, group));
   });
   co_return why ? why : make_error_code(errc::closed);
 }
 
 }  // namespace
 
+awaitable<bool> wait_as_spare(const options& o, std::ostream& out, part_choice& mine, peer_link& held) {
+  const auto ex = co_await asio::this_coro::executor;
+  asio::signal_set signals(ex, SIGINT, SIGTERM);
+  cluster::rank_links links(window_table(ex), rank_options_of(ex, o, mine));
+  out << "cokv serve: a spare of " << mine.part.split.text() << " for " << mine.urls[mine.seat] << std::endl;
+  (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+    group.spawn([&]() -> awaitable<void> {
+      co_await signals.async_wait(asio::use_awaitable);
+      group.cancel();
+    });
+    if (auto taken = co_await links.recruited()) {
+      mine.number = taken->number;
+      mine.part.who = mine.part.split.at(taken->number);
+      held = std::move(taken->with_leader);
+    }
+    group.cancel();
+  });
+  co_return !mine.spare();
+}
+
 awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine, device where,
-                           std::function<std::shared_ptr<model>()> load) {
+                           std::function<std::shared_ptr<model>()> load, peer_link held) {
   const auto ex = co_await asio::this_coro::executor;
   asio::signal_set signals(ex, SIGINT, SIGTERM);  // before the line that tells others to go ahead
-  cluster::rank_links links(window_table(ex), rank_options_of(ex, o, mine));
+  const window_table windows(ex);
+  cluster::rank_links links(windows, rank_options_of(ex, o, mine));
   open_door(links, mine);
   const auto what = load();
-  out << "cokv serve: worker " << mine.number << " of " << mine.part.split.text() << " is at " << mine.urls[mine.number]
+  out << "cokv serve: worker " << mine.number << " of " << mine.part.split.text() << " is at " << mine.urls[mine.seat]
       << std::endl;
   std::unique_ptr<stage_worker> works;
   std::optional<part_of_kv> moves;
@@ -263,11 +323,14 @@ awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine
       group.cancel();
     });
     for (;;) {
-      auto told = co_await links.summoned(what->fingerprint());
+      auto told = co_await links.summoned(what->fingerprint(), [&works](const stage_sizes& sizes) {
+        return works && works->sizes() == sizes ? works->holding() : stage_holding();
+      });
       if (!told) break;
+      held = {};
       if (!works || works->sizes() != told->sizes) {
         works.reset();
-        works = std::make_unique<stage_worker>(ex, where, what, told->sizes, kv_memory_of(o));
+        works = std::make_unique<stage_worker>(ex, where, what, told->sizes, kv_memory_of(o), windows);
       }
       spdlog::info("worker {} of {}: all are there; {} KV blocks of {} tokens", mine.number, mine.part.split.text(),
                    told->sizes.kv_blocks, told->sizes.block_tokens);

@@ -98,6 +98,7 @@ void check_fits(const options& o, const model_config& config, bool lends = true)
   detail::check_memory_for({{"weights", weight_bytes(config, type)},
                             {"KV blocks", kv_pool_bytes(engine_options_of(o, {}), config, type)},
                             {"--lend-memory", lends ? o.lend_memory : 0},
+                            {"--replica-memory", o.role == "both" && o.replicas > 0 ? o.replica_memory : 0},
                             {"--swap", o.swap},
                             {"--kv-host", o.kv_host}});
 }
@@ -106,6 +107,7 @@ std::unique_ptr<engine> make_engine(const asio::any_io_executor& ex, const optio
                                     std::shared_ptr<model> what, const tokenizer& text, const tiers& opened,
                                     cache::event_log& kv, borrowing* borrowed, leading* leads) {
   auto how = engine_options_of(o, opened, kv.of("device"));
+  if (leads) how.copies = leads->copies();
   if (leads) how.on_ranks_lost = [leads](error_code why) { leads->lost(why); };
   if (borrowed) borrowed->put_into(how);
   return std::make_unique<engine>(ex, std::move(where), std::move(what), text, std::move(how));
@@ -239,9 +241,11 @@ awaitable<void> follow(const options& o, std::ostream& out, part_choice mine) {
   }
   const auto where = open(o, ex);
   const auto whole = load_config(o.model);
+  peer_link held;
+  if (mine.spare() && !co_await wait_as_spare(o, out, mine, held)) co_return;
   check_fits(o, part_of(whole, mine.part), false);
   spdlog::info("{}", describe(mine, whole));
-  co_await serve_part(o, out, mine, where, [&] { return load_weights(o, where, mine.part); });
+  co_await serve_part(o, out, mine, where, [&] { return load_weights(o, where, mine.part); }, std::move(held));
   if (file) file->write(spans);
 }
 

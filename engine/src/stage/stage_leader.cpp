@@ -17,7 +17,7 @@ std::size_t who_samples(const model_part& part) { return part.split.number({part
 }  // namespace
 
 stage_leader::stage_leader(std::shared_ptr<model> part, const kv_pool& pool, stream compute, stage_links links,
-                           stage_sizes sizes)
+                           stage_sizes sizes, std::shared_ptr<stage_ring> ring)
     : mine_{part, pool, std::move(compute), rank_group(part->part().who.rank, links.ranks, links.sums)},
       links_(std::move(links)),
       sizes_(sizes),
@@ -26,17 +26,22 @@ stage_leader::stage_leader(std::shared_ptr<model> part, const kv_pool& pool, str
       to_tell_(line_->get_executor(), sizes.microbatches),
       to_compute_(line_->get_executor(), sizes.microbatches),
       to_hand_on_(line_->get_executor(), sizes.microbatches),
-      closing_(line_->get_executor(), 1) {}
+      closing_(line_->get_executor(), 1),
+      ring_(std::move(ring)) {}
 
 event stage_leader::begin(std::shared_ptr<batch> step, const std::vector<request_id>& sampling,
-                          std::vector<sink_part> told) {
+                          std::vector<sink_part> told, std::vector<ordered_copy> copied) {
   const auto number = ++begun_;
   if (error_) return {line_, number};
   step_order order{number, step->sequences, {}, {}};
+  order.copied = copied;
+  order.forgotten = std::exchange(forgotten_, {});
+  if (ring_ && ring_->ordered(order.copied, order.forgotten))
+    throw std::logic_error("stage_leader::begin: copies of what was never begun");
   for (auto& t : told)
     if (const auto known_as = t.sink->number())
       order.told.push_back({static_cast<std::uint32_t>(t.sequence), known_as, t.tokens});
-  work w{number, step, encode(order), {}, {}};
+  work w{number, step, encode(order), {}, {}, {}};
   if (last_ != 0) {
     order.over = std::exchange(over_, {});
     for (auto id : order.over) known_.erase(id);
@@ -47,7 +52,8 @@ event stage_leader::begin(std::shared_ptr<batch> step, const std::vector<request
     w.with_samples = encode(order);
     awaited_.push_back(step);
   }
-  if (!to_compute_.try_send(work{number, std::move(step), {}, {}, std::move(told)}) || !to_tell_.try_send(std::move(w)))
+  if (!to_compute_.try_send(work{number, std::move(step), {}, {}, std::move(told), std::move(copied)}) ||
+      !to_tell_.try_send(std::move(w)))
     throw std::logic_error("stage_leader::begin: more steps than may be under way");
   return {line_, number};
 }
@@ -66,6 +72,7 @@ awaitable<error_code> stage_leader::run() {
       each_link(links_, [&](const peer_link& l) { group.spawn(until_closed(l)); });
       group.spawn(
           [this]() -> awaitable<error_code> { co_return (co_await closing_.async_receive(as_result)).error(); });
+      if (links_.kept) group.spawn(ring_->keep(links_.kept));
       group.spawn(tell());
       group.spawn(compute());
       group.spawn(hand_on());
@@ -75,6 +82,7 @@ awaitable<error_code> stage_leader::run() {
     thrown = std::current_exception();
   }
   co_await settled(mine_.compute);
+  own_fault_ = thrown || mine_.compute.record().status();
   each_link(links_, [](peer_link l) { l.close(); });  // also where others have copies
   error_ = thrown ? make_error_code(errc::device_failed) : v.error() ? v.error() : make_error_code(errc::closed);
   line_->fail(line_->value() + 1, error_);
@@ -97,7 +105,10 @@ awaitable<error_code> stage_leader::compute() {
   for (;;) {
     auto w = co_await to_compute_.async_receive(as_result);
     if (!w) co_return w.error();
+    if (ring_)
+      if (auto ec = co_await ring_->may_compute(*w->step, w->copied)) co_return ec;
     if (auto ec = co_await mine_.run(w->step, w->told)) co_return ec;
+    if (ring_) ring_->computed(*w->step, w->copied);
     if (mine_.last())
       line_->advance(w->number);
     else if (auto sent = co_await to_hand_on_.async_send(std::move(w->step), as_result); !sent)

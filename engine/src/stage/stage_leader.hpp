@@ -11,13 +11,16 @@
 #include "cokv/runtime/channel.hpp"
 #include "cokv/runtime/event.hpp"
 #include "stage/stage.hpp"
+#include "stage/stage_ring.hpp"
 #include "stage/step_order.hpp"
 
 namespace cokv::detail {
 
 class stage_leader {
  public:
-  stage_leader(std::shared_ptr<model> part, const kv_pool& pool, stream compute, stage_links links, stage_sizes sizes);
+  // `ring`: where copies of KV are kept, behind recover().
+  stage_leader(std::shared_ptr<model> part, const kv_pool& pool, stream compute, stage_links links, stage_sizes sizes,
+               std::shared_ptr<stage_ring> ring = {});
 
   // Orders, computes and hears until a link ends, or close(): why. Then every step that was begun is ready, and error() says
   // so; nothing is written to the pool any more. Once.
@@ -25,9 +28,12 @@ class stage_leader {
   void close();
 
   // At most sizes.microbatches at a time. `sampling`: whose tokens step->sampled are, in order; `told`: who is told of its KV,
-  // here and at the others. Ready when the tokens are there.
-  event begin(std::shared_ptr<batch> step, const std::vector<request_id>& sampling, std::vector<sink_part> told = {});
-  void over(request_id id);  // nothing more is sampled of it
+  // here and at the others; `copied`: of which sequences copies are kept. Ready when the tokens are there.
+  event begin(std::shared_ptr<batch> step, const std::vector<request_id>& sampling, std::vector<sink_part> told = {},
+              std::vector<ordered_copy> copied = {});
+  void over(request_id id);                               // nothing more is sampled of it
+  void forget(copy_id id) { forgotten_.push_back(id); }   // no copy of it is of use any more
+  bool own_fault() const noexcept { return own_fault_; }  // it was its own device that failed
   error_code error() const noexcept { return error_; }
 
  private:
@@ -36,6 +42,7 @@ class stage_leader {
     std::shared_ptr<batch> step;
     std::vector<std::byte> order, with_samples;
     std::vector<sink_part> told;
+    std::vector<ordered_copy> copied;
   };
   awaitable<error_code> tell();
   awaitable<error_code> compute();
@@ -54,6 +61,9 @@ class stage_leader {
   std::deque<std::shared_ptr<batch>> awaited_;  // whose tokens will come, oldest first
   std::set<request_id> known_;                  // whose sampling the last stage knows
   std::vector<request_id> over_;                // to be told
+  std::vector<copy_id> forgotten_;              // likewise
+  const std::shared_ptr<stage_ring> ring_;      // none: no copies are kept
+  bool own_fault_ = false;
   error_code error_;
 };
 

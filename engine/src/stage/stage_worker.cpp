@@ -13,6 +13,7 @@
 #include "cokv/runtime/with.hpp"
 #include "stage/link_watch.hpp"
 #include "stage/stage.hpp"
+#include "stage/stage_ring.hpp"
 #include "stage/step_order.hpp"
 
 namespace cokv {
@@ -48,6 +49,7 @@ struct stage_worker::state {
     std::uint64_t number = 0;
     std::shared_ptr<batch> step;
     std::vector<detail::sink_part> told = {};
+    std::vector<detail::ordered_copy> copied = {};
   };
   // Who watches a prompt; `begun`: it knows where that lies.
   struct watcher {
@@ -55,19 +57,24 @@ struct stage_worker::state {
     bool begun = false;
   };
 
-  state(asio::any_io_executor e, device d, std::shared_ptr<model> m, const stage_sizes& s, memory_kind kind)
+  state(asio::any_io_executor e, device d, std::shared_ptr<model> m, const stage_sizes& s, memory_kind kind,
+        std::optional<window_table> windows)
       : ex(std::move(e)),
         where(std::move(d)),
         part(std::move(m)),
         sizes(checked(s, *part)),
         pool(part->kv_geometry(s.block_tokens), s.kv_blocks,
              memory_of(where, part->kv_geometry(s.block_tokens), s.kv_blocks, kind)),
-        view(pool.shape(), pool.memory(), pool.blocks()) {}
+        view(pool.shape(), pool.memory(), pool.blocks()) {
+    if (sizes.copies > 0 && !windows) throw config_error("stage sizes: copies: go through windows, and there are none");
+    if (sizes.copies > 0) ring.emplace(std::move(*windows), where, part->part(), view, sizes);
+  }
 
   error_code fill(batch& step, detail::step_order& order);
   std::shared_ptr<batch> spare();
   std::vector<detail::sink_part> told_of(const detail::step_order& order);
   void tell_begun(const work& w);
+  awaitable<error_code> take_part(const stage_links& links, std::optional<stage_recovery> how, channel<work>& to);
   awaitable<error_code> take_orders(const stage_links& links, channel<work>& to);
   awaitable<error_code> compute(detail::stage& mine, channel<work>& from, channel<work>& to);
   awaitable<error_code> hand_on(const stage_links& links, channel<work>& from);
@@ -78,6 +85,7 @@ struct stage_worker::state {
   const stage_sizes sizes;
   kv_pool pool;
   const kv_view view;
+  std::optional<detail::stage_ring> ring;       // where copies are kept
   std::vector<std::shared_ptr<batch>> batches;  // their memory is used again
   std::map<request_id, std::shared_ptr<sampling_state>> samplings;
   std::map<std::uint64_t, watcher> watchers;
@@ -127,6 +135,18 @@ void stage_worker::state::tell_begun(const work& w) {
   }
 }
 
+// What was before goes on first.
+awaitable<error_code> stage_worker::state::take_part(const stage_links& links, std::optional<stage_recovery> how,
+                                                     channel<work>& to) {
+  if (!ring) co_return co_await take_orders(links, to);
+  if (auto ec = co_await ring->restore(*how, links.keeper)) co_return ec;
+  const auto v = co_await with(task_group{}, [&](task_group& group) {
+    group.spawn(ring->send(links.keeper));
+    group.spawn(take_orders(links, to));
+  });
+  co_return v.error();
+}
+
 awaitable<error_code> stage_worker::state::take_orders(const stage_links& links, channel<work>& to) {
   const auto& config = part->config();
   for (std::uint64_t number = 1;; ++number) {
@@ -137,6 +157,9 @@ awaitable<error_code> stage_worker::state::take_orders(const stage_links& links,
     if (order->number != number) co_return errc::protocol;
     work next{number, spare()};
     next.told = told_of(*order);
+    if (ring)
+      if (auto ec = ring->ordered(order->copied, order->forgotten)) co_return ec;
+    next.copied = std::move(order->copied);
     // A request's place may still be sampled by a step before, but never two at once: it is there when this one is.
     if (auto ec = fill(*next.step, *order)) co_return ec;
     if (!part->part().first()) {
@@ -155,7 +178,10 @@ awaitable<error_code> stage_worker::state::compute(detail::stage& mine, channel<
     auto span = trace::of(ex).scope("engine", "step");
     span.arg("tokens", static_cast<std::int64_t>(next->step->rows()));
     tell_begun(*next);
+    if (ring)
+      if (auto ec = co_await ring->may_compute(*next->step, next->copied)) co_return ec;
     if (auto ec = co_await mine.run(next->step, next->told)) co_return ec;
+    if (ring) ring->computed(*next->step, next->copied);
     next->told.clear();
     ++steps;
     if (mine.last() && !mine.samples()) continue;
@@ -179,14 +205,21 @@ awaitable<error_code> stage_worker::state::hand_on(const stage_links& links, cha
 }
 
 stage_worker::stage_worker(asio::any_io_executor ex, device where, std::shared_ptr<model> part, stage_sizes sizes,
-                           memory_kind kv_memory)
-    : state_(std::make_shared<state>(std::move(ex), std::move(where), std::move(part), sizes, kv_memory)) {}
+                           memory_kind kv_memory, std::optional<window_table> windows)
+    : state_(std::make_shared<state>(std::move(ex), std::move(where), std::move(part), sizes, kv_memory,
+                                     std::move(windows))) {}
 
 stage_worker::~stage_worker() = default;
 
-awaitable<error_code> stage_worker::run(stage_links links) {
+awaitable<error_code> stage_worker::run(stage_links links, std::optional<stage_recovery> how) {
   const auto s = state_;
-  if (!detail::fit(links, s->part->part())) co_return errc::invalid_argument;
+  if (!detail::fit(links, s->part->part(), s->ring.has_value()) || how.has_value() != s->ring.has_value())
+    co_return errc::invalid_argument;
+  if (s->ring)
+    if (auto ec = s->ring->recover(*how)) {
+      detail::each_link(links, [](peer_link l) { l.close(); });
+      co_return ec;
+    }
   s->samplings.clear();
   auto compute = s->where.make_stream({.name = "compute"});
   if (!compute) co_return compute.error();
@@ -200,7 +233,8 @@ awaitable<error_code> stage_worker::run(stage_links links) {
   try {
     v = co_await with(task_group{}, [&](task_group& group) {
       detail::each_link(links, [&](const peer_link& l) { group.spawn(detail::until_closed(l)); });
-      group.spawn(s->take_orders(links, arrived));
+      if (links.kept) group.spawn(s->ring->keep(links.kept));
+      group.spawn(s->take_part(links, std::move(how), arrived));
       group.spawn(s->compute(mine, arrived, done));
       group.spawn(s->hand_on(links, done));
     });
@@ -223,5 +257,7 @@ kv_view stage_worker::view() const { return state_->view; }
 const model& stage_worker::running() const noexcept { return *state_->part; }
 const stage_sizes& stage_worker::sizes() const noexcept { return state_->sizes; }
 std::uint64_t stage_worker::steps() const noexcept { return state_->steps; }
+stage_holding stage_worker::holding() const { return state_->ring ? state_->ring->holding() : stage_holding(); }
+std::uint64_t stage_worker::bytes_kept() const noexcept { return state_->ring ? state_->ring->bytes_kept() : 0; }
 
 }  // namespace cokv

@@ -10,7 +10,7 @@ namespace cokv::detail {
 namespace {
 
 constexpr std::uint32_t order_magic = 0x4f766b63, outcome_magic = 0x41766b63;  // "ckvO", "ckvA"
-constexpr std::uint32_t version = 2;
+constexpr std::uint32_t version = 3;
 
 void write(byte_writer& to, const sampling_state& s) {
   const auto& p = s.params;
@@ -105,6 +105,14 @@ std::vector<std::byte> encode(const step_order& o) {
     to.number(t.tokens.first);
     to.number(t.tokens.count);
   }
+  to.number(static_cast<std::uint32_t>(o.copied.size()));
+  for (auto& c : o.copied) {
+    to.number(c.sequence);
+    to.number(c.id);
+    to.number(c.room);
+  }
+  to.number(static_cast<std::uint32_t>(o.forgotten.size()));
+  for (auto id : o.forgotten) to.number(id);
   return to.take();
 }
 
@@ -142,6 +150,15 @@ result<step_order> decode_order(std::span<const std::byte> bytes, const stage_si
     if (t.tokens.count == 0 || t.tokens.first < s.start || t.tokens.end() > std::uint64_t{s.start} + s.tokens.size())
       from.spoil();
   }
+  for (auto n = from.count(sizes.max_running, 16); n > 0 && from.good(); --n) {
+    auto& c = o.copied.emplace_back();
+    c.sequence = from.number<std::uint32_t>();
+    c.id = from.number<std::uint64_t>();
+    c.room = from.number<std::uint32_t>();
+    if (c.sequence >= o.sequences.size() || c.id == 0 || c.room > sizes.max_sequence || sizes.copies == 0) from.spoil();
+  }
+  o.forgotten.resize(from.count(bytes.size(), 8));
+  for (auto& id : o.forgotten) id = from.number<std::uint64_t>();
   if (rows == 0 || rows > sizes.max_batched_tokens || (!o.sampled.empty() && o.sampled.size() != samples)) from.spoil();
   if (!from.over()) return errc::protocol;
   return o;

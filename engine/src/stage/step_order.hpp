@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cokv/engine/model.hpp"
+#include "cokv/engine/stage_recovery.hpp"
 #include "cokv/engine/stage_worker.hpp"
 
 namespace cokv::detail {
@@ -27,12 +28,22 @@ struct ordered_sink {
   index_range tokens;
 };
 
+// A sequence whose KV the worker behind each is to keep. `room`: tokens that it will have at the most, where its first step
+// begins; else 0.
+struct ordered_copy {
+  std::uint32_t sequence = 0;
+  copy_id id = 0;
+  std::uint32_t room = 0;
+};
+
 struct step_order {
   std::uint64_t number = 0;  // from 1
   std::vector<batch_sequence> sequences;
   std::vector<ordered_sample> sampled;  // to the last stage's rank 0; of the sequences that sample, in order
   std::vector<request_id> over;         // of which nothing more is sampled
   std::vector<ordered_sink> told = {};
+  std::vector<ordered_copy> copied = {};
+  std::vector<copy_id> forgotten = {};  // copies of what is over; before this step's begin
 };
 
 struct step_outcome {

@@ -38,7 +38,8 @@ awaitable<replica_message> open(std::shared_ptr<replicator_state> s, replica_mes
   auto& slot = s->copies[key];
   if (!slot) slot = std::make_shared<replica_copy>();
   const auto c = slot;
-  if (c->epoch > asked.epoch || !co_await take_over(s, key, c, asked.epoch)) co_return refused(errc::stale_reference);
+  if (c->epoch > asked.epoch || !co_await take_over(s, key, c, asked.epoch))
+    co_return refused(s->closed.contains(asked.microbatch) ? errc::closed : errc::stale_reference);
   if (c->memory.size() != asked.bytes) {
     c->steps.clear();
     c->memory = {};

@@ -108,6 +108,10 @@ void replicator::close(microbatch_id m) {
   s.changed.notify();
 }
 
+void replicator::close_own(microbatch_id m) {
+  if (state_->own.erase(m) > 0) state_->changed.notify();
+}
+
 bool replicator::may_compute(microbatch_id m) const { return state_->may_compute(state_->known(m)); }
 
 void replicator::computed(microbatch_id m, replicated_step step, event ready, const id256& tag) {
@@ -147,9 +151,18 @@ void replicator::replaced(worker_id lost, worker_id fresh) {
   }
 }
 
-void replicator::retain(const std::function<bool(worker_id)>& wanted) {
-  std::erase_if(state_->copies, [&](const auto& c) { return !wanted(c.first.first); });
+void replicator::retain(const std::function<bool(worker_id, microbatch_id)>& wanted) {
+  std::erase_if(state_->copies, [&](const auto& c) { return !wanted(c.first.first, c.first.second); });
 }
+
+std::map<replicator::microbatch_id, std::uint32_t> replicator::kept(worker_id owner) const {
+  std::map<microbatch_id, std::uint32_t> out;
+  const auto& copies = state_->copies;
+  for (auto c = copies.lower_bound({owner, 0}); c != copies.end() && c->first.first == owner; ++c)
+    out[c->first.second] = static_cast<std::uint32_t>(c->second->steps.size());
+  return out;
+}
+
 void replicator::forget_unfed(duration age) {
   const auto now = clock::of(get_executor()).now();
   std::erase_if(state_->copies, [&](const auto& one) {

@@ -17,9 +17,9 @@ TEST_CASE("converters: who stands still with all of its staging leaves others th
         CHECK(all.of("a") == a);
         permit turn = co_await a->get()->turn->async_acquire();
         std::vector<buffer> held;
-        for (std::size_t i = 0; i < cluster::packer::buffers; ++i) held.push_back(co_await a->staging->async_acquire());
+        for (std::size_t i = 0; i < packer::buffers; ++i) held.push_back(co_await a->staging->async_acquire());
         CHECK(a->staging->available() == 0);
-        CHECK(b->staging->available() == cluster::packer::buffers);
+        CHECK(b->staging->available() == packer::buffers);
         permit other = co_await b->get()->turn->async_acquire();
         // Those that nobody uses make room for more.
         for (int i = 0; i < 40; ++i) CHECK(all.of(std::to_string(i)));

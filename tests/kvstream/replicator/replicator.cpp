@@ -160,7 +160,7 @@ TEST_CASE("replicator: each step is kept and acknowledged before another may be 
           group.cancel();
         });
         CHECK(!v.error());
-        w.holder.retain([](auto) { return false; });
+        w.holder.retain([](auto, auto) { return false; });
         w.near.close();
         (void)co_await w.far.async_closed();
         CHECK(w.holder.bytes_kept() == 0);

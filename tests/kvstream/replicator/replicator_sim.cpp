@@ -201,7 +201,7 @@ awaitable<void> new_epoch(ring& r, const std::map<std::uint64_t, std::uint32_t>&
       CHECK(steps == r.log->steps(w, m));
       me.copies->recovered(m, steps, r.log->safe_steps(w, m));
     }
-    me.copies->retain([&](id other) { return r.log->keeps(w, other); });
+    me.copies->retain([&](id other, auto) { return r.log->keeps(w, other); });
   }
 }
 

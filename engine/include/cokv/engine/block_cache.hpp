@@ -57,6 +57,7 @@ class block_cache final : public block_source {
   // What was computed is lost: nothing is shared any more. Blocks that are in use stay whose they are.
   void clear();
   block_hold hold(block_index block);
+  std::uint32_t uses(block_index block) const;  // requests, steps and transfers that have it
   buffer segment(std::uint32_t layer, block_index block) const;
   // Blocks that are in use, as they are now: both are stale once a block was given up by all. The pool outlives the view.
   kv_view view(std::span<const block_index> blocks) const;

@@ -35,6 +35,7 @@
 #include "cokv/engine/prompt_sink.hpp"
 #include "cokv/engine/sampler.hpp"
 #include "cokv/engine/sequence_sink.hpp"
+#include "cokv/engine/stage_recovery.hpp"
 #include "cokv/engine/stage_worker.hpp"
 #include "cokv/engine/stop_matcher.hpp"
 #include "cokv/engine/tokenizer.hpp"
@@ -60,6 +61,14 @@ struct lent_kv {
   std::uint64_t chunk = std::uint64_t{1} << 20;
 };
 
+// Of a model in parts.
+struct stage_copies {
+  window_table windows;  // those of the links between its workers
+  std::uint64_t limit =
+      0;  // bytes in which a worker keeps another's KV; what finds no room there is lost with its worker
+  std::uint64_t life = 0;  // of this leader, no other's
+};
+
 struct engine_options {
   std::uint32_t kv_blocks = 0;  // 0: for two sequences of the greatest length, at most 1 GiB
   std::uint32_t block_tokens = 16;
@@ -83,8 +92,11 @@ struct engine_options {
   // 0: as many as it has stages. Such an engine has no swap, tiers or async_scheduling, and lends nothing; requests with a
   // follower are refused (errc::unsupported), as are more logprobs or biases than there are tokens (errc::invalid_argument).
   std::uint32_t microbatches = 0;
-  // Another worker of the model is gone, and all KV with it: as on_lender_lost, until join().
+  // Another worker of the model is gone, and all KV with it: as on_lender_lost, until join(). With copies requests wait for that
+  // and go on, and only new ones are refused.
   std::function<void(error_code)> on_ranks_lost = {};
+  // Its workers keep copies of each other's KV, but for the leader's (stage_recovery.hpp).
+  std::optional<stage_copies> copies = {};
   memory_kind kv_memory = memory_kind::device;  // tiers need a kind that the host can reach
   std::vector<kv_tier> tiers = {};              // behind the device, from the fastest to the slowest
   kv_policy policy = kv_policy::always;
@@ -158,11 +170,15 @@ struct engine_counters {
   std::size_t parked = 0;                                     // now on the host, to go on when their turn comes
   std::size_t swap_blocks = 0, swap_blocks_free = 0;          // the host's
   std::uint64_t lent_in_bytes = 0, lent_out_bytes = 0;        // between the device and the neighbour that keeps layers
-  duration lent_waiting{};         // of steps for lent layers, when there was nothing left to compute
-  std::uint64_t lenders_lost = 0;  // so far
-  bool lender_lost = false;        // now
-  std::uint64_t ranks_lost = 0;    // times that another worker of the model was
-  bool joined = true;              // all of the model's workers are there
+  duration lent_waiting{};               // of steps for lent layers, when there was nothing left to compute
+  std::uint64_t lenders_lost = 0;        // so far
+  bool lender_lost = false;              // now
+  std::uint64_t ranks_lost = 0;          // times that another worker of the model was
+  bool joined = true;                    // all of the model's workers are there
+  std::uint64_t recoveries = 0;          // times that requests went on behind a loss
+  std::uint64_t recomputed_tokens = 0;   // that had been computed, and were lost with a worker
+  std::uint64_t restarted_requests = 0;  // of which nothing was left
+  std::uint64_t kept_bytes = 0;          // of another worker's KV, here, now
 };
 
 namespace detail {
@@ -240,7 +256,11 @@ class engine {
 
   // The other workers of a model of which this one has the first part: stage_worker.hpp. errc::in_use: what the ones before
   // began is not over, ask again; errc::already_exists: there are some; errc::invalid_argument: links that are not the ones of its place; errc::unsupported: a model that is whole, or not the first part.
-  error_code join(stage_links others);
+  error_code join(stage_links others, std::optional<stage_recovery> how = {});
+  // With copies, before join(): from where all of them go on, by what the others, by number, say that they have.
+  stage_recovery recover(std::vector<stage_holding> said);
+  // With copies: nobody comes in a lost one's place. Requests that wait for it fail.
+  void give_up_ranks(error_code why);
   // What stage_workers have to be made with.
   stage_sizes sizes() const noexcept;
 

@@ -168,6 +168,15 @@ class scheduler {
   // (theirs is dropped). Returns what was appended.
   std::vector<sampled_token> done(std::span<const token_id> tokens);
 
+  // With `apart`: the steps that next() planned and are not done never will be. What they would have computed and sampled is
+  // planned again.
+  void take_back();
+  // Of a request that is running, and in no step, the KV of so many leading tokens is there, fewer than are known: it goes on
+  // from them in the same blocks.
+  void resume(request_id id, std::uint32_t tokens);
+  // None of it is: the request gives its blocks back, and waits to be computed again.
+  void restart(request_id id);
+
   // A load ended; the first good_tokens of its count arrived and were verified (0: none did, all is computed).
   void loaded(request_id id, std::uint32_t good_tokens);
 

@@ -12,6 +12,10 @@
 // leader. Steps are computed everywhere in the order in which they were planned, so that a block is written and read everywhere in that
 // order too; several are under way at once, in different stages.
 //
+// With stage_sizes::copies each also keeps what the worker before it has computed (stage_recovery.hpp), and computes a step of a
+// sequence when all steps of it but the last are kept. Behind a loss each says what it has, holding(); of that all are told what
+// goes on. A worker that begins anew takes its KV from who keeps it, and the others' stays where it is.
+//
 // | stage_worker::run |                                                                                               |
 // |-------------------|-----------------------------------------------------------------------------------------------|
 // | completes         | when a link ended, its own device failed, or somebody broke the protocol: with why; nothing is |
@@ -24,13 +28,16 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cokv/engine/model.hpp"
 #include "cokv/engine/prompt_sink.hpp"
+#include "cokv/engine/stage_recovery.hpp"
 #include "cokv/kvstream/kv_pool.hpp"
 #include "cokv/kvstream/mpi_group.hpp"
 #include "cokv/kvstream/peer_link.hpp"
+#include "cokv/kvstream/window.hpp"
 #include "cokv/runtime/asio.hpp"
 #include "cokv/runtime/device.hpp"
 
@@ -45,6 +52,7 @@ struct stage_sizes {
   std::uint32_t max_requests = 4096;
   std::uint32_t max_sequence = 0;  // tokens
   std::uint32_t microbatches = 1;  // steps under way at once
+  std::uint64_t copies = 0;        // bytes in which each keeps the KV of the one before it; 0: nobody keeps any
   friend bool operator==(const stage_sizes&, const stage_sizes&) = default;
 };
 
@@ -55,16 +63,22 @@ struct stage_links {
   peer_link before, behind;         // the same rank of the stage before and of the next; empty at the ends
   std::vector<peer_link> workers;   // the leader's: to each, by number (topology::number), its own empty
   peer_link leader;                 // everybody else's
+  // Where copies of KV are kept (keeper_of()): to who keeps this worker's, unless it leads, and from whose KV this one keeps,
+  // unless that is the leader.
+  peer_link keeper, kept;
 };
 
 class stage_worker {
  public:
-  // Throws config_error where the KV of so many blocks does not fit, or naming the size that makes no sense.
+  // `windows`: those of its links, where copies are kept. Throws config_error where the KV of so many blocks does not fit, or
+  // naming the size that makes no sense.
   stage_worker(asio::any_io_executor ex, device where, std::shared_ptr<model> part, stage_sizes sizes,
-               memory_kind kv_memory = memory_kind::device);
+               memory_kind kv_memory = memory_kind::device, std::optional<window_table> windows = {});
   ~stage_worker();
 
-  awaitable<error_code> run(stage_links links);
+  // `how`: with copies, as recover() made it of what all have.
+  awaitable<error_code> run(stage_links links, std::optional<stage_recovery> how = {});
+  stage_holding holding() const;
 
   // Is told of prompts' KV in this worker's layers and heads, as it is computed, as long as it is there: of the request that the
   // leader's sink of this number is told of, from its next step on. Its blocks are those of the leader, who alone holds them.
@@ -74,7 +88,8 @@ class stage_worker {
   kv_view view() const;  // of all of it; outlives the worker
   const model& running() const noexcept;
   const stage_sizes& sizes() const noexcept;
-  std::uint64_t steps() const noexcept;  // computed so far
+  std::uint64_t steps() const noexcept;       // computed so far
+  std::uint64_t bytes_kept() const noexcept;  // of another's KV
 
  private:
   struct state;

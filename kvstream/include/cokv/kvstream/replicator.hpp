@@ -40,6 +40,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -100,6 +101,8 @@ class replicator {
   void open(microbatch_id m, std::uint64_t bytes);
   // Its copies here and at the successor are forgotten.
   void close(microbatch_id m);
+  // This worker's copy of it at the successor is: what is kept here is, when its owner closes it.
+  void close_own(microbatch_id m);
   bool may_compute(microbatch_id m) const;
   // One step more, to be sent when `ready` is. `tag` is kept with it: whatever names what it was computed of.
   void computed(microbatch_id m, replicated_step step, event ready = {}, const id256& tag = {});
@@ -132,8 +135,11 @@ class replicator {
 
   // Another has the lost worker's place, and what is kept of it. To be told before the follow() of that epoch.
   void replaced(worker_id lost, worker_id fresh);
-  // Forgets copies of workers that the predicate does not want: those that the log's keeps() says no to.
-  void retain(const std::function<bool(worker_id)>& wanted);
+  // Forgets copies that the predicate does not want: of workers to which the log's keeps() says no, of microbatches that are
+  // over.
+  void retain(const std::function<bool(worker_id, microbatch_id)>& wanted);
+  // What is kept of this worker, in steps.
+  std::map<microbatch_id, std::uint32_t> kept(worker_id owner) const;
   // Forgets copies that nobody has sent to for so long, as calls of this saw it: their owner's link is down, or it has not
   // opened them in this epoch.
   void forget_unfed(duration age);

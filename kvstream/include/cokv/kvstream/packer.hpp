@@ -11,7 +11,7 @@
 #include "cokv/runtime/device.hpp"
 #include "cokv/runtime/result.hpp"
 
-namespace cokv::cluster {
+namespace cokv {
 
 struct packer {
   static constexpr std::size_t buffer_bytes = 256 << 10, buffers = 8;
@@ -30,4 +30,4 @@ struct packer {
   std::optional<packing> through;
 };
 
-}  // namespace cokv::cluster
+}  // namespace cokv

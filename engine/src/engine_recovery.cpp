@@ -1,0 +1,89 @@
+// Requests of a model in parts that go on behind the loss of a worker, by the copies that the others keep of its KV.
+#include <algorithm>
+
+#include "engine_state.hpp"
+
+namespace cokv::detail {
+
+std::vector<ordered_copy> engine_state::copies_of(const schedule& plan) {
+  std::vector<ordered_copy> out;
+  if (!ring_) return out;
+  for (std::uint32_t i = 0; i < plan.items.size(); ++i) {
+    const auto& item = plan.items[i];
+    auto& g = *live_.at(item.id);
+    const bool begins = g.copy == 0;
+    if (begins) g.copy = next_copy_++;
+    g.copied_ends.push_back(item.start + item.count);
+    out.push_back({i, g.copy, begins ? scheduler_.limit(item.id) : 0});
+  }
+  return out;
+}
+
+void engine_state::forget_copy(generation_state& g) {
+  g.copied_ends.clear();
+  if (const auto id = std::exchange(g.copy, 0); id != 0 && leader_) leader_->forget(id);
+}
+
+// What was begun is not over, and never will be: it is planned again.
+awaitable<void> engine_state::take_back() {
+  for (auto& f : flying_) (void)co_await f.over.async_wait(asio::as_tuple(asio::deferred));
+  flying_.clear();
+  scheduler_.take_back();
+}
+
+// Steps that sampled what is not known do not count: their last token is computed again, for its logits.
+std::vector<held_sequence> engine_state::held() const {
+  std::vector<held_sequence> out;
+  for (const auto& [id, g] : live_) {
+    if (g->copy == 0) continue;
+    auto ends = g->copied_ends;
+    while (!ends.empty() && ends.back() >= scheduler_.known_tokens(id).size()) ends.pop_back();
+    if (ends.empty()) continue;
+    const auto blocks = scheduler_.blocks(id).first((ends.back() + options.block_tokens - 1) / options.block_tokens);
+    out.push_back({g->copy, scheduler_.limit(id), {blocks.begin(), blocks.end()}, std::move(ends)});
+  }
+  return out;
+}
+
+stage_recovery engine_state::recover(std::vector<stage_holding> said) {
+  said.resize(runs->part().split.workers());
+  said[0] = ring_->holding();
+  return cokv::recover(runs->part().split, {options.copies->life, ++epoch_}, said, held());
+}
+
+// Whether another request has the block that this one would go on to write.
+bool engine_state::shares(const generation_state& g, std::uint32_t token) const {
+  const auto blocks = scheduler_.blocks(g.id);
+  const auto at = token / options.block_tokens;
+  return at < blocks.size() && cache.uses(blocks[at]) > 1;
+}
+
+void engine_state::go_on(const stage_recovery& how) {
+  bool some = false;
+  auto left = how.sequences;
+  for (auto& [id, g] : live_) {
+    if (g->copy == 0) continue;
+    const auto at = std::ranges::find(left, g->copy, &held_sequence::id);
+    const auto before = scheduler_.computed_tokens(id);
+    some = true;
+    if (at != left.end() && !shares(*g, at->ends.back())) {
+      g->copied_ends = std::move(at->ends);
+      left.erase(at);
+      scheduler_.resume(id, g->copied_ends.back());
+      counters_.recomputed_tokens += before - std::min(before, g->copied_ends.back());
+      continue;
+    }
+    if (before > scheduler_.cached_tokens(id)) {
+      counters_.recomputed_tokens += before;
+      ++counters_.restarted_requests;
+    }
+    g->copy = 0;
+    g->copied_ends.clear();
+    forget_told(*g);
+    scheduler_.restart(id);
+  }
+  for (const auto& s : left) leader_->forget(s.id);
+  counters_.recoveries += some;
+}
+
+}  // namespace cokv::detail

@@ -1,0 +1,180 @@
+// Workers of a model in parts that are lost, in virtual time: others come in their place with the KV that was kept of theirs, and
+// every request goes on, a token computed again at the most, and right to the last one.
+#include <set>
+
+#include "engine/stage_fixture.hpp"
+#include "engine/toy_engine.hpp"
+#include "support/enough.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+
+namespace {
+
+sim_context& context_of(const asio::any_io_executor& ex) {
+  return static_cast<sim_context&>(asio::query(ex, asio::execution::context));
+}
+
+constexpr toy_price price{.layer = 20us, .token = 2us};
+
+struct kept_stages : part_workers {
+  kept_stages(asio::any_io_executor ex, topology split, engine_options o, std::uint64_t limit = 64 << 20)
+      : part_workers(
+            ex, "sim:h200", std::move(split),
+            [](model_part p) { return std::make_shared<toy_model>(price, std::vector<token_id>(), std::move(p)); },
+            toy_engine::pinned(std::move(o)), limit) {}
+};
+
+struct tally {
+  std::uint64_t right = 0, failed = 0, cancelled = 0, recoveries = 0, again = 0, restarted = 0, replaced = 0;
+};
+
+awaitable<void> read(generation g, std::vector<token_id> prompt, std::uint32_t n, duration patience, tally& out) {
+  const auto got = co_await read_for(std::move(g), patience);
+  auto want = toy_answer(prompt, n);
+  if (got.ended == asio::error::eof) {
+    ++out.right;
+  } else {
+    ++(got.ended == asio::error::operation_aborted ? out.cancelled : out.failed);
+    REQUIRE(got.tokens.size() <= want.size());
+    want.resize(got.tokens.size());
+  }
+  CHECK(got.tokens == want);
+}
+
+// Those of `lost` workers that are not there any more are replaced, and all come together again.
+awaitable<void> mend(kept_stages& s, task_group& group, std::set<std::uint32_t> lost, tally& out) {
+  s.stop();
+  while (*s.running > 0) co_await wait_for(100us);
+  for (auto n : lost) s.replace(n);
+  out.replaced += lost.size();
+  co_await s.join_all(group);
+}
+
+// `victims`: chosen each time that something is lost.
+template <class Victims>
+awaitable<void> some_requests(kept_stages& s, std::size_t count, tally& out, Victims victims) {
+  auto& ctx = context_of(s.ex);
+  bool over = false;
+  const auto v = co_await with(task_group{}, [&](task_group& workers) -> awaitable<void> {
+    co_await s.join_all(workers);
+    workers.spawn([&]() -> awaitable<void> {
+      while (!over) {
+        co_await wait_for(ctx.between(100us, 8ms));
+        if (over || !ctx.chance(0.5)) continue;
+        co_await mend(s, workers, victims(), out);
+      }
+      s.stop();
+    });
+    const auto asked = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+      for (std::size_t i = 0; i < count;) {
+        auto prompt = toy_prompt(1 + ctx.below(60), ctx.below(3));
+        const auto n = static_cast<std::uint32_t>(1 + ctx.below(30));
+        const auto patience = ctx.chance(0.2) ? ctx.between(1ns, 20ms) : duration::zero();
+        if (auto g = s.leader->submit(toy_request(prompt, n))) {
+          group.spawn(read(std::move(*g), prompt, n, patience, out));
+          ++i;
+        } else {
+          CHECK(g.error() == errc::unavailable);
+          co_await wait_for(1ms);
+        }
+        if (ctx.chance(0.5)) co_await wait_for(ctx.between(1ns, 5ms));
+      }
+    });
+    over = true;
+    CHECK(!asked.error());
+    s.stop();
+  });
+  CHECK(!v.error());
+  co_await wait_for(10ms);
+  const auto c = s.leader->counters();
+  out.recoveries += c.recoveries, out.again += c.recomputed_tokens, out.restarted += c.restarted_requests;
+  CHECK(c.blocks_in_use == 0);
+}
+
+struct loss {
+  topology split;
+  std::set<std::uint32_t> of;
+  std::uint32_t microbatches = 0;
+};
+
+// Eight that decode, when workers are lost once.
+engine_counters lost_once(const loss& l) {
+  engine_counters out;
+  tally t;
+  co_test(
+      [&](asio::any_io_executor ex) -> awaitable<void> {
+        kept_stages s(ex, l.split,
+                      {.kv_blocks = 400, .block_tokens = 4, .max_batched_tokens = 256, .microbatches = l.microbatches});
+        const auto v = co_await with(task_group{}, [&](task_group& workers) -> awaitable<void> {
+          co_await s.join_all(workers);
+          const auto asked = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+            for (std::uint64_t i = 0; i < 8; ++i) {
+              const auto prompt = toy_prompt(10 + i, i % 3);
+              group.spawn(read(s.leader->submit(toy_request(prompt, 60)).value(), prompt, 60, {}, t));
+            }
+            while (s.leader->counters().generated_tokens < 150) co_await wait_for(10us);
+            co_await mend(s, workers, l.of, t);
+          });
+          CHECK(!asked.error());
+          s.stop();
+        });
+        CHECK(!v.error());
+        out = s.leader->counters();
+        co_await wait_for(10ms);
+        CHECK(s.leader->counters().blocks_in_use == 0);
+      },
+      {.real = false, .seeds = 3});
+  CHECK(t.right == 8 * 3);
+  return out;
+}
+
+topology some_split(sim_context& ctx) {
+  const std::array all{topology(2, 1), topology(3, 1), topology(2, 2), topology(1, 2), topology(4, 1), topology(1, 3)};
+  return all[ctx.below(all.size())];
+}
+
+}  // namespace
+
+TEST_CASE("recovery: a worker that is lost is replaced with its KV, and every request goes on") {
+  tally t;
+  co_test(
+      [&](asio::any_io_executor ex) -> awaitable<void> {
+        auto& ctx = context_of(ex);
+        kept_stages s(ex, some_split(ctx), {.kv_blocks = 60, .block_tokens = 4, .max_batched_tokens = 32});
+        co_await some_requests(s, 20, t, [&]() -> std::set<std::uint32_t> {
+          if (ctx.chance(0.2)) return {};  // links alone
+          return {1 + static_cast<std::uint32_t>(ctx.below(s.split.workers() - 1))};
+        });
+      },
+      {.real = false, .seeds = 60});
+  MESSAGE(t.right, " right, ", t.cancelled, " cancelled, ", t.recoveries, " recoveries, ", t.replaced, " replaced, ",
+          t.again, " tokens again, ", t.restarted, " restarted");
+  CHECK(t.failed == 0);
+  CHECK(t.right >= enough(600));
+  CHECK(t.recoveries >= enough(150));
+}
+
+TEST_CASE("recovery: no more than a token of each sequence is computed again, whoever is lost") {
+  for (auto split : {topology(2, 1), topology(4, 1), topology(2, 2), topology(1, 3)})
+    for (std::uint32_t victim = 0; victim < split.workers(); ++victim)
+      for (std::uint32_t microbatches : {0u, 1u}) {
+        // None: links alone.
+        const auto c = lost_once({split, victim > 0 ? std::set{victim} : std::set<std::uint32_t>(), microbatches});
+        INFO(split.text(), " without worker ", victim);
+        CHECK(c.recoveries == 1);
+        CHECK(c.restarted_requests == 0);
+        CHECK(c.recomputed_tokens <= 8);
+        // 8 prompts of 10 to 17 tokens, and 60 tokens each, of which the last is not computed on.
+        CHECK(c.prompt_tokens == 108);
+      }
+}
+
+TEST_CASE(
+    "recovery: of several that are lost at once each is replaced whose keeper lives; else all is computed again") {
+  CHECK(lost_once({topology(4, 1), {1, 3}}).restarted_requests == 0);
+  CHECK(lost_once({topology(2, 2), {1, 2}}).restarted_requests == 0);
+  CHECK(lost_once({topology(4, 1), {1, 2}}).restarted_requests == 8);
+  CHECK(lost_once({topology(2, 2), {1, 3}}).restarted_requests == 8);
+  CHECK(lost_once({topology(1, 3), {1, 2}}).restarted_requests == 8);
+}

@@ -120,3 +120,73 @@ TEST_CASE("apart: a prompt's chunks follow each other without waiting, and decod
   CHECK(s.done({{9}}).size() == 1);
   CHECK(s.next().items.at(0).start == 10);
 }
+
+TEST_CASE("apart: steps that are taken back are planned again, and a request goes on from what is there of it") {
+  counted_blocks blocks(20);
+  scheduler s({.block_tokens = 4, .max_batched_tokens = 4, .ahead = 3, .apart = true}, blocks);
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(10), .max_tokens = 5}));
+  s.next();
+  s.next();
+  const auto& third = s.next();  // two tokens, and it samples
+  REQUIRE(third.items.at(0).sample);
+  s.next();
+  CHECK(s.tokens(1).size() == 11);
+  s.done({});
+  s.take_back();
+  CHECK(!s.stepping());
+  CHECK(s.tokens(1).size() == 10);
+  CHECK(s.computed_tokens(1) == 4);
+  CHECK_THROWS_AS(s.done({}), std::logic_error);
+
+  // All workers had the second step, too.
+  s.resume(1, 8);
+  const auto& again = s.next();
+  CHECK(again.items.at(0).start == 8);
+  CHECK(again.items[0].count == 2);
+  CHECK_THROWS_AS(s.resume(1, 4), std::logic_error);  // in a step
+  CHECK_THROWS_AS(s.restart(1), std::logic_error);
+  CHECK(s.done({{7}}).at(0).token == 7);
+  CHECK_THROWS_AS(s.resume(1, 11), std::logic_error);  // its last token is computed, for its logits
+
+  // Two tokens behind, with blocks for eleven: what there is no block for waits for one.
+  REQUIRE(s.next().items.at(0).start == 10);
+  CHECK(s.done({{8}}).at(0).token == 8);
+  REQUIRE(s.next().items.at(0).start == 11);
+  CHECK(s.done({{9}}).at(0).token == 9);
+  s.resume(1, 11);
+  const auto& behind = s.next();
+  CHECK(behind.items.at(0).start == 11);
+  CHECK(behind.items[0].count == 1);
+  CHECK(!behind.items[0].sample);
+  s.done({});
+  const auto& last = s.next();
+  CHECK(last.items.at(0).start == 12);
+  CHECK(last.items[0].sample);
+  s.done({{10}});
+
+  s.restart(1);
+  CHECK(blocks.available() == 20);
+  CHECK(s.next().items.at(0).start == 0);
+  s.take_back();
+  CHECK(s.cancel(1));
+  CHECK(blocks.available() == 20);
+}
+
+TEST_CASE("apart: what is taken back of a request that was cancelled is nobody's") {
+  counted_blocks blocks(20);
+  scheduler s({.block_tokens = 4, .max_batched_tokens = 16, .ahead = 1, .apart = true}, blocks);
+  for (request_id id : {1, 2}) REQUIRE(!s.add({.id = id, .prompt = prompt(3), .max_tokens = 5}));
+  s.next();
+  s.next();
+  CHECK(s.cancel(1));
+  REQUIRE(!s.add({.id = 1, .prompt = prompt(6), .max_tokens = 5}));  // another, of its name
+  s.take_back();
+  CHECK(s.tokens(1).size() == 6);
+  CHECK(s.tokens(2).size() == 3);
+  CHECK(s.computed_tokens(2) == 0);
+  CHECK(s.next().tokens == 9);
+  CHECK(s.done({{4, 5}}).size() == 2);
+
+  scheduler plain({.ahead = 1}, blocks);
+  CHECK_THROWS_AS(plain.take_back(), std::logic_error);
+}

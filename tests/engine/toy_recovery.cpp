@@ -92,6 +92,12 @@ awaitable<void> some_requests(kept_stages& s, std::size_t count, tally& out, Vic
   CHECK(c.blocks_in_use == 0);
 }
 
+// Of a sequence of so many blocks, at the last stage.
+std::uint64_t copy_bytes(const topology& split, std::uint64_t blocks) {
+  const toy_model last(price, {}, {split, split.at(split.workers() - 1)});
+  return blocks * last.kv_geometry(4).block_bytes();
+}
+
 struct loss {
   topology split;
   std::set<std::uint32_t> of;
@@ -177,4 +183,96 @@ TEST_CASE(
   CHECK(lost_once({topology(4, 1), {1, 2}}).restarted_requests == 8);
   CHECK(lost_once({topology(2, 2), {1, 3}}).restarted_requests == 8);
   CHECK(lost_once({topology(1, 3), {1, 2}}).restarted_requests == 8);
+}
+
+TEST_CASE("recovery: where copies find no room their sequences begin anew, and others go on") {
+  tally t;
+  engine_counters c;
+  co_test(
+      [&](asio::any_io_executor ex) -> awaitable<void> {
+        // Room for three of eight: each may come to 77 tokens.
+        kept_stages s(ex, topology(2, 1), {.kv_blocks = 400, .block_tokens = 4, .max_batched_tokens = 256},
+                      3 * copy_bytes(topology(2, 1), 20));
+        const auto v = co_await with(task_group{}, [&](task_group& workers) -> awaitable<void> {
+          co_await s.join_all(workers);
+          const auto asked = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+            for (std::uint64_t i = 0; i < 8; ++i) {
+              const auto prompt = toy_prompt(17, i);
+              group.spawn(read(s.leader->submit(toy_request(prompt, 60)).value(), prompt, 60, {}, t));
+            }
+            while (s.leader->counters().generated_tokens < 150) co_await wait_for(10us);
+            CHECK(s.leader->counters().kept_bytes == 3 * copy_bytes(topology(2, 1), 20));
+            co_await mend(s, workers, {1}, t);
+          });
+          CHECK(!asked.error());
+          s.stop();
+        });
+        CHECK(!v.error());
+        c = s.leader->counters();
+      },
+      {.real = false, .seeds = 3});
+  CHECK(t.right == 24);
+  CHECK(c.restarted_requests == 5);
+}
+
+TEST_CASE(
+    "recovery: who waits for a lost worker is not kept waiting when nobody comes, and may go, or be told to end") {
+  for (int how : {0, 1, 2}) {
+    co_test(
+        [&](asio::any_io_executor ex) -> awaitable<void> {
+          kept_stages s(ex, topology(2, 1), {.kv_blocks = 60, .block_tokens = 4});
+          const auto prompt = toy_prompt(10, 1);
+          auto waits = std::optional<generation>();
+          const auto v = co_await with(task_group{}, [&](task_group& workers) -> awaitable<void> {
+            co_await s.join_all(workers);
+            waits.emplace(s.leader->submit(toy_request(prompt, 40)).value());
+            for (int n = 0; n < 5; ++n) (void)co_await waits->async_next();
+            s.stop();
+          });
+          CHECK(!v.error());
+          co_await wait_for(1s);
+          CHECK(s.leader->counters().failed == 0);
+          CHECK(s.leader->submit(toy_request(prompt, 1)).error() == errc::unavailable);
+          if (how == 0) s.leader->give_up_ranks(errc::unavailable);
+          if (how == 1) waits.reset();
+          if (how == 2) s.leader->cancel_all();
+          co_await s.leader->async_drain(asio::as_tuple(asio::deferred));
+          const auto c = s.leader->counters();
+          CHECK(c.failed == (how == 0 ? 1u : 0u));
+          CHECK(c.cancelled == (how == 0 ? 0u : 1u));
+          CHECK(c.blocks_in_use == 0);
+        },
+        {.real = false, .seeds = 5});
+  }
+}
+
+TEST_CASE("recovery: cancelled or destroyed at any step it leaves nothing behind") {
+  const auto body = [](asio::any_io_executor ex) -> awaitable<void> {
+    kept_stages s(ex, topology(2, 1), {.kv_blocks = 40, .block_tokens = 4});
+    tally t;
+    try {
+      const auto v = co_await with(task_group{}, [&](task_group& workers) -> awaitable<void> {
+        co_await s.join_all(workers);
+        const auto prompt = toy_prompt(5, 1);
+        const auto asked = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+          group.spawn(read(s.leader->submit(toy_request(prompt, 4)).value(), prompt, 4, {}, t));
+          while (s.leader->counters().generated_tokens < 2) co_await wait_for(20us);
+          co_await mend(s, workers, {1}, t);
+        });
+        if (!asked) throw boost::system::system_error(asked.error());
+        s.stop();
+      });
+      if (!v) throw boost::system::system_error(v.error());
+    } catch (const boost::system::system_error& cancelled) {
+      CHECK(cancelled.code() == asio::error::operation_aborted);
+    }
+    co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+    s.stop();
+    s.leader->cancel_all();
+    co_await s.leader->async_drain(asio::as_tuple(asio::deferred));
+    co_await wait_for(1ms);
+    CHECK(s.leader->counters().blocks_in_use == 0);
+  };
+  cancel_at_every_step(body);
+  destroy_at_every_step(body);
 }

@@ -27,31 +27,41 @@ awaitable<void> wait_for(duration d) {
 }
 
 const auto model_id = root_key("a model");
-const stage_sizes sizes{.kv_blocks = 7,
-                        .block_tokens = 4,
-                        .max_batched_tokens = 16,
-                        .max_running = 4,
-                        .max_requests = 8,
-                        .max_sequence = 32,
-                        .microbatches = 3};
+stage_sizes sized(std::uint64_t copies = 0) {
+  return {.kv_blocks = 7,
+          .block_tokens = 4,
+          .max_batched_tokens = 16,
+          .max_running = 4,
+          .max_requests = 8,
+          .max_sequence = 32,
+          .microbatches = 3,
+          .copies = copies};
+}
+const auto sizes = sized();
+
+// What worker n has after a time that it had part in.
+stage_holding holding_of(std::uint32_t n) { return {{5, 1}, {{1, 9}, {2, 3 + n}}, {{1, n}}}; }
 
 struct rank_process {
   rank_process(asio::any_io_executor ex, const topology& split, std::uint32_t n, const std::vector<std::string>& urls,
-               std::string kind)
+               std::string kind, std::optional<std::uint32_t> seat = {})
       : links(window_table(ex), {.split = split,
                                  .self = n,
                                  .urls = urls,
+                                 .seat = seat,
                                  .greeting = {.topology = split.text() + '/' + kind, .silence = 500ms},
                                  .patience = 1s}) {
-    CHECK(!links.listen(urls[n]));
+    CHECK(!links.listen(urls[seat.value_or(n)]));
   }
   cluster::rank_links links;
   stage_links mine;
 };
 
 struct ranks_bed {
-  ranks_bed(asio::any_io_executor e, topology t) : ex(std::move(e)), split(std::move(t)) {
-    for (std::uint32_t n = 0; n < split.workers(); ++n) urls.push_back("tcp://localhost:" + std::to_string(9000 + n));
+  ranks_bed(asio::any_io_executor e, topology t, std::uint64_t copies = 0, std::uint32_t spares = 0)
+      : ex(std::move(e)), split(std::move(t)), wanted(sized(copies)) {
+    for (std::uint32_t n = 0; n < split.workers() + spares; ++n)
+      urls.push_back("tcp://localhost:" + std::to_string(9000 + n));
     all.resize(split.workers());
   }
 
@@ -72,14 +82,23 @@ struct ranks_bed {
           const auto w = all[n];
           co_await wait_for(context_of(ex).between(1ns, 3s));
           if (n == 0) {
-            auto got = co_await w->links.gather(sizes, model_id);
+            auto got = co_await w->links.gather(wanted, model_id, [this](std::vector<stage_holding> said) {
+              holdings = said;
+              return stage_recovery{{5, 2}, {1}, {{1, 8, {0}, {4}}}};
+            });
             if (!got) co_return got.error();
+            CHECK(got->how.has_value() == (wanted.copies > 0));
             w->mine = std::move(got->links);
             co_return error_code();
           }
-          auto got = co_await w->links.summoned(model_id);
+          auto got = co_await w->links.summoned(model_id, [&](const stage_sizes& told) {
+            CHECK(told == wanted);
+            return holding_of(n);
+          });
           if (!got) co_return got.error();
-          CHECK(got->sizes == sizes);
+          CHECK(got->sizes == wanted);
+          CHECK(got->how.has_value() == (wanted.copies > 0));
+          if (got->how) CHECK(*got->how == stage_recovery{{5, 2}, {1}, {{1, 8, {0}, {4}}}});
           w->mine = std::move(got->links);
           co_return error_code();
         });
@@ -114,6 +133,12 @@ struct ranks_bed {
         const auto next = n + split.degree();
         co_await leads_to(n, mine.behind, next, all[next]->mine.before);
       }
+      CHECK(static_cast<bool>(mine.keeper) == (wanted.copies > 0 && n > 0));
+      CHECK(static_cast<bool>(mine.kept) == (wanted.copies > 0 && kept_by(split, n) > 0));
+      if (mine.keeper) {
+        const auto keeper = keeper_of(split, n);
+        co_await leads_to(n, mine.keeper, keeper, all[keeper]->mine.kept);
+      }
       for (std::uint32_t r = who.rank + 1; r < mine.ranks.size(); ++r) {
         const auto other = split.number({who.stage, r});
         co_await leads_to(n, mine.ranks[r], other, all[other]->mine.ranks[who.rank]);
@@ -128,8 +153,10 @@ struct ranks_bed {
 
   asio::any_io_executor ex;
   topology split;
+  stage_sizes wanted;
   std::vector<std::string> urls;
   std::vector<std::shared_ptr<rank_process>> all;
+  std::vector<stage_holding> holdings;  // as the leader heard them last
 };
 
 }  // namespace
@@ -162,6 +189,99 @@ TEST_CASE("rank_links: each link is where it belongs, also after workers were re
           CHECK(!v.error());
         },
         {.real = false, .seeds = 60});
+}
+
+TEST_CASE("rank_links: with copies, what each has comes to the leader, and what goes on to all of them") {
+  for (auto split : {topology(1, 2), topology(3, 1), topology(2, 2), topology(2, 3)})
+    co_test(
+        [&](asio::any_io_executor ex) -> awaitable<void> {
+          ranks_bed bed(ex, split, 1 << 20);
+          const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+            for (std::uint32_t n = 0; n < split.workers(); ++n) bed.begin(n, group);
+            for (int round = 0; round < 2; ++round) {
+              co_await bed.meet();
+              co_await bed.check();
+              REQUIRE(bed.holdings.size() == split.workers());
+              for (std::uint32_t n = 1; n < split.workers(); ++n) {
+                CHECK(bed.holdings[n].last == holding_of(n).last);
+                CHECK(bed.holdings[n].computed == holding_of(n).computed);
+                CHECK(bed.holdings[n].kept == holding_of(n).kept);
+              }
+              bed.drop_links();
+            }
+            for (auto& w : bed.all) w->links.close();
+          });
+          CHECK(!v.error());
+        },
+        {.real = false, .seeds = 5});
+}
+
+TEST_CASE(
+    "rank_links: a spare is sent for who was there and does not come back, at its own door, and for nobody else") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        const topology split(3, 1);
+        ranks_bed bed(ex, split, 1 << 20, 2);
+        const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+          std::vector<std::pair<std::uint32_t, std::uint32_t>> taken;  // seats, and numbers
+          std::vector<std::shared_ptr<cluster::rank_links>> waiting;
+          for (std::uint32_t seat : {3u, 4u}) {
+            waiting.push_back(std::make_shared<cluster::rank_links>(
+                window_table(ex), cluster::rank_options{.split = split,
+                                                        .self = seat,
+                                                        .urls = bed.urls,
+                                                        .greeting = {.topology = "pp3xtp1/f32", .silence = 500ms}}));
+            group.spawn([&, seat, spare = waiting.back()]() -> awaitable<void> {
+              auto got = co_await spare->recruited();
+              if (!got) co_return;
+              taken.emplace_back(seat, got->number);
+              co_await wait_for(context_of(ex).between(1ns, 2s));  // it reads its weights
+              bed.all[got->number] = std::make_shared<rank_process>(ex, split, got->number, bed.urls, "f32", seat);
+              group.spawn([w = bed.all[got->number]]() -> awaitable<void> { co_await w->links.run(); });
+              while (!bed.all[got->number]->mine.leader) co_await wait_for(1ms);
+            });
+          }
+          bed.begin(0, group);
+          bed.begin(2, group);
+          co_await wait_for(3s);  // the first time nobody is replaced: who is awaited may read its weights
+          CHECK(taken.empty());
+          bed.begin(1, group);
+          co_await bed.meet();
+          co_await bed.check();
+          CHECK(taken.empty());
+          CHECK(bed.all[0]->links.spares() == 2);
+
+          // The leader and worker 2 are there again at once, and 1 is not.
+          bed.drop_links();
+          bed.end(1);
+          auto leader = bed.all[0], last = bed.all[2];
+          const auto met = co_await with(task_group{}, [&](task_group& both) {
+            both.spawn([&]() -> awaitable<void> {
+              auto got = co_await leader->links.gather(bed.wanted, model_id,
+                                                       [](auto) { return stage_recovery{{5, 3}, {1}, {}}; });
+              REQUIRE(got.has_value());
+              leader->mine = std::move(got->links);
+            });
+            both.spawn(
+                [&]() -> awaitable<void> { last->mine = (co_await last->links.summoned(model_id)).value().links; });
+            both.spawn([&]() -> awaitable<void> {
+              while (!bed.all[1]) co_await wait_for(1ms);
+              const auto fresh = bed.all[1];
+              fresh->mine = (co_await fresh->links.summoned(model_id)).value().links;
+            });
+          });
+          CHECK(!met.error());
+          co_await bed.check();
+          REQUIRE(taken.size() == 1);
+          CHECK(taken[0].second == 1);
+          CHECK(bed.all[0]->links.spares() == 1);
+          for (auto& w : bed.all) w->links.close();
+          for (auto& w : waiting) w->close();
+          group.cancel();
+        });
+        CHECK((!v.error() || v.error() == asio::error::operation_aborted));
+      },
+      {.real = false, .seeds = 20});
 }
 
 TEST_CASE("rank_links: a worker of another model, or cut otherwise, is not let in, and keeps nobody out") {
@@ -201,15 +321,17 @@ TEST_CASE("rank_links: what is no leader's word is not gone by") {
             const char* word :
             {"", "{}", "nonsense", R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":-1})",
              R"({"time":"a/b","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1})",
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
              R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":true,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1})",
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
              R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":65})",
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":65,"copies":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
              R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":0,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1})",
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
+             R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"urls":["tcp://localhost:9100"]})",
              R"({"time":"a","fingerprint":"another","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1})"}) {
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})"}) {
           const topology split(2, 1);
           const std::vector<std::string> urls{"tcp://localhost:9100", "tcp://localhost:9101"};
           rank_process other(ex, split, 1, urls, "f32");

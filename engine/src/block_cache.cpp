@@ -19,6 +19,7 @@ class block_cache_state final : public device_blocks {
     std::uint32_t uses = 0;
     bool cached = false;
     bool idle = false;
+    bool unshared = false;  // what was computed in it was lost, whoever says later that it is there
     block_key key;
     block_index older = none, newer = none;
   };
@@ -36,7 +37,7 @@ class block_cache_state final : public device_blocks {
   }
   void filled(const block_key& key, block_index block) override {
     auto& s = used(block);
-    if (!keep || s.cached || !by_key.emplace(key, block).second) return;
+    if (!keep || s.cached || s.unshared || !by_key.emplace(key, block).second) return;
     s.cached = true;
     s.key = key;
     if (changed) changed(key, true);
@@ -171,6 +172,7 @@ void block_cache::clear() {
   while (s.evict()) {
   }
   while (!s.by_key.empty()) s.forget(s.by_key.begin()->second);
+  for (auto& slot : s.slots) slot.unshared = slot.uses > 0;
 }
 std::uint32_t block_cache::uses(block_index block) const { return state_->slots.at(block).uses; }
 block_hold block_cache::hold(block_index block) { return block_hold(state_, block); }

@@ -176,7 +176,7 @@ result<std::shared_ptr<generation_state>> engine_state::accept(generation_reques
   if (broken_) return refuse(broken_);
   if (lent_ && lent_->lost()) return refuse(errc::unavailable);
   if (in_parts() && !leader_) return refuse(errc::unavailable);
-  if ((lent_ && r.sink) || ((lent_ || in_parts()) && r.follower)) return refuse(errc::unsupported);
+  if (((lent_ || ring_) && r.sink) || ((lent_ || in_parts()) && r.follower)) return refuse(errc::unsupported);
   const auto vocab = runs->config().vocab;
   const auto unknown = [&](token_id t) { return t < 0 || static_cast<std::uint32_t>(t) >= vocab; };
   if (r.prompt.empty() || r.max_tokens == 0 || check(r.sampling) || (!r.stop.empty() && !text_) ||

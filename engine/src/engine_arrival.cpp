@@ -16,6 +16,10 @@ result<std::shared_ptr<arrival_state>> engine_state::receive(generation_request 
     ++counters_.refused;
     return errc::invalid_argument;
   }
+  if (ring_) {
+    ++counters_.refused;
+    return errc::unsupported;
+  }
   auto accepted = accept(std::move(r));
   if (!accepted) return accepted.error();
   auto& g = *accepted;

@@ -24,21 +24,32 @@ void engine_state::forget_copy(generation_state& g) {
   if (const auto id = std::exchange(g.copy, 0); id != 0 && leader_) leader_->forget(id);
 }
 
-// What was begun is not over, and never will be: it is planned again.
+// Steps that a loss ended are planned again. But not for ever: what is lost with each step of one request may be lost for it.
 awaitable<void> engine_state::take_back() {
+  constexpr std::uint32_t most_taken_back = 5;
   for (auto& f : flying_) (void)co_await f.over.async_wait(asio::as_tuple(asio::deferred));
+  std::set<request_id> ids;
+  for (auto& f : flying_)
+    for (auto& item : f.plan->items)
+      if (std::ranges::count(f.gone, item.id) == 0) ids.insert(item.id);
   flying_.clear();
   scheduler_.take_back();
+  for (const auto id : ids)
+    if (const auto found = live_.find(id); found != live_.end() && ++found->second->taken_back > most_taken_back)
+      finish(std::shared_ptr(found->second), errc::unavailable);
 }
 
 // Steps that sampled what is not known do not count: their last token is computed again, for its logits.
 std::vector<held_sequence> engine_state::held() const {
+  constexpr std::size_t most_ends = most_recovery_bytes / 16;  // of all of them: what is beyond begins anew
+  std::size_t told = 0;
   std::vector<held_sequence> out;
   for (const auto& [id, g] : live_) {
     if (g->copy == 0) continue;
     auto ends = g->copied_ends;
     while (!ends.empty() && ends.back() >= scheduler_.known_tokens(id).size()) ends.pop_back();
-    if (ends.empty()) continue;
+    if (ends.empty() || told + ends.size() > most_ends) continue;
+    told += ends.size();
     const auto blocks = scheduler_.blocks(id).first((ends.back() + options.block_tokens - 1) / options.block_tokens);
     out.push_back({g->copy, scheduler_.limit(id), {blocks.begin(), blocks.end()}, std::move(ends)});
   }

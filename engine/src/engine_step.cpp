@@ -129,11 +129,11 @@ void engine_state::name_blocks() {
 
 awaitable<void> engine_state::end_oldest() {
   auto [status] = co_await flying_.front().over.async_wait(asio::as_tuple(asio::deferred));
-  if (ring_ && (status || !leader_)) co_return co_await take_back();
+  if (ring_ && status) co_return co_await take_back();
   auto now = std::move(flying_.front());
   flying_.pop_front();
   if (now.refused) status = now.refused;
-  if (in_parts() && !leader_) status = errc::unavailable;
+  if (in_parts() && !leader_ && !ring_) status = errc::unavailable;
   if (status) {
     fail_step(*now.plan, status);
     // What was enqueued behind it fails with the stream.
@@ -150,6 +150,9 @@ awaitable<void> engine_state::end_oldest() {
   for (auto& item : now.plan->items) work += compute_work::of(item.count, item.start);
   fit_.add(work, took);
   if (auto* policy = connector.policy()) policy->computed(work, took);
+  if (ring_)
+    for (auto& item : now.plan->items)
+      if (const auto found = live_.find(item.id); found != live_.end()) found->second->taken_back = 0;
   tell_followers(now);
   runs->collect(*now.step.what);
   postprocess(now.step);

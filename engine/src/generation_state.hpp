@@ -71,6 +71,7 @@ class generation_state {
   bool admitted = false;
   copy_id copy = 0;                        // of its KV, by the workers of a model in parts; 0: none yet
   std::vector<std::uint32_t> copied_ends;  // of its steps since that began, in tokens
+  std::uint32_t taken_back = 0;            // of its steps one behind the other, and none was done
   time_point submitted{}, first{}, last{};
 
  private:

@@ -26,7 +26,8 @@ class Parts(AnyParts):
 
 
 def long_ones():
-    return [LONG | {"prompt": r["prompt"], "seed": i, "max_tokens": 400} for i, r in enumerate(some_requests(MANY, 300))]
+    return [LONG | {"prompt": r["prompt"], "seed": i, "max_tokens": 400} | ({"frequency_penalty": 0.2} if i % 2 else {})
+            for i, r in enumerate(some_requests(MANY, 300))]
 
 
 def alone(binary, requests):

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <numeric>
+#include <optional>
 #include <random>
 #include <set>
 
@@ -55,6 +56,32 @@ TEST_CASE("computed blocks are found again after their request has gone, under i
   CHECK(cache.available() == 7);
   cache.release(shared);
   CHECK(cache.available() == 8);
+}
+
+TEST_CASE("what was cleared is not shared later either, by whoever computed it before and says so behind it") {
+  kv_pool pool(small(), 8);
+  block_cache cache(pool);
+  cache.open(1, tokens(12));
+  auto blocks = take(cache, 3);
+  cache.publish(cache.keys(1)[0], blocks[0]);
+  auto hold = std::optional(cache.hold(blocks[1]));
+  cache.clear();
+  publish_all(cache, 1, blocks);
+  cache.open(2, tokens(12));
+  CHECK(cache.match(2, tokens(12)).empty());
+  cache.release(blocks);
+  cache.publish(cache.keys(1)[1], blocks[1]);  // still held by a step
+  CHECK(cache.match(2, tokens(12)).empty());
+  hold.reset();
+  CHECK(cache.available() == 8);
+
+  blocks = take(cache, 3);
+  publish_all(cache, 1, blocks);
+  auto found = cache.match(2, tokens(12));
+  CHECK(found == blocks);
+  CHECK(cache.uses(found[0]) == 2);
+  cache.release(found);
+  cache.release(blocks);
 }
 
 TEST_CASE("room is made of the least recently used, from the end of a sequence") {

@@ -75,8 +75,10 @@ TEST_CASE("pipeline: every family's workers say what the reference says, several
     }
 }
 
-TEST_CASE("pipeline: the bundled model in {1, 2, 4} stages of {1, 2} ranks samples as one process does") {
-  const auto folder = source_dir() / "models/tiny-kjv";
+namespace {
+
+// Greedy and sampled, with penalties and biases.
+std::vector<generation_request> some_requests() {
   std::vector<generation_request> requests;
   for (std::uint64_t i = 0; i < 6; ++i) {
     generation_request r{.max_tokens = 24, .logprobs = static_cast<std::uint32_t>(i), .ignore_end_tokens = true};
@@ -87,19 +89,35 @@ TEST_CASE("pipeline: the bundled model in {1, 2, 4} stages of {1, 2} ranks sampl
     if (i == 4) r.sampling.logit_bias = {{5, 2.5f}, {7, -100.f}};
     requests.push_back(std::move(r));
   }
+  return requests;
+}
+
+awaitable<void> ask_all(engine& e, const std::vector<generation_request>& requests,
+                        std::vector<std::vector<generated>>& out) {
+  out.assign(requests.size(), {});
+  const auto v = co_await with(task_group{}, [&](task_group& group) {
+    for (std::size_t i = 0; i < requests.size(); ++i)
+      group.spawn([&, i]() -> awaitable<void> { out[i] = co_await answer_to(e, requests[i]); });
+  });
+  CHECK(!v.error());
+}
+
+std::vector<std::vector<generated>> whole_answers(const std::filesystem::path& folder,
+                                                  const std::vector<generation_request>& requests) {
   std::vector<std::vector<generated>> want;
-  const auto ask_all = [&](engine& e, std::vector<std::vector<generated>>& out) -> awaitable<void> {
-    out.assign(requests.size(), {});
-    const auto v = co_await with(task_group{}, [&](task_group& group) {
-      for (std::size_t i = 0; i < requests.size(); ++i)
-        group.spawn([&, i]() -> awaitable<void> { out[i] = co_await answer_to(e, requests[i]); });
-    });
-    CHECK(!v.error());
-  };
   run_real([&](asio::any_io_executor ex) -> awaitable<void> {
     engine whole(ex, open_device(ex, "cpu").value(), load_model(folder, {.compute = dtype::f32}), std::nullopt, {});
-    co_await ask_all(whole, want);
+    co_await ask_all(whole, requests, want);
   });
+  return want;
+}
+
+}  // namespace
+
+TEST_CASE("pipeline: the bundled model in {1, 2, 4} stages of {1, 2} ranks samples as one process does") {
+  const auto folder = source_dir() / "models/tiny-kjv";
+  const auto requests = some_requests();
+  const auto want = whole_answers(folder, requests);
   for (std::uint32_t stages : {1u, 2u, 4u})
     for (std::uint32_t ranks : {1u, 2u}) {
       if (stages * ranks == 1) continue;
@@ -110,7 +128,7 @@ TEST_CASE("pipeline: the bundled model in {1, 2, 4} stages of {1, 2} ranks sampl
             topology(stages, ranks), folder, {.kv_blocks = blocks, .max_batched_tokens = 64},
             [&](part_workers& w) -> awaitable<void> {
               std::vector<std::vector<generated>> got;
-              co_await ask_all(*w.leader, got);
+              co_await ask_all(*w.leader, requests, got);
               for (std::size_t i = 0; i < requests.size(); ++i) {
                 CHECK(tokens_of(got[i]) == tokens_of(want[i]));
                 for (std::size_t k = 0; k < got[i].size() && k < want[i].size(); ++k) {
@@ -123,6 +141,44 @@ TEST_CASE("pipeline: the bundled model in {1, 2, 4} stages of {1, 2} ranks sampl
               CHECK(w.leader->pool().shape().layers() == 8 / stages);
             });
     }
+}
+
+TEST_CASE("recovery: the bundled model samples the same when each of its workers is lost, and its place taken") {
+  const auto folder = source_dir() / "models/tiny-kjv";
+  const auto requests = some_requests();
+  const auto want = whole_answers(folder, requests);
+  for (auto split : {topology(2, 1), topology(4, 1), topology(1, 2), topology(2, 2)})
+    run_real([&](asio::any_io_executor ex) -> awaitable<void> {
+      part_workers w(ex, "cpu", split, parts_of(folder), {.kv_blocks = 200, .max_batched_tokens = 64}, 64 << 20);
+      std::vector<std::vector<generated>> got;
+      const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+        co_await w.join_all(group);
+        const auto asked = co_await with(task_group{}, [&](task_group& both) {
+          both.spawn(ask_all(*w.leader, requests, got));
+          both.spawn([&]() -> awaitable<void> {
+            for (std::uint32_t n = 1; n < split.workers(); ++n) {
+              const auto before = w.leader->counters().generated_tokens;
+              while (w.leader->counters().generated_tokens < before + 20)
+                co_await clock::of(ex).async_wait_for(std::chrono::microseconds(200), asio::deferred);
+              w.stop();
+              while (*w.running > 0)
+                co_await clock::of(ex).async_wait_for(std::chrono::microseconds(200), asio::deferred);
+              w.replace(n);
+              co_await w.join_all(group);
+            }
+          });
+        });
+        CHECK(!asked.error());
+        co_await w.leader->async_drain(asio::as_tuple(asio::deferred));
+        w.stop();
+      });
+      CHECK(!v.error());
+      INFO(split.text());
+      const auto c = w.leader->counters();
+      CHECK(c.recoveries == split.workers() - 1);
+      CHECK(c.restarted_requests == 0);
+      for (std::size_t i = 0; i < requests.size(); ++i) CHECK(tokens_of(got[i]) == tokens_of(want[i]));
+    });
 }
 
 TEST_CASE("pipeline: what a model in parts can't do is refused by its name") {

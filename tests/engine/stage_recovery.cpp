@@ -107,7 +107,7 @@ TEST_CASE("stage recovery: of any workers, no step goes on that somebody has not
 
 TEST_CASE("stage recovery: comes back as it was written, in the protocol's bytes") {
   const stage_holding h{before, {{5, 3}, {6, 1}}, {{7, 2}}};
-  const auto back = decode_holding(encode(h));
+  const auto back = decode_holding(encode(h), sizes);
   REQUIRE(back.has_value());
   CHECK(back->last == h.last);
   CHECK(back->computed == h.computed);
@@ -118,7 +118,7 @@ TEST_CASE("stage recovery: comes back as it was written, in the protocol's bytes
   for (const auto& bytes : {encode(h), encode(some_recovery())})
     for (std::size_t n = 0; n < bytes.size(); ++n) {
       const auto part = std::span(bytes).first(n);
-      CHECK(decode_holding(part).error() == errc::protocol);
+      CHECK(decode_holding(part, sizes).error() == errc::protocol);
       CHECK(decode_recovery(part, sizes, 3).error() == errc::protocol);
     }
 }
@@ -143,4 +143,10 @@ TEST_CASE("stage recovery: what there is none of is refused") {
   refused([](stage_recovery& r) { r.sequences[0].room = 6; });    // and beyond its room
   refused([](stage_recovery& r) { r.sequences[0].room = 33; });
   refused([](stage_recovery& r) { r.sequences.resize(9, r.sequences[0]); });
+  stage_holding many{before, {}, {}};
+  for (copy_id id = 1; id <= 9; ++id) many.computed[id] = 1;
+  CHECK(decode_holding(encode(many), sizes).error() == errc::protocol);
+  auto twice = encode(stage_holding{before, {{5, 3}, {6, 1}}, {}});
+  twice[28 + 12] = std::byte{5};  // the second id
+  CHECK(decode_holding(twice, sizes).error() == errc::protocol);
 }

@@ -129,6 +129,8 @@ TEST_CASE("step order: what there is none of is refused") {
   refused([](step_order& o) { o.copied[0].sequence = 2; });
   refused([](step_order& o) { o.copied[0].id = 0; });
   refused([](step_order& o) { o.copied[0].room = 33; });  // more than a sequence has
+  refused([](step_order& o) { o.copied[1].sequence = 0; });
+  refused([](step_order& o) { o.copied[1].id = 3; });
   auto none = sizes;
   none.copies = 0;
   CHECK(decode_order(encode(some_order()), none, vocab).error() == errc::protocol);

@@ -60,7 +60,7 @@ awaitable<void> some_requests(kept_stages& s, std::size_t count, tally& out, Vic
     co_await s.join_all(workers);
     workers.spawn([&]() -> awaitable<void> {
       while (!over) {
-        co_await wait_for(ctx.between(100us, 8ms));
+        co_await wait_for(ctx.between(4ms, 16ms));
         if (over || !ctx.chance(0.5)) continue;
         co_await mend(s, workers, victims(), out);
       }
@@ -131,7 +131,8 @@ engine_counters lost_once(const loss& l) {
         CHECK(s.leader->counters().blocks_in_use == 0);
       },
       {.real = false, .seeds = 3});
-  CHECK(t.right == 8 * 3);
+  CHECK(t.right >= enough(8 * 3));
+  CHECK(t.failed == 0);
   return out;
 }
 
@@ -211,7 +212,7 @@ TEST_CASE("recovery: where copies find no room their sequences begin anew, and o
         c = s.leader->counters();
       },
       {.real = false, .seeds = 3});
-  CHECK(t.right == 24);
+  CHECK(t.right >= enough(24));
   CHECK(c.restarted_requests == 5);
 }
 
@@ -244,6 +245,66 @@ TEST_CASE(
         },
         {.real = false, .seeds = 5});
   }
+}
+
+TEST_CASE("recovery: a worker whose device failed trusts nothing that it has, and gets it again from its keeper") {
+  tally t;
+  co_test(
+      [&](asio::any_io_executor ex) -> awaitable<void> {
+        auto& ctx = context_of(ex);
+        kept_stages s(ex, topology(2, 1), {.kv_blocks = 60, .block_tokens = 4});
+        const auto prompt = toy_prompt(10, 1);
+        const auto v = co_await with(task_group{}, [&](task_group& workers) -> awaitable<void> {
+          co_await s.join_all(workers);
+          const auto asked = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+            group.spawn(read(s.leader->submit(toy_request(prompt, 40)).value(), prompt, 40, {}, t));
+            while (s.leader->counters().generated_tokens < 10) co_await wait_for(10us);
+            CHECK(s.others[0]->holding().computed.size() == 1);
+            sim::device::of(ctx, "sim:h200:1").faults.fail = 1;
+            while (s.leader->counters().ranks_lost == 0) co_await wait_for(10us);
+            sim::device::of(ctx, "sim:h200:1").faults.fail = 0;
+            s.stop();
+            while (*s.running > 0) co_await wait_for(100us);
+            CHECK(s.others[0]->holding().last.number == 0);
+            CHECK(s.others[0]->holding().computed.empty());
+            co_await s.join_all(workers);
+          });
+          CHECK(!asked.error());
+          s.stop();
+        });
+        CHECK(!v.error());
+        CHECK(s.leader->counters().restarted_requests == 0);
+      },
+      {.real = false, .seeds = 5});
+  CHECK(t.right >= enough(5));
+  CHECK(t.failed == 0);
+}
+
+TEST_CASE("recovery: what is lost again and again before a step of it is done is not ordered for ever") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        kept_stages s(ex, topology(3, 1), {.kv_blocks = 60, .block_tokens = 4});
+        const auto prompt = toy_prompt(10, 1);
+        std::optional<generation> bad;
+        const auto v = co_await with(task_group{}, [&](task_group& workers) -> awaitable<void> {
+          for (int round = 0; round < 6; ++round) {
+            co_await s.join_all(workers);
+            if (!bad) bad.emplace(s.leader->submit(toy_request(prompt, 40)).value());
+            co_await wait_for(30us);  // less than a step takes
+            s.stop();
+            co_await wait_for(10ms);
+            CHECK(s.leader->counters().failed == (round == 5 ? 1u : 0u));
+          }
+          CHECK((co_await bad->async_next(as_result)).error() == errc::unavailable);
+          co_await s.join_all(workers);
+          tally t;
+          co_await read(s.leader->submit(toy_request(prompt, 5)).value(), prompt, 5, {}, t);
+          CHECK(t.right == 1);
+          s.stop();
+        });
+        CHECK(!v.error());
+      },
+      {.real = false, .seeds = 5});
 }
 
 TEST_CASE("recovery: cancelled or destroyed at any step it leaves nothing behind") {

@@ -114,7 +114,8 @@ rank_links::rank_links(window_table windows, rank_options options)
     : windows_(std::move(windows)),
       options_(std::move(options)),
       life_(random_id()),
-      door_(windows_, named(options_.greeting, name_of(purpose::plan, own_time()))) {
+      door_(windows_, named(options_.greeting, name_of(purpose::plan, own_time()))),
+      book_({options_.spare_after, options_.patience / 2}) {
   door_.on("rank/", [this](peer_link l) { return keep(std::move(l)); });
 }
 
@@ -154,16 +155,22 @@ awaitable<void> rank_links::keep(peer_link link) {
       if (refused_.size() == most_told) refused_.clear();
       co_return;
     }
-    const place where{static_cast<purpose>(p), number};
+    const auto what = static_cast<purpose>(p);
+    auto time = std::string(rest.substr(begins.size()));
+    const auto seat = what == purpose::plan ? seat_in(time) : number;
+    if (what == purpose::plan || what == purpose::spare) time.clear();
+    const place where{what, number, std::move(time)};
     const auto mine = ++arrivals_;
     auto& at_this = arrived_[where];
+    // Somebody else waits for that place: this one calls again.
+    if (at_this.link && !at_this.link.error() && at_this.seat != seat) co_return link.close();
     if (at_this.link) at_this.link.close();  // its worker has begun anew
-    auto named_time = std::string(rest.substr(begins.size()));
-    at_this = {mine, named_time, link, seat_in(named_time)};
+    at_this = {mine, link, seat};
     tell_all();
     (void)co_await link.async_closed(as_result);
     if (const auto now = arrived_.find(where); now != arrived_.end() && now->second.arrival == mine)
       arrived_.erase(now);
+    if (what == purpose::spare) book_.ended(number);
     tell_all();
   }
 }
@@ -175,12 +182,12 @@ std::vector<std::uint32_t> rank_links::missing() const {
   return out;
 }
 
-awaitable<error_code> rank_links::find(place at, std::string time, peer_link& out) {
+awaitable<error_code> rank_links::find(place at, peer_link& out) {
   news changed(windows_.get_executor());
   const waits here(waiting_, changed);
   for (;;) {
     const auto found = arrived_.find(at);
-    if (found != arrived_.end() && found->second.time == time) {
+    if (found != arrived_.end()) {
       out = found->second.link;
       co_return error_code();
     }
@@ -215,21 +222,21 @@ awaitable<error_code> rank_links::meet(const beginning& b, stage_links& out) {
       group.spawn(call(other, b.urls[other], what, time, link));
     };
     if (who.stage > 0) calls(n - degree, purpose::rows, out.before);
-    if (who.stage + 1 < split.depth()) group.spawn(find({purpose::rows, n + degree}, time, out.behind));
+    if (who.stage + 1 < split.depth()) group.spawn(find({purpose::rows, n + degree, time}, out.behind));
     for (std::uint32_t r = 0; r < out.ranks.size(); ++r) {
       const auto other = split.number({who.stage, r});
       if (r < who.rank) calls(other, purpose::sum, out.ranks[r]);
-      if (r > who.rank) group.spawn(find({purpose::sum, other}, time, out.ranks[r]));
+      if (r > who.rank) group.spawn(find({purpose::sum, other, time}, out.ranks[r]));
     }
     if (b.sizes.copies == 0) return;
     if (n > 0) calls(keeper_of(split, n), purpose::copies, out.keeper);
-    if (const auto kept = kept_by(split, n); kept > 0) group.spawn(find({purpose::copies, kept}, time, out.kept));
+    if (const auto kept = kept_by(split, n); kept > 0) group.spawn(find({purpose::copies, kept, time}, out.kept));
   });
   co_return v.error();
 }
 
 awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, const id256& fingerprint,
-                                              const planner& recover, gathered& all) {
+                                              const planner& recover, gathered& all, std::vector<std::string>& doors) {
   auto& out = all.links;
   beginning b{random_id(), fingerprint.hex(), sizes, options_.sums && !summed_, {options_.urls[seat()]}};
   const auto workers = options_.split.workers();
@@ -237,8 +244,10 @@ awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, const id
   for (std::uint32_t n = 1; n < workers; ++n) {
     const auto& from = arrived_.at({purpose::plan, n});
     out.workers[n] = from.link;
-    b.urls.push_back(options_.urls[from.seat < options_.urls.size() ? from.seat : n]);
+    const bool of_spare = from.seat >= workers && from.seat < options_.urls.size();
+    b.urls.push_back(options_.urls[of_spare ? from.seat : n]);
   }
+  doors = b.urls;
   if (options_.kv) all.kv.assign(workers, {});
   std::vector<stage_holding> said(workers);
   const auto each = [&](auto f) -> awaitable<error_code> {
@@ -252,7 +261,7 @@ awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, const id
     if (sizes.copies == 0) co_return error_code();
     const auto has = co_await receive_long(out.workers[n], most_recovery_bytes);
     if (!has) co_return has.error();
-    auto holding = decode_holding(*has);
+    auto holding = decode_holding(*has, sizes);
     if (!holding) co_return holding.error();
     said[n] = std::move(*holding);
     co_return error_code();
@@ -265,7 +274,7 @@ awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, const id
   }
   const auto v = co_await with(task_group{}, [&](task_group& group) {
     group.spawn(meet(b, out));
-    for (std::uint32_t n = 1; n < all.kv.size(); ++n) group.spawn(find({purpose::kv, n}, b.time, all.kv[n]));
+    for (std::uint32_t n = 1; n < all.kv.size(); ++n) group.spawn(find({purpose::kv, n, b.time}, all.kv[n]));
     group.spawn(each([&](std::uint32_t n) -> awaitable<error_code> {
       if (sizes.copies > 0)
         if (auto ec = co_await send_long(out.workers[n], how)) co_return ec;
@@ -285,31 +294,51 @@ void rank_links::tell_missing() {
   told_missing_ = std::move(text);
 }
 
-std::size_t rank_links::spares() const {
-  return static_cast<std::size_t>(std::ranges::count_if(arrived_, [&](const auto& one) {
-    return one.first.what == purpose::spare && std::ranges::none_of(sent_for_, [&](const auto& taken) {
-             return taken.second.first == one.first.number && !taken.second.second.error();
-           });
-  }));
+std::vector<std::uint32_t> rank_links::waiting_spares() const {
+  std::vector<std::uint32_t> out;
+  for (const auto& [at, one] : arrived_)
+    if (at.what == purpose::spare && !one.link.error() && !book_.is_sent(at.number)) out.push_back(at.number);
+  return out;
 }
 
-// One for each that was there and is not, unless one is on its way.
-awaitable<void> rank_links::send_spares() {
-  std::erase_if(sent_for_, [](const auto& one) { return one.second.second.error(); });
-  for (const auto n : missing()) {
-    if (!were_there_.contains(n) || sent_for_.contains(n)) continue;
-    const auto free = std::ranges::find_if(arrived_, [&](const auto& one) {
-      return one.first.what == purpose::spare &&
-             std::ranges::none_of(sent_for_, [&](const auto& taken) { return taken.second.first == one.first.number; });
-    });
-    if (free == arrived_.end()) co_return;
-    const auto seat = free->first.number;
-    auto link = free->second.link;
-    sent_for_[n] = {seat, link};
-    spdlog::info("{}: worker {} does not come back; the spare at {} takes its place", options_.greeting.topology, n,
+// Behind a loss all are missing for a moment. One whose process has ended does not answer at its door.
+awaitable<void> rank_links::look_at_doors() {
+  const auto look = [this](std::uint32_t n) -> awaitable<void> {
+    auto link =
+        co_await async_connect(windows_, doors_.at(n), named(options_.greeting, "rank/0/look/" + life_), as_result);
+    if (link)
+      link->close();
+    else if (link.error() != asio::error::operation_aborted)  // refused, or its end came between
+      nobody_at_.insert(n);
+  };
+  nobody_at_.clear();
+  (void)co_await with_deadline(
+      [](auto doors, auto one) -> awaitable<void> {
+        (void)co_await with(task_group{}, [&](task_group& group) {
+          for (std::uint32_t n = 1; n < doors; ++n) group.spawn(one(n));
+        });
+      }(static_cast<std::uint32_t>(doors_.size()), look),
+      try_again);
+}
+
+// When the next one is to be sent, if there is one.
+awaitable<std::optional<time_point>> rank_links::send_spares() {
+  auto& time = clock::of(windows_.get_executor());
+  const auto gone = missing();
+  for (std::uint32_t n = 1; n < options_.split.workers(); ++n)
+    if (!std::ranges::binary_search(gone, n)) book_.back(n);
+  for (const auto n : gone) book_.missing(n, nobody_at_.contains(n), time.now());
+  for (auto waiting = waiting_spares(); !waiting.empty(); waiting = waiting_spares()) {
+    const auto n = book_.next(time.now());
+    if (!n) co_return book_.next_at();
+    const auto seat = waiting.front();
+    auto link = arrived_.at({purpose::spare, seat}).link;
+    book_.sent(*n, seat);
+    spdlog::info("{}: worker {} does not come back; the spare at {} takes its place", options_.greeting.topology, *n,
                  options_.urls[seat]);
-    (void)co_await link.async_send(message({{"number", n}}), as_result);
+    (void)co_await link.async_send(message({{"number", *n}}), as_result);
   }
+  co_return std::nullopt;
 }
 
 awaitable<result<gathered>> rank_links::gather(stage_sizes sizes, id256 fingerprint, planner recover) {
@@ -317,15 +346,13 @@ awaitable<result<gathered>> rank_links::gather(stage_sizes sizes, id256 fingerpr
   const auto begun = time.now();
   news changed(windows_.get_executor());
   const waits here(waiting_, changed);
+  if (!waiting_spares().empty()) co_await look_at_doors();
   for (;;) {
     if (closed_) co_return errc::closed;
     if (!missing().empty()) {
-      const auto late = time.now() - begun;
-      if (late >= options_.spare_after) co_await send_spares();
-      const auto came =
-          co_await with_deadline(changed.async_wait(), late < options_.spare_after
-                                                           ? std::min<duration>(options_.spare_after - late, tell_after)
-                                                           : duration(tell_after));
+      const auto next = co_await send_spares();
+      const auto wait = next ? std::clamp<duration>(*next - time.now(), 1ms, tell_after) : duration(tell_after);
+      const auto came = co_await with_deadline(changed.async_wait(), wait);
       if (!came && came.error() != errc::deadline) co_return errc::closed;
       if (!came && time.now() - begun >= tell_after) tell_missing();
       continue;
@@ -333,7 +360,8 @@ awaitable<result<gathered>> rank_links::gather(stage_sizes sizes, id256 fingerpr
     std::map<std::uint32_t, std::uint64_t> used;
     for (std::uint32_t n = 1; n < options_.split.workers(); ++n) used[n] = arrived_.at({purpose::plan, n}).arrival;
     gathered out;
-    const auto met = co_await with_deadline(gather_once(sizes, fingerprint, recover, out), options_.patience);
+    std::vector<std::string> doors;
+    const auto met = co_await with_deadline(gather_once(sizes, fingerprint, recover, out, doors), options_.patience);
     // Used up, or of no use; what has come meanwhile is for the next time.
     for (const auto& [n, arrival] : used) {
       const auto now = arrived_.find({purpose::plan, n});
@@ -342,8 +370,15 @@ awaitable<result<gathered>> rank_links::gather(stage_sizes sizes, id256 fingerpr
       arrived_.erase(now);
     }
     summed_ = summed_ || met.has_value();
+    if (met) doors_ = doors;
     if (met)
-      for (const auto& [n, arrival] : used) were_there_.insert(n), sent_for_.erase(n);
+      for (const auto& [n, arrival] : used) {
+        // It is a spare no more, whoever came first.
+        const auto seat = book_.seat_for(n);
+        if (const auto at = seat ? arrived_.find({purpose::spare, *seat}) : arrived_.end(); at != arrived_.end())
+          at->second.link.close();
+        book_.there(n);
+      }
     if (met) co_return out;
     if (met.error() == asio::error::operation_aborted) co_return errc::closed;
     spdlog::warn("the workers of {} did not come together: {}; once more", options_.greeting.topology,

@@ -34,6 +34,7 @@
 
 #include "cluster/link_door.hpp"
 #include "cluster/news.hpp"
+#include "cluster/spare_book.hpp"
 #include "cokv/engine/stage_worker.hpp"
 #include "cokv/kvstream/id256.hpp"
 #include "cokv/kvstream/topology.hpp"
@@ -49,8 +50,8 @@ struct rank_options {
   link_options greeting = {};  // its topology has to be all workers' alike; the name is made here
   std::shared_ptr<mpi_group> sums = {};          // of its stage's ranks, where they are an MPI job's
   duration patience = std::chrono::seconds(10);  // for those that were there and are awaited
-  duration spare_after =
-      std::chrono::milliseconds(500);  // of waiting for one that was there, before a spare is sent in its place
+  // Of waiting for one that was there, before a spare is sent in its place; whose door is still open has half the patience.
+  duration spare_after = std::chrono::milliseconds(500);
   // Each has another link with the leader, by which it is told to move its part of prompts' KV (part_note.hpp). All workers alike.
   bool kv = false;
 };
@@ -92,18 +93,18 @@ class rank_links {
 
   // The numbers of those that the leader lacks.
   std::vector<std::uint32_t> missing() const;
-  std::size_t spares() const;  // that wait
+  std::vector<std::uint32_t> waiting_spares() const;  // their seats
 
  private:
   enum class purpose : std::uint8_t { plan, rows, sum, kv, copies, spare };
   struct place {
     purpose what;
     std::uint32_t number;
+    std::string time = {};  // but for plans and spares
     friend auto operator<=>(const place&, const place&) = default;
   };
   struct arrived {
     std::uint64_t arrival;
-    std::string time;
     peer_link link;
     std::uint32_t seat = 0;  // of who calls for the plan
   };
@@ -120,13 +121,14 @@ class rank_links {
   std::optional<beginning> decode(const link_message& m) const;
 
   awaitable<void> keep(peer_link link);
-  awaitable<error_code> find(place at, std::string time, peer_link& out);
+  awaitable<error_code> find(place at, peer_link& out);
   awaitable<error_code> call(std::uint32_t number, std::string url, purpose what, std::string time, peer_link& out);
   awaitable<error_code> meet(const beginning& b, stage_links& out);
   awaitable<error_code> gather_once(const stage_sizes& sizes, const id256& fingerprint, const planner& recover,
-                                    gathered& out);
+                                    gathered& out, std::vector<std::string>& doors);
   awaitable<error_code> summon_once(const id256& fingerprint, const holder& has, summons& out);
-  awaitable<void> send_spares();
+  awaitable<void> look_at_doors();
+  awaitable<std::optional<time_point>> send_spares();
   std::uint32_t seat() const { return options_.seat.value_or(options_.self); }
   std::string own_time() const { return std::to_string(seat()) + '.' + life_; }
   void tell_missing();
@@ -141,8 +143,9 @@ class rank_links {
   std::uint64_t arrivals_ = 0;
   std::shared_ptr<std::list<news*>> waiting_ = std::make_shared<std::list<news*>>();
   std::set<std::pair<std::uint32_t, std::string>> refused_;  // and told
-  std::set<std::uint32_t> were_there_;
-  std::map<std::uint32_t, std::pair<std::uint32_t, peer_link>> sent_for_;  // by number: a spare, and where it is
+  std::vector<std::string> doors_;                           // by number, where they were together last
+  std::set<std::uint32_t> nobody_at_;                        // numbers whose doors nobody opened when they were missed
+  spare_book book_;
   std::string told_missing_;
   bool summed_ = false;  // by MPI, where who fell out of step with the others stays so: once
   bool closed_ = false;

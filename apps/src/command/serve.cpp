@@ -39,8 +39,10 @@ void add_serve(CLI::App& app, action& chosen) {
           ->type_name("URL[,URL...]")
           ->delimiter(',')
           ->needs(ranks);
-  auto* rejoin = add_count(*c, "--rejoin-within", o->rejoin_within, 1, 86400,
-                           "Seconds that requests wait, with --replicas 1, until a lost process's place is taken");
+  auto* rejoin = add_count(
+      *c, "--rejoin-within", o->rejoin_within, 1, 86400,
+      "Seconds that requests wait, with --replicas 1, until a lost process's place is taken: a spare reads its "
+      "weights meanwhile");
   auto* stage_starts = c->add_option("--stage-starts", o->stage_starts,
                                      "Each stage's first layer, 0 the first; as equal as may be unless told. "
                                      "The last stage has the output matrix too, which takes its time of each token")

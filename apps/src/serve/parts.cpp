@@ -13,6 +13,7 @@
 
 #include "cluster/part_mover.hpp"
 #include "cluster/wire_of.hpp"
+#include "cokv/runtime/compute.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
@@ -174,7 +175,7 @@ awaitable<result<cluster::gathered>> leading::gather(engine& leads) {
   result<cluster::gathered> met = errc::closed;
   cluster::rank_links::planner recover;
   if (copies_ > 0) recover = [&leads](std::vector<stage_holding> said) { return leads.recover(std::move(said)); };
-  (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+  const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn([&]() -> awaitable<void> {
       co_await clock::of(leads.get_executor()).async_wait_for(rejoin_within_, asio::deferred);
       leads.give_up_ranks(errc::unavailable);
@@ -182,6 +183,7 @@ awaitable<result<cluster::gathered>> leading::gather(engine& leads) {
     met = co_await links_.gather(leads.sizes(), leads.running().fingerprint(), recover);
     group.cancel();
   });
+  if (v.error() && v.error() != asio::error::operation_aborted) throw boost::system::system_error(v.error());
   co_return met;
 }
 
@@ -302,7 +304,7 @@ awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine
   const window_table windows(ex);
   cluster::rank_links links(windows, rank_options_of(ex, o, mine));
   open_door(links, mine);
-  const auto what = load();
+  const auto what = co_await on(where, load);  // who waits for it hears that it lives
   out << "cokv serve: worker " << mine.number << " of " << mine.part.split.text() << " is at " << mine.urls[mine.seat]
       << std::endl;
   std::unique_ptr<stage_worker> works;

@@ -47,7 +47,9 @@ event stage_leader::begin(std::shared_ptr<batch> step, const std::vector<request
     for (auto id : order.over) known_.erase(id);
     for (std::size_t i = 0; i < sampling.size(); ++i) {
       const auto& s = step->sampled[i];
-      order.sampled.push_back({sampling[i], s.position, known_.insert(sampling[i]).second ? s.how : nullptr});
+      const bool begins = known_.insert(sampling[i]).second;
+      if (begins) s.how->go_back_to(s.position);  // a step may have been taken back
+      order.sampled.push_back({sampling[i], s.position, begins ? s.how : nullptr});
     }
     w.with_samples = encode(order);
     awaited_.push_back(step);
@@ -136,8 +138,12 @@ awaitable<error_code> stage_leader::hear() {
     if (!outcome) co_return outcome.error();
     if (outcome->number != number) co_return errc::protocol;
     for (std::size_t i = 0; i < step->sampled.size(); ++i) {
-      step->sampled[i].token = outcome->sampled[i].token;
-      step->sampled[i].logprobs = std::move(outcome->sampled[i].logprobs);
+      auto& one = step->sampled[i];
+      one.token = outcome->sampled[i].token;
+      one.logprobs = std::move(outcome->sampled[i].logprobs);
+      if (!one.token || !one.how->params.look_back()) continue;
+      one.how->go_back_to(one.position);  // what the last stage has of it, whoever takes its place is told
+      one.how->answer.push_back(*one.token);
     }
     line_->advance(number);
   }

@@ -41,17 +41,13 @@ std::map<copy_id, std::uint32_t> read_steps(detail::byte_reader& from, std::size
   std::map<copy_id, std::uint32_t> out;
   for (auto n = from.count(most, 12); n > 0 && from.good(); --n) {
     const auto id = from.number<std::uint64_t>();
-    out[id] = from.number<std::uint32_t>();
+    if (!out.empty() && id <= out.rbegin()->first) from.spoil();
+    out.emplace_hint(out.end(), id, from.number<std::uint32_t>());
   }
   return out;
 }
 
 std::uint32_t on(const topology& split) { return split.depth() > 1 ? split.degree() : 1; }
-
-bool headed(detail::byte_reader& from, std::uint32_t magic) {
-  if (from.number<std::uint32_t>() != magic || from.number<std::uint32_t>() != version) from.spoil();
-  return from.good();
-}
 
 bool ascends(const std::vector<std::uint32_t>& numbers) {
   return std::ranges::adjacent_find(numbers, std::greater_equal()) == numbers.end();
@@ -100,13 +96,13 @@ std::vector<std::byte> encode(const stage_holding& h) {
   return to.take();
 }
 
-result<stage_holding> decode_holding(std::span<const std::byte> bytes) {
+result<stage_holding> decode_holding(std::span<const std::byte> bytes, const stage_sizes& sizes) {
   detail::byte_reader from(bytes);
-  if (!headed(from, holding_magic)) return errc::protocol;
+  if (!from.headed(holding_magic, version)) return errc::protocol;
   stage_holding h;
   h.last = read_epoch(from);
-  h.computed = read_steps(from, bytes.size());
-  h.kept = read_steps(from, bytes.size());
+  h.computed = read_steps(from, sizes.max_requests);
+  h.kept = read_steps(from, std::size_t{2} * sizes.max_requests);  // of what is over some is kept a little longer
   if (!from.over()) return errc::protocol;
   return h;
 }
@@ -130,7 +126,7 @@ std::vector<std::byte> encode(const stage_recovery& r) {
 result<stage_recovery> decode_recovery(std::span<const std::byte> bytes, const stage_sizes& sizes,
                                        std::uint32_t workers) {
   detail::byte_reader from(bytes);
-  if (!headed(from, recovery_magic)) return errc::protocol;
+  if (!from.headed(recovery_magic, version)) return errc::protocol;
   stage_recovery r;
   r.now = read_epoch(from);
   r.fresh = from.list<std::uint32_t>(workers);

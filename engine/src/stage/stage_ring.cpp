@@ -82,12 +82,13 @@ awaitable<error_code> stage_ring::may_compute(const batch& step, const std::vect
     const auto begins = s.steps == 0 ? 0 : s.end;
     if (s.steps > 0 && what.start != s.end) co_return errc::protocol;
     if (begins >= what.start + what.tokens.size() || what.start + what.tokens.size() > s.room) co_return errc::protocol;
-    if (!sends() || !s.copied) continue;
+    if (!sends() || !s.copied || copies_->may_compute(c.id)) continue;
     const auto id = c.id;
     const auto may = co_await copies_->async_may_compute(id, as_result);
     if (may) continue;
     if (may.error() == asio::error::operation_aborted) co_return may.error();
-    // No room for it, or it is over.
+    // No room for it, or it is over. It goes without from here on, and takes no room when there is some.
+    copies_->close_own(id);
     if (const auto now = sequences_.find(id); now != sequences_.end()) now->second.copied = false;
   }
   co_return error_code();
@@ -115,16 +116,21 @@ stage_holding stage_ring::holding() const {
   return h;
 }
 
+void stage_ring::forget() {
+  sequences_.clear();
+  copies_ = fresh_copies();
+  last_ = {};
+}
+
 error_code stage_ring::recover(const stage_recovery& how) {
   const bool fresh = is_fresh(how, number_);
-  if (fresh || how.now.leader != last_.leader) {
-    sequences_.clear();
-    copies_ = fresh_copies();
-    last_ = {};
-  }
+  if (fresh || how.now.leader != last_.leader) forget();
   copies_->follow(how.now.number, sends() ? std::optional(place(keeper_of(split_, number_))) : std::nullopt);
-  copies_->retain(
-      [&](auto, copy_id id) { return std::ranges::binary_search(how.sequences, id, {}, &held_sequence::id); });
+  const auto goes_on = [&](auto, copy_id id) {
+    return std::ranges::binary_search(how.sequences, id, {}, &held_sequence::id);
+  };
+  copies_->retain(goes_on);
+  for (const auto& one : how.sequences) copies_->cut(one.id, static_cast<std::uint32_t>(one.ends.size()));
   if (!fresh)
     if (auto ec = go_on(how)) return ec;
   if (!fresh || !sends()) last_ = how.now;
@@ -139,7 +145,7 @@ awaitable<error_code> stage_ring::restore(const stage_recovery& how, peer_link k
     const auto there =
         co_await async_restore(keeper, {how.now.number, place(number_), s.id, steps, packs_.get()}, as_result);
     if (!there && (keeper.error() || there.error() == asio::error::operation_aborted)) co_return there.error();
-    if (!there) {  // it is over meanwhile, or an order will tell that it is not
+    if (!there) {  // an order to go on with it ends the links, and it begins anew
       copies_->close_own(s.id);
       continue;
     }

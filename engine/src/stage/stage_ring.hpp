@@ -31,6 +31,7 @@ class stage_ring {
   void computed(const batch& step, const std::vector<ordered_copy>& copied);
 
   stage_holding holding() const;
+  void forget();  // what was computed here is not to be trusted any more, nor what is kept
   // As everybody was told: what goes on, and from where.
   error_code recover(const stage_recovery& how);
   // Behind it: what a worker that has nothing needs comes from its keeper.

@@ -213,16 +213,18 @@ stage_worker::~stage_worker() = default;
 
 awaitable<error_code> stage_worker::run(stage_links links, std::optional<stage_recovery> how) {
   const auto s = state_;
+  const auto refused = [&](error_code why) {
+    detail::each_link(links, [](peer_link l) { l.close(); });
+    return why;
+  };
   if (!detail::fit(links, s->part->part(), s->ring.has_value()) || how.has_value() != s->ring.has_value())
-    co_return errc::invalid_argument;
-  if (s->ring)
-    if (auto ec = s->ring->recover(*how)) {
-      detail::each_link(links, [](peer_link l) { l.close(); });
-      co_return ec;
-    }
+    co_return refused(errc::invalid_argument);
   s->samplings.clear();
   auto compute = s->where.make_stream({.name = "compute"});
-  if (!compute) co_return compute.error();
+  if (s->ring && !compute) s->ring->forget();
+  if (!compute) co_return refused(compute.error());
+  if (s->ring)
+    if (auto ec = s->ring->recover(*how)) co_return refused(ec);
   detail::stage mine{s->part, s->pool, *compute, rank_group(s->part->part().who.rank, links.ranks, links.sums)};
   channel<state::work> arrived(s->ex, s->sizes.microbatches), done(s->ex, s->sizes.microbatches);
   // Whoever was cancelled ends behind the device all the same.
@@ -243,6 +245,8 @@ awaitable<error_code> stage_worker::run(stage_links links, std::optional<stage_r
   }
   detail::each_link(links, [](peer_link l) { l.close(); });  // also where others have copies
   co_await detail::settled(*compute);
+  // Of a device that failed nobody knows what is right.
+  if (s->ring && (thrown || compute->record().status())) s->ring->forget();
   co_await asio::this_coro::throw_if_cancelled(throwing);
   if (thrown) std::rethrow_exception(thrown);
   co_return v.error();

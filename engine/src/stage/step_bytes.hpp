@@ -66,6 +66,11 @@ class byte_reader {
     good_ = false;
     left_ = {};
   }
+  // What a message begins with.
+  bool headed(std::uint32_t magic, std::uint32_t version) {
+    if (number<std::uint32_t>() != magic || number<std::uint32_t>() != version) spoil();
+    return good_;
+  }
   bool good() const noexcept { return good_; }
   bool over() const noexcept { return good_ && left_.empty(); }  // all of it was read, and made sense
 

@@ -70,11 +70,6 @@ batch_sequence read_sequence(byte_reader& from, const stage_sizes& sizes, std::u
   return s;
 }
 
-bool headed(byte_reader& from, std::uint32_t magic) {
-  if (from.number<std::uint32_t>() != magic || from.number<std::uint32_t>() != version) from.spoil();
-  return from.good();
-}
-
 }  // namespace
 
 std::vector<std::byte> encode(const step_order& o) {
@@ -119,7 +114,7 @@ std::vector<std::byte> encode(const step_order& o) {
 result<step_order> decode_order(std::span<const std::byte> bytes, const stage_sizes& sizes, std::uint32_t vocab) {
   byte_reader from(bytes);
   step_order o;
-  if (!headed(from, order_magic)) return errc::protocol;
+  if (!from.headed(order_magic, version)) return errc::protocol;
   o.number = from.number<std::uint64_t>();
   o.over.resize(from.count(bytes.size(), 8));
   for (auto& id : o.over) id = from.number<std::uint64_t>();
@@ -155,9 +150,13 @@ result<step_order> decode_order(std::span<const std::byte> bytes, const stage_si
     c.sequence = from.number<std::uint32_t>();
     c.id = from.number<std::uint64_t>();
     c.room = from.number<std::uint32_t>();
-    if (c.sequence >= o.sequences.size() || c.id == 0 || c.room > sizes.max_sequence || sizes.copies == 0) from.spoil();
+    const auto before = o.copied.size() < 2 ? nullptr : &o.copied[o.copied.size() - 2];
+    const bool twice =
+        (before && c.sequence <= before->sequence) || std::ranges::count(o.copied, c.id, &ordered_copy::id) > 1;
+    if (c.sequence >= o.sequences.size() || c.id == 0 || c.room > sizes.max_sequence || sizes.copies == 0 || twice)
+      from.spoil();
   }
-  o.forgotten.resize(from.count(bytes.size(), 8));
+  o.forgotten.resize(from.count(sizes.copies == 0 ? 0 : bytes.size(), 8));
   for (auto& id : o.forgotten) id = from.number<std::uint64_t>();
   if (rows == 0 || rows > sizes.max_batched_tokens || (!o.sampled.empty() && o.sampled.size() != samples)) from.spoil();
   if (!from.over()) return errc::protocol;
@@ -188,7 +187,7 @@ std::vector<std::byte> encode(const step_outcome& o) {
 result<step_outcome> decode_outcome(std::span<const std::byte> bytes, std::size_t samples, std::uint32_t vocab) {
   byte_reader from(bytes);
   step_outcome o;
-  if (!headed(from, outcome_magic)) return errc::protocol;
+  if (!from.headed(outcome_magic, version)) return errc::protocol;
   o.number = from.number<std::uint64_t>();
   if (from.count(samples, 12) != samples) return errc::protocol;
   for (std::size_t i = 0; i < samples && from.good(); ++i) {

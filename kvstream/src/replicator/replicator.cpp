@@ -155,6 +155,11 @@ void replicator::retain(const std::function<bool(worker_id, microbatch_id)>& wan
   std::erase_if(state_->copies, [&](const auto& c) { return !wanted(c.first.first, c.first.second); });
 }
 
+void replicator::cut(microbatch_id m, std::uint32_t steps) {
+  for (auto& [key, c] : state_->copies)
+    if (key.second == m && c->steps.size() > steps) c->steps.resize(steps);
+}
+
 std::map<replicator::microbatch_id, std::uint32_t> replicator::kept(worker_id owner) const {
   std::map<microbatch_id, std::uint32_t> out;
   const auto& copies = state_->copies;

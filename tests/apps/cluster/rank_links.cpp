@@ -249,7 +249,7 @@ TEST_CASE(
           co_await bed.meet();
           co_await bed.check();
           CHECK(taken.empty());
-          CHECK(bed.all[0]->links.spares() == 2);
+          CHECK(bed.all[0]->links.waiting_spares().size() == 2);
 
           // The leader and worker 2 are there again at once, and 1 is not.
           bed.drop_links();
@@ -274,7 +274,7 @@ TEST_CASE(
           co_await bed.check();
           REQUIRE(taken.size() == 1);
           CHECK(taken[0].second == 1);
-          CHECK(bed.all[0]->links.spares() == 1);
+          CHECK(bed.all[0]->links.waiting_spares().size() == 1);
           for (auto& w : bed.all) w->links.close();
           for (auto& w : waiting) w->close();
           group.cancel();

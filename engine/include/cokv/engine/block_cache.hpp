@@ -54,7 +54,8 @@ class block_cache final : public block_source {
   std::size_t matching(std::span<const block_key> keys) const;  // leading ones that are cached
   // Computed and never to change: shared from now on. The first block of a key stays.
   void publish(const block_key& key, block_index block);
-  // What was computed is lost: nothing is shared any more. Blocks that are in use stay whose they are.
+  // What was computed is lost: nothing is shared any more. Blocks that are in use stay whose they are, and are not shared before
+  // all have given them up.
   void clear();
   block_hold hold(block_index block);
   std::uint32_t uses(block_index block) const;  // requests, steps and transfers that have it

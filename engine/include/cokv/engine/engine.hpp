@@ -95,7 +95,8 @@ struct engine_options {
   // Another worker of the model is gone, and all KV with it: as on_lender_lost, until join(). With copies requests wait for that
   // and go on, and only new ones are refused.
   std::function<void(error_code)> on_ranks_lost = {};
-  // Its workers keep copies of each other's KV, but for the leader's (stage_recovery.hpp).
+  // Its workers keep copies of each other's KV, but for the leader's (stage_recovery.hpp). Requests with a sink, or whose KV comes from
+  // elsewhere (receive()), are refused then (errc::unsupported).
   std::optional<stage_copies> copies = {};
   memory_kind kv_memory = memory_kind::device;  // tiers need a kind that the host can reach
   std::vector<kv_tier> tiers = {};              // behind the device, from the fastest to the slowest

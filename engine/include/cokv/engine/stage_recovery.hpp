@@ -68,7 +68,7 @@ stage_recovery recover(const topology& split, stage_epoch now, std::span<const s
 std::vector<std::byte> encode(const stage_holding& h);
 std::vector<std::byte> encode(const stage_recovery& r);
 // errc::protocol for what encode() does not make, or names blocks, tokens or workers that there are none of.
-result<stage_holding> decode_holding(std::span<const std::byte> bytes);
+result<stage_holding> decode_holding(std::span<const std::byte> bytes, const stage_sizes& sizes);
 result<stage_recovery> decode_recovery(std::span<const std::byte> bytes, const stage_sizes& sizes,
                                        std::uint32_t workers);
 constexpr std::size_t most_recovery_bytes = std::size_t{256} << 20;

@@ -138,6 +138,8 @@ class replicator {
   // Forgets copies that the predicate does not want: of workers to which the log's keeps() says no, of microbatches that are
   // over.
   void retain(const std::function<bool(worker_id, microbatch_id)>& wanted);
+  // Of copies of this microbatch no more than the first `steps` are of use.
+  void cut(microbatch_id m, std::uint32_t steps);
   // What is kept of this worker, in steps.
   std::map<microbatch_id, std::uint32_t> kept(worker_id owner) const;
   // Forgets copies that nobody has sent to for so long, as calls of this saw it: their owner's link is down, or it has not

@@ -154,6 +154,8 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
   auto it = subject::open(ex, o);
   const auto& config = it.what->config();
   const auto here = doctor::probe();
+  const auto kv_bytes =
+      static_cast<std::uint32_t>(2 * config.kv_heads * config.head_dim * size_of(it.what->compute_type()));
   profile p{.machine = here.cpu_model,
             .model = o.model.random_weights.empty() ? o.model.dir : o.model.random_weights,
             .dtype = o.dtype,
@@ -162,7 +164,8 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
             .threads = o.threads ? o.threads : static_cast<std::uint32_t>(here.cores),
             .layers = config.layers,
             .hidden = config.hidden,
-            .max_positions = config.max_positions};
+            .max_positions = config.max_positions,
+            .kv_bytes = kv_bytes};
 
   const auto full = std::max(1u, config.layers - 1);  // layers that are timed together
   progress("prompts");

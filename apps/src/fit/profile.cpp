@@ -93,6 +93,7 @@ std::string to_text(const profile& p) {
                  {"copy_bytes_per_second", p.copy_bytes_per_second},
                  {"link_bytes_per_second", p.link_bytes_per_second},
                  {"link_seconds", p.link_seconds}};
+  if (p.kv_bytes > 0) o["kv_bytes"] = p.kv_bytes;
   if (!p.source.empty()) o["source"] = p.source;
   // A field a line: people read it, and compare two.
   std::string out = "{";
@@ -112,6 +113,7 @@ profile parse_profile(std::string_view text, const std::string& file) {
               "layers",
               "hidden",
               "max_positions",
+              "kv_bytes",
               "prompts",
               "answers",
               "prompt_pair",
@@ -138,6 +140,7 @@ profile parse_profile(std::string_view text, const std::string& file) {
   p.layers = static_cast<std::uint32_t>(given.uint("layers", 1, 4096));
   p.hidden = static_cast<std::uint32_t>(given.uint("hidden", 1, 1 << 20));
   p.max_positions = static_cast<std::uint32_t>(given.uint("max_positions", 1, 1 << 30));
+  if (given.has("kv_bytes")) p.kv_bytes = static_cast<std::uint32_t>(given.uint("kv_bytes", 1, 1 << 30));
   p.prompts = curve_of(given, "prompts");
   p.answers = curve_of(given, "answers");
   p.prompts_end = curve_of(given, "prompts_end");

@@ -10,6 +10,7 @@
 // | dtype                   | of products and KV, bf16 or f32                                                                |
 // | layers, hidden          | of the model                                                                                   |
 // | max_positions           | of a sequence                                                                                  |
+// | kv_bytes                | of KV, of a token and layer; optional: without it nothing is known of what moving it takes      |
 // | prompts, answers        | [[tokens, seconds], ..]: a layer of a step of so many, what they look at left out: of prompts'  |
 // |                         | tokens, and of answers' (one a sequence)                                                       |
 // | prompts_end,            | the same of the last layer, in which only what samples is computed to its end, the output      |
@@ -49,6 +50,7 @@ struct profile {
   std::string machine, model, dtype, source;
   std::uint32_t cores = 1, threads = 1;
   std::uint32_t layers = 1, hidden = 1, max_positions = 1;
+  std::uint32_t kv_bytes = 0;
   curve prompts, answers, prompts_end, answers_end;
   double prompt_pair = 0, answer_pair = 0;
   double step = 0, token = 0;

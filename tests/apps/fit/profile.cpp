@@ -78,8 +78,11 @@ TEST_CASE("profile: a curve goes through its points, straight on behind them, an
 TEST_CASE("profile: what is read is what was written") {
   auto p = plain();
   p.prompt_pair = 1.25e-7, p.answer_pair = 3e-6, p.step = 1e-5, p.token = 2e-6, p.link_seconds = 2e-5;
+  CHECK(parse_profile(to_text(p), "file").kv_bytes == 0);  // as before it was told
+  p.kv_bytes = 4096;
   const auto r = parse_profile(to_text(p), "file");
   CHECK(to_text(r) == to_text(p));
+  CHECK(r.kv_bytes == 4096);
   CHECK(r.prompts.points() == p.prompts.points());
   CHECK(r.prompts_beside == p.prompts_beside);
   CHECK(r.prompt_pair == p.prompt_pair);
@@ -113,6 +116,7 @@ TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused b
   CHECK(refused([](auto& o) { o["speed"] = 1; }) == "file: speed: no such field of a profile");
   CHECK(refused([](auto& o) { o["dtype"] = "f64"; }) == "file: dtype: f64 is not bf16 or f32");
   CHECK(refused([](auto& o) { o["step"] = -1; }) == "file: step: -1 is not in 0 to 10000");
+  CHECK(refused([](auto& o) { o["kv_bytes"] = 0; }).starts_with("file: kv_bytes: 0 is not in 1 to "));
   CHECK(refused([](auto& o) { o["layers"] = 0; }) == "file: layers: 0 is not in 1 to 4096");
   CHECK(
       refused([](auto& o) { o["link_bytes_per_second"] = 0; }).starts_with("file: link_bytes_per_second: 0 is not in"));

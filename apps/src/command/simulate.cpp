@@ -8,12 +8,17 @@ namespace cokv::cli {
 void add_simulate(CLI::App& app, action& chosen) {
   auto o = std::make_shared<simulate::options>();
   auto* c = app.add_subcommand("simulate", "Says what a deployment would do under a load, in virtual time");
-  add_count(*c, "--replicas", o->replicas, 1, 100'000, "Copies of the model, each of which answers whole requests");
+  add_count(*c, "--replicas", o->replicas, 1, 100'000,
+            "Copies of the model, each of which answers whole requests; with --prefill-replicas they decode");
   add_count(*c, "--pipeline", o->pipeline, 1, simulate::most_stages,
             "Stages of each, a device and a host for each of them");
   add_count(*c, "--tensor", o->tensor, 1, 64, "GPUs of each stage, which share its layers");
+  add_count(*c, "--prefill-replicas", o->prefill_replicas, 1, 100'000,
+            "Copies more that compute prompts for those, and send them the KV while they do");
+  add_count(*c, "--prefill-pipeline", o->prefill_pipeline, 1, simulate::most_stages, "Stages of each of these; 1");
+  add_count(*c, "--prefill-tensor", o->prefill_tensor, 1, 64, "GPUs of each stage of these; 1");
   add_count(*c, "--microbatches", o->microbatches, 1, simulate::most_stages,
-            "Steps under way at once; as many as stages unless told");
+            "Steps under way at once, of each of --replicas; as many as stages unless told");
   add_count(*c, "--routers", o->routers, 1, 100'000,
             "Who places requests, each among its share of the replicas; requests take turns among them");
   add_choice(*c, "--policy", o->policy, {"least-loaded", "slo"}, "How replicas are chosen, as by cokv serve's router");
@@ -21,10 +26,15 @@ void add_simulate(CLI::App& app, action& chosen) {
   auto* prompt = add_real(*c, "--stage-prompt", o->stage_prompt, 0, 1e6,
                           "Milliseconds that a step with tokens of prompts takes in each stage", true);
   auto* token = add_real(*c, "--stage-token", o->stage_token, 0, 1e6, "Milliseconds of any other step", true);
+  auto* cache =
+      add_real(*c, "--stage-cache", o->stage_cache, 0, 1e6,
+               "Milliseconds that the KV of a step's prompts, however many tokens, takes to get from each stage of "
+               "a prefill replica to where it is decoded, while later steps compute; 0 unless told");
   auto* measured = c->add_option("--profile", o->profile, "Or as it was measured: what cokv fit wrote")
                        ->type_name("FILE")
                        ->excludes(prompt)
-                       ->excludes(token);
+                       ->excludes(token)
+                       ->excludes(cache);
   add_count(*c, "--workers-a-machine", o->workers_a_machine, 1, 4096,
             "Stages that lie on one machine, one behind the other, and share its cores (with --profile)");
   auto* model = c->add_option("--model", o->model, "Or by the GPU's sheet: a config.json, or a directory with one")
@@ -45,12 +55,14 @@ void add_simulate(CLI::App& app, action& chosen) {
                       ->capture_default_str();
 
   for (auto* sheet : {model, cluster, machine, dtype, arithmetic, bandwidth, reserve})
-    for (auto* other : {prompt, token, measured}) sheet->excludes(other);
+    for (auto* other : {prompt, token, cache, measured}) sheet->excludes(other);
 
   add_count(
       *c, "--kv-blocks", o->kv_blocks, 1, 100'000'000,
       "KV blocks of a replica; as many as find room, or of 1 Mi tokens with --stage-token, or 1024 with --profile, "
       "unless told");
+  add_count(*c, "--prefill-kv-blocks", o->prefill_kv_blocks, 1, 100'000'000,
+            "Of a prefill replica, likewise; a prompt's are held until its KV has been sent");
   add_count(*c, "--block-tokens", o->block_tokens, 1, 1024, "Tokens of a block");
   add_count(*c, "--max-batched-tokens", o->max_batched_tokens, 1, 1 << 20, "The most tokens of a step");
   add_count(*c, "--max-running", o->max_running, 1, 65536, "The most requests of a step");

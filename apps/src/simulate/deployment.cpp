@@ -9,6 +9,7 @@
 #include "cokv/engine/model.hpp"
 #include "fit/profile.hpp"
 #include "plan/cluster_file.hpp"
+#include "simulate/roles.hpp"
 
 namespace cokv::simulate {
 namespace {
@@ -17,13 +18,11 @@ namespace {
 constexpr double scale = 16;
 
 engine_options engine_of(const options& o) {
-  engine_options e{.block_tokens = o.block_tokens,
-                   .max_batched_tokens = o.max_batched_tokens,
-                   .max_running = o.max_running,
-                   .max_requests = o.max_requests.value_or(std::max(4096u, o.closed_loop.value_or(0))),
-                   .prefix_cache = false};
-  if (o.microbatches) e.microbatches = *o.microbatches;
-  return e;
+  return {.block_tokens = o.block_tokens,
+          .max_batched_tokens = o.max_batched_tokens,
+          .max_running = o.max_running,
+          .max_requests = o.max_requests.value_or(std::max(4096u, o.closed_loop.value_or(0))),
+          .prefix_cache = false};
 }
 
 sim::net_link link_of(double bytes_per_second, double seconds) {
@@ -31,22 +30,56 @@ sim::net_link link_of(double bytes_per_second, double seconds) {
   return {.latency_min = late, .latency_max = late, .bytes_per_second = bytes_per_second / scale};
 }
 
-deployment of_fixed_times(const options& o) {
-  if (o.tensor > 1) throw config_error("--tensor: times that are told with --stage-token are of a whole stage");
-  deployment d;
-  d.replica.split = topology(o.pipeline);
-  d.replica.what = std::make_shared<fixed_price>(*o.stage_prompt / 1e3, *o.stage_token / 1e3);
-  d.replica.max_sequence = 1 << 20;
-  d.replica.engine = engine_of(o);
-  d.replica.engine.kv_blocks = o.kv_blocks.value_or((1 << 20) / o.block_tokens);
-  d.network = d.inside = link_of(1e15, 0);
+// As it really is, for KV.
+sim::net_link real(sim::net_link l) {
+  l.bytes_per_second *= scale;
+  return l;
+}
+
+role_deployment begun(const options& o, const role_wish& w) {
+  role_deployment out{.replicas = w.replicas, .pipeline = w.pipeline, .tensor = w.tensor};
+  out.each.name = w.name();
+  out.each.role = w.role;
+  out.each.split = topology(w.pipeline);
+  out.each.engine = engine_of(o);
+  if (w.role != cluster::worker_role::prefill && o.microbatches) out.each.engine.microbatches = *o.microbatches;
+  return out;
+}
+
+deployment of_roles(std::vector<role_deployment> all, kv_shape kv, deployment d) {
+  if (all.size() > 1) {
+    kv.network = real(d.network), kv.inside = real(d.inside);
+    kv.inside.bytes_per_second *= std::min(all.front().tensor, all.back().tensor);  // from rank to rank
+    for (auto& r : all) r.each.kv = kv;
+    d.prompts = std::move(all.front());
+  }
+  d.answers = std::move(all.back());
   return d;
 }
 
-void check_ranks(const plan::machine_kind& m, std::uint32_t ranks) {
-  if (ranks <= m.gpus) return;
-  throw config_error(
-      fmt::format("--tensor: {} ranks, and a machine {} has {} GPUs: at most {}", ranks, m.name, m.gpus, m.gpus));
+deployment of_fixed_times(const options& o) {
+  deployment d;
+  std::vector<role_deployment> all;
+  for (auto& w : wishes_of(o)) {
+    if (w.tensor > 1)
+      throw config_error(w.flags + "tensor: times that are told with --stage-token are of a whole stage");
+    all.push_back(begun(o, w));
+    auto& r = all.back().each;
+    r.what = std::make_shared<fixed_price>(*o.stage_prompt / 1e3, *o.stage_token / 1e3);
+    r.max_sequence = 1 << 20;
+    r.engine.kv_blocks = w.kv_blocks.value_or((1 << 20) / o.block_tokens);
+  }
+  d.network = d.inside = link_of(1e15, 0);
+  (void)place_on(1, all);
+  // As many as both pipelines share out equally: nothing is known of them.
+  const auto layers = all.front().pipeline * all.back().pipeline;
+  return of_roles(std::move(all), {.layers = layers, .step_seconds = o.stage_cache.value_or(0) / 1e3}, std::move(d));
+}
+
+void check_ranks(const plan::machine_kind& m, const role_wish& w) {
+  if (w.tensor <= m.gpus) return;
+  throw config_error(fmt::format("{}tensor: {} ranks, and a machine {} has {} GPUs: at most {}", w.flags, w.tensor,
+                                 m.name, m.gpus, m.gpus));
 }
 
 double weights_of(const model_config& c, const plan::roofline& price, std::uint32_t depth, std::uint32_t stage) {
@@ -65,86 +98,101 @@ double room(const options& o, const model_config& c, const plan::roofline& price
   return std::max(least, 0.0);
 }
 
-[[noreturn]] void no_room(const options& o, const model_config& c, const plan::roofline& price, double bytes) {
-  auto enough = o.pipeline;
+[[noreturn]] void no_room(const options& o, const role_wish& w, const model_config& c, const plan::roofline& price,
+                          double bytes) {
+  auto enough = w.pipeline;
   const auto most = std::min(c.layers, most_stages);
   while (enough < most && room(o, c, price, enough, bytes) < 1) ++enough;
-  throw config_error(fmt::format(
-      "--pipeline: the first of {} stages has {:.1f} GB of weights, and {} GPUs have {:.1f} GB "
-      "for them and KV: {}",
-      o.pipeline, weights_of(c, price, o.pipeline, 0) / 1e9, o.tensor, bytes / 1e9,
-      room(o, c, price, enough, bytes) < 1 ? "no number of stages is enough; --tensor shares them out further"
-                                           : fmt::format("{} stages are enough", enough)));
+  throw config_error(
+      fmt::format("{}pipeline: the first of {} stages has {:.1f} GB of weights, and {} GPUs have {:.1f} GB "
+                  "for them and KV: {}",
+                  w.flags, w.pipeline, weights_of(c, price, w.pipeline, 0) / 1e9, w.tensor, bytes / 1e9,
+                  room(o, c, price, enough, bytes) < 1
+                      ? fmt::format("no number of stages is enough; {}tensor shares them out further", w.flags)
+                      : fmt::format("{} stages are enough", enough)));
+}
+
+role_deployment by_sheet(const options& o, const role_wish& w, const model_config& config, const plan::machine_kind& m,
+                         double bytes) {
+  check_ranks(m, w);
+  const topology split(w.pipeline, w.tensor);
+  try {
+    (void)part_of(config, {.split = split});
+  } catch (const config_error& e) {
+    throw config_error(w.flags + e.what());
+  }
+  const plan::roofline sheet(
+      config, bytes, m.gpu,
+      {.ranks = w.tensor, .link = m.link_bytes_per_second, .arithmetic = o.arithmetic, .bandwidth = o.bandwidth});
+  auto out = begun(o, w);
+  auto& r = out.each;
+  r.what = std::make_shared<sheet_price>(sheet, config.layers, split);
+  r.row_bytes = static_cast<std::uint32_t>(std::ceil(4. * config.hidden / scale));
+  r.max_sequence = config.max_positions;
+  r.by_layers = w.role == cluster::worker_role::prefill;
+  const double bytes_a_stage = (1 - o.reserve) * w.tensor * m.gpu.memory_bytes;
+  const auto blocks = static_cast<std::uint32_t>(room(o, config, sheet, w.pipeline, bytes_a_stage));
+  if (blocks < 1) no_room(o, w, config, sheet, bytes_a_stage);
+  if (w.kv_blocks && *w.kv_blocks > blocks)
+    throw config_error(fmt::format("{}kv-blocks: {}; there is room for {}", w.flags, *w.kv_blocks, blocks));
+  r.engine.kv_blocks = w.kv_blocks.value_or(blocks);
+  return out;
 }
 
 deployment by_sheet(const options& o) {
   const auto config = load_config(o.model);
   const auto m = plan::read_machine(o.cluster, o.machine);
-  check_ranks(m, o.tensor);
-  const topology split(o.pipeline, o.tensor);
-  try {
-    (void)part_of(config, {.split = split});
-  } catch (const config_error& e) {
-    throw config_error(std::string("--") + e.what());
-  }
   const double bytes = o.dtype == "f32" ? 4 : 2;
-  const plan::roofline sheet(
-      config, bytes, m.gpu,
-      {.ranks = o.tensor, .link = m.link_bytes_per_second, .arithmetic = o.arithmetic, .bandwidth = o.bandwidth});
   deployment d;
-  d.replica.split = topology(o.pipeline);
-  d.replica.what = std::make_shared<sheet_price>(sheet, config.layers, split);
   d.row_bytes = 4. * config.hidden;  // they are floats, whatever the weights are
-  d.replica.row_bytes = static_cast<std::uint32_t>(std::ceil(d.row_bytes / scale));
-  d.replica.max_sequence = config.max_positions;
-  d.replica.engine = engine_of(o);
-  const double bytes_a_stage = (1 - o.reserve) * o.tensor * m.gpu.memory_bytes;
-  const auto blocks = static_cast<std::uint32_t>(room(o, config, sheet, o.pipeline, bytes_a_stage));
-  if (blocks < 1) no_room(o, config, sheet, bytes_a_stage);
-  if (o.kv_blocks && *o.kv_blocks > blocks)
-    throw config_error(fmt::format("--kv-blocks: {}; there is room for {}", *o.kv_blocks, blocks));
-  d.replica.engine.kv_blocks = o.kv_blocks.value_or(blocks);
   d.network = link_of(m.network_bytes_per_second, m.network_seconds);
   d.inside = link_of(m.link_bytes_per_second, 2e-6);
-  d.stages_a_machine = m.gpus / o.tensor;
-  // Stages lie one behind the other: a machine's GPUs may be of several replicas.
-  d.machines = std::ceil(1. * o.replicas * o.pipeline / d.stages_a_machine);
-  if (d.machines > m.count)
-    throw config_error(fmt::format(
-        "--replicas: {} of {} stages of {} GPUs take {:.0f} machines {}, and there are {}: {} "
-        "are feasible",
-        o.replicas, o.pipeline, o.tensor, d.machines, m.name, m.count, m.count * d.stages_a_machine / o.pipeline));
+  const auto wishes = wishes_of(o);
+  std::vector<role_deployment> all;
+  for (auto& w : wishes) all.push_back(by_sheet(o, w, config, m, bytes));
+  d.machines = place_on(m.gpus, all);
+  check_machines(m, all, wishes, d.machines);
   d.price_per_hour = d.machines * m.price_per_hour;
-  return d;
+  return of_roles(std::move(all),
+                  {.layers = config.layers, .row_bytes = 2. * config.kv_heads * config.head_dim * bytes}, std::move(d));
 }
 
 // Workers of one thread each, say, on machines with cores for one or several of them.
 deployment by_profile(const options& o) {
   const auto p = fit::read_profile(o.profile);
-  if (o.tensor > 1) throw config_error("--tensor: a profile is of whole layers");
   if (o.workers_a_machine > p.prompts_beside.size())
     throw config_error(
         fmt::format("--workers-a-machine: {}, and {} says what no more than {} take beside each other; cokv fit "
                     "--workers {} measures them",
                     o.workers_a_machine, o.profile, p.prompts_beside.size(), o.workers_a_machine));
+  if (o.prefill_replicas && p.kv_bytes == 0)
+    throw config_error(
+        fmt::format("--profile: {} does not say how many bytes KV has (kv_bytes), which has to get from "
+                    "--prefill-replicas to the others; cokv fit does",
+                    o.profile));
   deployment d;
-  try {
-    d.replica.split = topology(o.pipeline);
-    d.replica.split.check(p.layers);
-  } catch (const config_error&) {
-    throw config_error(fmt::format("--pipeline: {} stages of {} layers; at most one a layer", o.pipeline, p.layers));
-  }
   d.row_bytes = 4. * p.hidden;
-  d.replica.row_bytes = static_cast<std::uint32_t>(std::ceil(d.row_bytes / scale));
-  d.replica.max_sequence = p.max_positions;
-  d.replica.engine = engine_of(o);
-  d.replica.engine.kv_blocks = o.kv_blocks.value_or(1024);
   d.network = d.inside = link_of(p.link_bytes_per_second, p.link_seconds);
-  d.stages_a_machine = o.workers_a_machine;
-  d.machines = std::ceil(1. * o.replicas * o.pipeline / d.stages_a_machine);
   d.shares_cores = o.workers_a_machine > 1;
-  d.replica.what = std::make_shared<profile_price>(p, d.replica.split);
-  return d;
+  std::vector<role_deployment> all;
+  for (auto& w : wishes_of(o)) {
+    if (w.tensor > 1) throw config_error(w.flags + "tensor: a profile is of whole layers");
+    all.push_back(begun(o, w));
+    auto& r = all.back().each;
+    try {
+      r.split.check(p.layers);
+    } catch (const config_error&) {
+      throw config_error(
+          fmt::format("{}pipeline: {} stages of {} layers; at most one a layer", w.flags, w.pipeline, p.layers));
+    }
+    r.row_bytes = static_cast<std::uint32_t>(std::ceil(d.row_bytes / scale));
+    r.max_sequence = p.max_positions;
+    r.engine.kv_blocks = w.kv_blocks.value_or(1024);
+    r.by_layers = w.role == cluster::worker_role::prefill;
+    r.what = std::make_shared<profile_price>(p, r.split);
+  }
+  d.machines = place_on(o.workers_a_machine, all);
+  return of_roles(std::move(all), {.layers = p.layers, .row_bytes = 1. * p.kv_bytes}, std::move(d));
 }
 
 }  // namespace
@@ -153,9 +201,7 @@ deployment deployment_of(const options& o) {
   if (o.stage_prompt.has_value() != o.stage_token.has_value())
     throw config_error(fmt::format("{}: goes with {}", o.stage_prompt ? "--stage-prompt" : "--stage-token",
                                    o.stage_prompt ? "--stage-token" : "--stage-prompt"));
-  if (o.routers > o.replicas)
-    throw config_error(
-        fmt::format("--routers: {} of them have no more than {} replicas to share", o.routers, o.replicas));
+  check_roles(o);
   if (o.microbatches && o.pipeline == 1) throw config_error("--microbatches: is for --pipeline of 2 stages or more");
   if (o.workers_a_machine > 1 && o.profile.empty())
     throw config_error("--workers-a-machine: is for --profile, which says what they take beside each other");

@@ -8,14 +8,22 @@
 
 namespace cokv::simulate {
 
+struct role_deployment {
+  std::uint32_t replicas = 1, pipeline = 1, tensor = 1;
+  replica_options each;
+  double stages() const { return 1. * replicas * pipeline; }
+  double gpus() const { return stages() * tensor; }
+};
+
 struct deployment {
-  replica_options replica;
-  sim::net_link network, inside;       // between machines; between GPUs of one
-  double row_bytes = 0;                // of a token, from stage to stage
-  std::uint32_t stages_a_machine = 1;  // of a replica, in order
-  double machines = 0;                 // in use
-  double price_per_hour = 0;           // of all of them
-  bool shares_cores = false;           // stages of a machine compute on the same ones
+  role_deployment answers;                 // or what decodes, where others compute prompts
+  std::optional<role_deployment> prompts;  // those, if there are any; their machines come first
+  sim::net_link network, inside;           // between machines; between GPUs of one
+  double row_bytes = 0;                    // of a token, from stage to stage
+  double machines = 0;                     // in use
+  double price_per_hour = 0;               // of all of them
+  bool shares_cores = false;               // stages of a machine compute on the same ones
+  double gpus() const { return answers.gpus() + (prompts ? prompts->gpus() : 0); }
 };
 
 // Throws config_error naming the flag, or the file and its field, and what would be feasible.

@@ -28,6 +28,8 @@ class price {
  public:
   virtual ~price() = default;
   virtual double seconds(const step& s, std::uint32_t stage) const = 0;
+  // Of that, what comes behind the last layer, when all KV is there.
+  virtual double behind(const step&, std::uint32_t stage) const { return 0; }
   // How many times longer while so many workers of its machine compute, with it.
   virtual double beside(const step&, std::uint32_t workers) const { return 1; }
 };
@@ -46,8 +48,10 @@ class sheet_price final : public price {
   sheet_price(plan::roofline of, std::uint32_t layers, topology split)
       : of_(of), layers_(layers), split_(std::move(split)) {}
   double seconds(const step& s, std::uint32_t stage) const override {
-    const double mine = of_.layers(s.load, split_.layers(layers_, stage).count);
-    return stage + 1 == split_.depth() ? mine + of_.logits(static_cast<double>(s.sampled)) : mine;
+    return of_.layers(s.load, split_.layers(layers_, stage).count) + behind(s, stage);
+  }
+  double behind(const step& s, std::uint32_t stage) const override {
+    return stage + 1 == split_.depth() ? of_.logits(static_cast<double>(s.sampled)) : 0;
   }
 
  private:

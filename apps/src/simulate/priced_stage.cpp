@@ -20,39 +20,56 @@ void define_stage_device(sim_context& context) {
                                 .launch_seconds = 0});
 }
 
-priced_stage::priced_stage(clock& time, std::shared_ptr<const price> what, topology split, std::uint32_t stage,
-                           std::uint32_t row_bytes, std::uint32_t max_positions, std::shared_ptr<stage_activity> all)
+priced_stage::priced_stage(clock& time, std::shared_ptr<const price> what, stage_shape shape,
+                           std::shared_ptr<stage_activity> all)
     : time_(time),
       price_(std::move(what)),
-      split_(std::move(split)),
-      stage_(stage),
+      split_(std::move(shape.split)),
+      stage_(shape.stage),
+      of_layers_(shape.of_layers),
       fingerprint_(root_key("priced")),
       activity_(std::move(all)) {
   config_.architecture = "priced";
-  config_.layers = 1;
-  config_.hidden = (row_bytes + 3) / 4;  // floats
+  config_.layers = shape.layers;
+  config_.hidden = (shape.row_bytes + 3) / 4;  // floats
   config_.heads = config_.kv_heads = 1;
   config_.head_dim = 1;
   config_.vocab = 1024;
-  config_.max_positions = max_positions;
+  config_.max_positions = shape.max_positions;
 }
 
 geometry priced_stage::kv_geometry(std::uint32_t block_tokens) const {
-  return geometry(
-      block_tokens,
-      {{.first = 0, .count = 1, .planes = {{.name = "kv", .type = dtype::u8, .per_head = false, .dim = 1}}}});
+  return geometry(block_tokens, {{.first = 0,
+                                  .count = config_.layers,
+                                  .planes = {{.name = "kv", .type = dtype::u8, .per_head = false, .dim = 1}}}});
 }
 
-error_code priced_stage::forward(std::uint32_t, const std::shared_ptr<batch>& step, const kv_pool&, stream& compute) {
-  const auto what = step_of(*step);
-  const auto seconds = price_->seconds(what, stage_);
-  const auto begun = time_.now();  // nothing else is enqueued: it begins at once
-  activity_->begins(begun);
-  const auto over = [self = shared_from_this(), step, what, begun] { self->over(*step, what, begun); };
-  if (!cores_) return compute.launch("step", over, {.flops = seconds * flops_per_second});
-  cores_->begin(what, seconds, [line = computed_, n = ++begun_] { line->advance(n); });
-  if (auto ec = compute.wait(event(computed_, begun_))) return ec;
-  return compute.launch("step", over);
+error_code priced_stage::forward(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool&,
+                                 stream& compute) {
+  const auto layers = config_.layers;
+  if (layer == 0) {
+    const auto what = step_of(*step);
+    const double all = price_->seconds(what, stage_), behind = layers > 1 ? price_->behind(what, stage_) : 0;
+    now_ = {what, (all - behind) / layers, behind, time_.now()};  // nothing else is enqueued: it begins at once
+    activity_->begins(now_.begun);
+    if (cores_) {
+      now_.layer = now_.behind = 0;
+      cores_->begin(what, all, [line = computed_, n = ++begun_] { line->advance(n); });
+      if (auto ec = compute.wait(event(computed_, begun_))) return ec;
+    }
+  }
+  if (layer + 1 == layers && now_.behind == 0) return end(step, now_.layer, compute);
+  return compute.launch("layer", [] {}, {.flops = now_.layer * flops_per_second});
+}
+
+error_code priced_stage::finish(const std::shared_ptr<batch>& step, stream& compute) {
+  return now_.behind > 0 ? end(step, now_.behind, compute) : error_code();
+}
+
+error_code priced_stage::end(const std::shared_ptr<batch>& b, double seconds, stream& compute) {
+  return compute.launch(
+      "step", [self = shared_from_this(), b, what = now_.what, begun = now_.begun] { self->over(*b, what, begun); },
+      {.flops = seconds * flops_per_second});
 }
 
 void priced_stage::over(batch& b, const step& s, time_point begun) {

@@ -1,5 +1,6 @@
-// A model's stage that takes the time of its price on a simulated device and computes nothing: every token is the same one. All its
-// layers are one, and its ranks one device; KV has a byte a token, for no block is looked into.
+// A model's stage that takes the time of its price on a simulated device and computes nothing: every token is the same one. Its
+// ranks are one device, and so are its layers, unless somebody is told of each; KV has a byte a token and layer, for no block is
+// looked into.
 #pragma once
 
 #include <memory>
@@ -32,14 +33,21 @@ struct stage_activity {
   }
 };
 
+struct stage_shape {
+  topology split;
+  std::uint32_t stage = 0;
+  std::uint32_t row_bytes = 4;  // of a token between two stages
+  std::uint32_t max_positions = 8192;
+  std::uint32_t layers = 1;     // computed one behind the other, each in an equal part of a step's time
+  std::uint32_t of_layers = 1;  // of the whole model, for those that compare their KV
+};
+
 class priced_stage final : public model, public std::enable_shared_from_this<priced_stage> {
  public:
-  // `row_bytes`: of a token between two stages. `max_positions`: of a sequence.
-  priced_stage(clock& time, std::shared_ptr<const price> what, topology split, std::uint32_t stage,
-               std::uint32_t row_bytes, std::uint32_t max_positions, std::shared_ptr<stage_activity> all);
+  priced_stage(clock& time, std::shared_ptr<const price> what, stage_shape shape, std::shared_ptr<stage_activity> all);
   // Its steps are told there from here on, on a track of that name.
   void show(trace::recorder& to, std::string track) { spans_ = &to, track_ = std::move(track); }
-  // It computes on these, with others. `ex`: of its host.
+  // It computes on these, with others, and all its layers are done when the last is. `ex`: of its host.
   void share(std::shared_ptr<shared_cores> with, const asio::any_io_executor& ex) {
     cores_ = std::move(with);
     computed_ = std::make_shared<detail::timeline_core>(ex);
@@ -52,12 +60,13 @@ class priced_stage final : public model, public std::enable_shared_from_this<pri
 
   const model_config& config() const noexcept override { return config_; }
   model_part part() const noexcept override { return {split_, {stage_, 0}}; }
+  shard kv_shard() const noexcept override { return {.of_layers = of_layers_}; }
   dtype compute_type() const noexcept override { return dtype::bf16; }
   const id256& fingerprint() const noexcept override { return fingerprint_; }
   geometry kv_geometry(std::uint32_t block_tokens) const override;
 
-  error_code forward(std::uint32_t, const std::shared_ptr<batch>& step, const kv_pool&, stream& compute) override;
-  error_code finish(const std::shared_ptr<batch>& step, stream& compute) override { return {}; }
+  error_code forward(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool&, stream& compute) override;
+  error_code finish(const std::shared_ptr<batch>& step, stream& compute) override;
   error_code sample(const std::shared_ptr<batch>& step, stream& compute) override;
 
   std::uint64_t steps() const noexcept { return steps_; }
@@ -67,12 +76,20 @@ class priced_stage final : public model, public std::enable_shared_from_this<pri
   std::uint64_t rows() const noexcept { return rows_; }  // tokens, of all steps
 
  private:
+  // A step that is being enqueued.
+  struct running {
+    step what;
+    double layer = 0, behind = 0;  // seconds: of each; of what comes behind the last
+    time_point begun{};
+  };
+  error_code end(const std::shared_ptr<batch>& b, double seconds, stream& compute);
   void over(batch& b, const step& s, time_point begun);
 
   clock& time_;
   std::shared_ptr<const price> price_;
   topology split_;
-  std::uint32_t stage_;
+  std::uint32_t stage_, of_layers_;
+  running now_;
   model_config config_;
   id256 fingerprint_;
   trace::recorder* spans_ = nullptr;

@@ -1,5 +1,7 @@
 // One copy of a model in virtual time: an engine whose device is a stage with a price, or the first of several such stages,
-// each with its worker on a host of its own, that are linked as `cokv serve --pipeline` links them.
+// each with its worker on a host of its own, that are linked as `cokv serve --pipeline` links them. It answers whole requests, or
+// computes prompts for others (role prefill), or decodes what others computed (role decode); of the last two every stage is a
+// host, with an end for KV.
 //
 //     replica r(context, 0, {.split = topology(4), .what = price, .row_bytes = 16384, .engine = {.kv_blocks = 5000}});
 //     co_await r.joined();
@@ -12,22 +14,41 @@
 #include <vector>
 
 #include "cluster/rank_links.hpp"
+#include "cluster/worker_info.hpp"
 #include "cokv/engine/engine.hpp"
 #include "cokv/runtime/channel.hpp"
 #include "cokv/runtime/sim_context.hpp"
 #include "cokv/runtime/sim_node.hpp"
+#include "simulate/kv_lines.hpp"
 #include "simulate/priced_stage.hpp"
 
 namespace cokv::simulate {
 
+// Machines in a row, each with room for so many stages, that stages take one behind the other.
+struct machine_row {
+  std::uint64_t first = 0;  // with room
+  std::uint64_t room = 0;   // in that one, where others have a part of it; the next is full of it
+  std::uint64_t each = 1;
+  std::uint64_t of(std::uint64_t stage) const noexcept {
+    return stage < room ? first : first + (room > 0) + (stage - room) / each;
+  }
+};
+
 struct replica_options {
-  topology split;  // its stages; the ranks of each are as one device: what they tell each other is in the price
+  std::string name = "replica";  // what its hosts' begin with
+  cluster::worker_role role = cluster::worker_role::both;
+  // Its stages. The ranks of each are as one device: what they tell each other is in the price.
+  topology split = topology();
   std::shared_ptr<const price> what;
   std::uint32_t row_bytes = 4;  // of a token from stage to stage
   std::uint32_t max_sequence = 8192;
   engine_options engine;
-  // What each stage computes on, by its place among all replicas' stages, where others compute there too; null: nobody does.
+  std::uint64_t first_device = 0;  // numbers before it are others'
+  machine_row machines = {};       // of the stages of all such replicas
+  // What a machine's stages compute on, by its number, where several do; null: nobody does beside another.
   std::function<std::shared_ptr<shared_cores>(std::uint64_t)> cores = {};
+  kv_shape kv = {};        // of one role
+  bool by_layers = false;  // its KV is there layer by layer
 };
 
 class replica {
@@ -41,10 +62,23 @@ class replica {
 
   cokv::engine& engine() noexcept { return *engine_; }
   const std::vector<std::shared_ptr<priced_stage>>& stages() const noexcept { return stages_; }
-  // A stage's host: for the network between them.
-  static std::string host(std::uint32_t replica, std::uint32_t stage);
+  cluster::worker_role role() const noexcept { return options_.role; }
+  // A stage's host, and the machine that it is in: for the network between them.
+  std::string host(std::uint32_t stage) const;
+  std::uint64_t machine(std::uint32_t stage) const { return options_.machines.of(place(stage)); }
+
+  // Of one role.
+  const kv_shape& kv() const noexcept { return options_.kv; }
+  index_range layers(std::uint32_t stage) const { return options_.split.layers(options_.kv.layers, stage); }
+  std::uint64_t next_number() noexcept { return ++numbers_; }  // of a prompt that is computed for others
+  void watch(std::uint32_t stage, std::uint64_t number, std::weak_ptr<prompt_sink> sink);
+  kv_outlet& outlet(std::uint32_t stage) { return *outlets_.at(stage); }
+  const std::shared_ptr<kv_inlet>& inlet(std::uint32_t stage) { return inlets_.at(stage); }
 
  private:
+  std::uint64_t place(std::uint32_t stage) const { return std::uint64_t{number_} * options_.split.depth() + stage; }
+  void add_stages();
+  void open_for_kv();
   device open(asio::any_io_executor ex, std::uint32_t stage);
   std::shared_ptr<cluster::rank_links> links_of(asio::any_io_executor ex, std::uint32_t stage);
   awaitable<void> lead();
@@ -54,7 +88,11 @@ class replica {
   const std::uint32_t number_;
   const replica_options options_;
   std::vector<std::shared_ptr<priced_stage>> stages_;
-  std::vector<std::unique_ptr<sim::node>> hosts_;  // none where there is one stage
+  std::vector<std::unique_ptr<sim::node>> hosts_;  // none where there is one stage, of both roles
+  std::vector<stage_worker*> workers_;             // by stage; while they work
+  std::vector<std::shared_ptr<kv_outlet>> outlets_;
+  std::vector<std::shared_ptr<kv_inlet>> inlets_;
+  std::uint64_t numbers_ = 0;
   std::unique_ptr<cokv::engine> engine_;
   channel<char> joined_;
   error_code apart_;  // why its stages are not together any more

@@ -13,22 +13,24 @@ namespace cokv::simulate {
 constexpr std::uint32_t most_stages = 64;  // and steps under way: what workers let in
 
 struct options {
-  // The deployment.
+  // The deployment. With `prefill_replicas`, which compute prompts, the others decode.
   std::uint32_t replicas = 1, pipeline = 1, tensor = 1, routers = 1;
+  std::optional<std::uint32_t> prefill_replicas, prefill_pipeline, prefill_tensor;
   std::optional<std::uint32_t> microbatches;
   std::string policy = "least-loaded";
 
   // What a step takes: so long in each stage, or what the GPU's sheet says.
-  std::optional<float> stage_prompt, stage_token;  // milliseconds
-  std::string profile;                             // or what was measured
-  std::uint32_t workers_a_machine = 1;             // which share its cores
+  std::optional<float> stage_prompt, stage_token, stage_cache;  // milliseconds
+  std::string profile;                                          // or what was measured
+  std::uint32_t workers_a_machine = 1;                          // which share its cores
   std::string model, cluster, machine;
   std::string dtype = "bf16";
   double arithmetic = 0.5, bandwidth = 0.8;  // of the sheet's, what kernels reach
   double reserve = 0.1;                      // of memory, for neither weights nor KV
 
   // Its engines.
-  std::optional<std::uint32_t> kv_blocks;  // as many as find room; with fixed times 1 Mi tokens', by a profile 1024
+  // As many as find room; with fixed times 1 Mi tokens', by a profile 1024.
+  std::optional<std::uint32_t> kv_blocks, prefill_kv_blocks;
   std::uint32_t block_tokens = 16, max_batched_tokens = 1024, max_running = 256;
   std::optional<std::uint32_t> max_requests;  // of a replica; 4096, or as many as clients of a closed loop
 

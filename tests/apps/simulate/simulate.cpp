@@ -1,9 +1,10 @@
 // Whole runs of `cokv simulate`: against calculations by hand, twice with a seed, and with input that can't be.
 #include <boost/json.hpp>
 
-#include "apps/command.hpp"
+#include "apps/simulate/runs.hpp"
 
 using namespace cokv::test;
+using namespace cokv::test::simulated;
 
 namespace {
 
@@ -11,39 +12,6 @@ namespace json = boost::json;
 
 using folder = command_folder;
 
-command_outcome run(std::vector<std::string> more) { return run_command("simulate", std::move(more)); }
-
-json::value told(const folder& dir, std::vector<std::string> more) {
-  const auto figures = dir.file("figures.json");
-  more.insert(more.end(), {"--json", figures});
-  const auto r = run(std::move(more));
-  CHECK(r.code == 0);
-  CHECK(r.err == "");
-  return json::parse(text_of(figures));
-}
-
-// When each of a request's tokens came, in milliseconds.
-std::vector<double> times(const json::value& request) {
-  std::vector<double> out{request.at("ttft_ms").to_number<double>()};
-  for (auto& g : request.at("gaps_ms").as_array()) out.push_back(out.back() + g.to_number<double>());
-  return out;
-}
-
-void check_times(const json::value& request, const std::vector<double>& by_hand) {
-  const auto got = times(request);
-  REQUIRE(got.size() == by_hand.size());
-  for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i] == doctest::Approx(by_hand[i]).epsilon(1e-6));
-}
-
-std::string trace_of(const std::vector<int>& outputs, int prompt = 100) {
-  std::string out;
-  for (int n : outputs)
-    out += R"({"at": 0, "prompt_tokens": )" + std::to_string(prompt) + R"(, "output_tokens": )" + std::to_string(n) +
-           "}\n";
-  return out;
-}
-
-const std::string llama = COKV_SOURCE_DIR "/bench/geometries/llama-3.1-8b.json";
 const std::string llama70 = COKV_SOURCE_DIR "/bench/geometries/llama-3.1-70b.json";
 const std::string machines =
     R"({"machines": [{"name": "four", "count": 2, "gpus": 4, "gpu": "a100", "network_bytes_per_second": 12.5e9,

@@ -1,0 +1,143 @@
+#include "simulate/outcome.hpp"
+
+#include <fmt/format.h>
+
+#include <map>
+
+#include "checkpoint.hpp"
+
+namespace cokv::simulate {
+namespace {
+
+constexpr auto latest = std::chrono::hours(365 * 24);
+
+using replicas = clients::replicas;
+
+// Of a role's. Stages lie on machines one behind the other, whosever they are.
+void set_links(sim::net& net, const deployment& d, const replicas& all) {
+  for (auto& r : all)
+    for (std::uint32_t s = 0; s < r->stages().size(); ++s)
+      for (std::uint32_t other = 0; other < s; ++other)
+        if (r->machine(s) == r->machine(other)) net.set_link(r->host(other), r->host(s), d.inside);
+}
+
+void set_network(sim_context& context, const deployment& d) {
+  sim::net::of(context).faults = {.latency_min = d.network.latency_min,
+                                  .latency_max = d.network.latency_max,
+                                  .bytes_per_second = d.network.bytes_per_second,
+                                  .socket_buffer = 4 << 20,
+                                  .short_transfer = 0};
+}
+
+awaitable<void> drive(const options& o, replicas& answers, replicas& prompts,
+                      const std::vector<workload::load_item>& items, outcome& out) {
+  for (auto* all : {&answers, &prompts})
+    for (auto& r : *all) co_await r->joined();
+  const auto ex = co_await asio::this_coro::executor;
+  auto begun = clock::of(ex).now();
+  if (!o.closed_loop && !items.empty()) begun += items.front().at;
+  cluster::placement_options how{.by = *cluster::parse_policy(o.policy)};
+  const auto as_duration = [](float ms) {
+    return std::chrono::duration_cast<duration>(std::chrono::duration<double, std::milli>(ms));
+  };
+  if (o.slo_ttft) how.ttft = as_duration(*o.slo_ttft);
+  if (o.slo_tpot) how.tpot = as_duration(*o.slo_tpot);
+  clients all(ex, answers, prompts, o.routers, how);
+  if (o.closed_loop)
+    co_await all.closed(items, *o.closed_loop, out.asked);
+  else
+    co_await all.open(items, out.asked);
+  out.makespan = std::chrono::duration<double>(clock::of(ex).now() - begun).count();
+}
+
+std::uint64_t longest(const role_deployment& r) {
+  return std::min<std::uint64_t>(r.each.max_sequence,
+                                 std::uint64_t{r.each.engine.kv_blocks} * r.each.engine.block_tokens);
+}
+
+// Nothing would be cut: an answer that is shorter than it was asked for is no answer.
+void check_lengths(const options& o, const deployment& d, const std::vector<workload::load_item>& items) {
+  const auto flag = o.load.trace.empty() ? "--lengths" : "--trace";
+  for (auto& i : items) {
+    if (const auto most = longest(d.answers); std::uint64_t{i.prompt_tokens} + i.output_tokens > most)
+      throw config_error(
+          fmt::format("{}: a prompt of {} tokens and its answer of {} are more than a sequence has, {}; "
+                      "--max-prompt and --max-output cut them",
+                      flag, i.prompt_tokens, i.output_tokens, most));
+    if (d.prompts && i.prompt_tokens >= longest(*d.prompts))
+      throw config_error(
+          fmt::format("{}: a prompt of {} tokens and one behind it are more than a prefill replica has "
+                      "room for, {} (--prefill-kv-blocks); --max-prompt cuts them",
+                      flag, i.prompt_tokens, longest(*d.prompts)));
+  }
+}
+
+void add_figures(const deployment& d, const replicas& all, outcome& out) {
+  for (std::uint32_t r = 0; r < all.size(); ++r) {
+    auto& one = *all[r];
+    out.preemptions += one.engine().counters().preemptions;
+    for (std::uint32_t s = 0; s < one.stages().size(); ++s) {
+      const auto& stage = *one.stages()[s];
+      const bool sends = one.role() == cluster::worker_role::prefill;
+      out.stages.push_back({one.role(), r, s, one.host(s), stage.steps(), stage.busy(), stage.bubble(), stage.rows(),
+                            sends ? one.outlet(s).busy() : 0});
+      if (s + 1 < one.stages().size())
+        out.links.push_back({one.host(s), one.host(s + 1), d.row_bytes * static_cast<double>(stage.rows())});
+      if (!sends) continue;
+      for (auto& [to, bytes] : one.outlet(s).sent_bytes()) out.links.push_back({one.host(s), to, bytes, true});
+    }
+  }
+}
+
+}  // namespace
+
+outcome simulated(const options& o, const deployment& d, double rate) {
+  auto load = o.load;
+  load.rate = rate;
+  const auto items = workload::items_of(load);
+  outcome out;
+  check_lengths(o, d, items);
+  out.context = std::make_unique<sim_context>(o.load.seed);
+  auto& context = *out.context;
+  const asio::any_io_executor ex = context.get_executor();
+  if (!o.timeline.empty()) trace::of(ex).enable(1 << 20);
+  set_network(context, d);
+  define_stage_device(context);
+  std::map<std::uint64_t, std::shared_ptr<shared_cores>> machines;
+  const auto begin = [&](const role_deployment& r) {
+    auto how = r.each;
+    if (d.shares_cores)
+      how.cores = [&machines, ex, what = r.each.what](std::uint64_t machine) {
+        auto& at = machines[machine];
+        if (!at) at = std::make_shared<shared_cores>(clock::of(ex), what);
+        return at;
+      };
+    replicas all;
+    for (std::uint32_t i = 0; i < r.replicas; ++i) all.push_back(std::make_unique<replica>(context, i, how));
+    set_links(sim::net::of(context), d, all);
+    return all;
+  };
+  replicas prompts, answers;
+  try {
+    if (d.prompts) prompts = begin(*d.prompts);
+    answers = begin(d.answers);
+  } catch (const config_error& e) {
+    throw by_flag(e);
+  }
+  std::exception_ptr failed;
+  bool over = false;
+  asio::co_spawn(ex, drive(o, answers, prompts, items, out), [&](std::exception_ptr e) {
+    failed = e, over = true;
+    context.stop();
+  });
+  if (context.run_until(time_point(latest)) == sim_context::outcome::reached)
+    throw std::runtime_error("simulate: it takes more than a year");
+  if (failed) std::rethrow_exception(failed);
+  if (!over) throw std::runtime_error("simulate: requests wait for what never comes");
+  out.handlers = context.steps();
+  add_figures(d, prompts, out);
+  add_figures(d, answers, out);
+  return out;
+}
+
+}  // namespace cokv::simulate

@@ -4,7 +4,7 @@
 usage: bench/plot.py [--out DIR] [--format png|svg] FILE ...
 
 Knows the figures of bench_ablation, bench_links, bench_gather, bench_overhead, bench_p2p, bench_pager, bench_transfer_in,
-bench_transfer_out, long_prefill.py and bench_async_*. Targets are
+bench_transfer_out, long_prefill.py, split.py and bench_async_*. Targets are
 dashed lines. Needs matplotlib 3.6 or later (Debian: python3-matplotlib); nothing else here does.
 """
 import argparse
@@ -287,10 +287,43 @@ def ways(rows):
     return figure
 
 
+def split(figures):
+    rows = figures["rows"]
+    figure, (fixed, sheet) = plt.subplots(1, 2, figsize=(10, 3.6))
+    stages = figures["stages"]
+    for lengths, at_once, name in (("unequal", stages + 2, "answers of 50 to 400 tokens, prompts ahead"),
+                                   ("unequal", stages, "as many in all as in one pipeline"), ("equal", stages + 2, "answers of 225 tokens")):
+        of = [r for r in rows if r["what"] == "fixed" and r["lengths"] == lengths and r["at_once"] == at_once
+              and r["pipelines"].startswith("two") and "KV" not in r["pipelines"]]
+        fixed.plot([r["ratio"] for r in of], [r["over"] for r in of], marker="o", label=name)
+        if at_once > stages and lengths == "unequal":
+            for r in of:
+                fixed.annotate(r["pipelines"].removeprefix("two, "), (r["ratio"], r["over"]), xytext=(0, 6),
+                               textcoords="offset points", ha="center", fontsize=7.5)
+    target(fixed, 1, "")
+    fixed.set_xscale("log")
+    ratios = sorted({r["ratio"] for r in rows if r["what"] == "fixed"})
+    fixed.set_xticks(ratios, [f"{r:g}" for r in ratios])
+    fixed.minorticks_off()
+    fixed.set_xlabel("a prompt's time over a token's")
+    fixed.set_title(f"Makespan of one pipeline of {stages} stages over that of two")
+    fixed.set_ylim(bottom=min(0.8, fixed.get_ylim()[0]))
+    fixed.legend(fontsize=8)
+    of = [r for r in rows if r["what"] == "sheet"]
+    bars(sheet, [r["pipelines"].replace(", ", ",\n").replace(" prompts", "\nprompts").replace(" of", "\nof") for r in of],
+         {"TPOT, p50": [r["tpot_ms"] for r in of], "p99": [r["tpot_p99_ms"] for r in of]})
+    sheet.tick_params(axis="x", labelsize=7.5)
+    sheet.set_ylabel("ms")
+    sheet.set_title("OPT-66B on eight machines, 64 clients")
+    sheet.legend(fontsize=8)
+    figure.tight_layout()
+    return figure
+
+
 def draw(figures):
     if isinstance(figures, dict):
         known = {"ablation": ablation, "overhead": overhead, "p2p": p2p, "pager": pager, "transfer_in": transfer_in,
-                 "transfer_out": transfer_out, "long_prefill": long_prefill}
+                 "transfer_out": transfer_out, "long_prefill": long_prefill, "split": split}
         return known.get(figures.get("bench"), lambda _: None)(figures)
     for key, of in (("link_gb_s", links), ("packed_gb_s", gather), ("ratio", ways)):
         if figures and key in figures[0]:

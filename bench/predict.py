@@ -4,9 +4,11 @@
     bench/predict.py build/release/apps/cokv --random-weights bench/geometries/NAME.json [--tokenizer DIR] [--rate 2] [--json FILE]
 
 `cokv fit` measures the model once; then each deployment (one server; pipelines of 2 and of 4 processes, which share the
-cores) answers a load of `cokv load`, and is simulated with the same seed. Rounds are in turns; medians over them are compared.
+cores; with --apart a prefill and a decode worker behind a router) answers a load of `cokv load`, and is simulated with the same
+seed. Rounds are in turns; medians over them are compared.
 """
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -36,6 +38,28 @@ def told_by(command):
         return figures_of(json.load(open(to)))
 
 
+@contextlib.contextmanager
+def served(binary, name, folder, arguments):
+    """A deployment, and the port that answers."""
+    with contextlib.ExitStack() as all_servers:
+        start = lambda *more: all_servers.enter_context(Server(binary, "serve", *arguments, *more, log=subprocess.DEVNULL))
+        if name == "apart":
+            prefill, decode = start("--role", "prefill"), start("--role", "decode")
+            router = ("--role", "router", "--prefill", prefill.url, "--decode", decode.url)
+            yield all_servers.enter_context(Server(binary, "serve", *arguments[:-4], *router, log=subprocess.DEVNULL)).port
+        elif name == "1":
+            yield start().port
+        else:
+            os.mkdir(folder)
+            yield all_servers.enter_context(Parts(binary, folder, int(name), 1, "tcp", *arguments)).port
+
+
+def simulated(name):
+    if name == "apart":
+        return ["--prefill-replicas", 1, "--workers-a-machine", 2]
+    return ["--pipeline", name, "--workers-a-machine", name]
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("binary")
@@ -47,6 +71,7 @@ def main():
     p.add_argument("--lengths", default="uniform:64-256:16-64")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--stages", type=int, nargs="+", default=[1, 2, 4])
+    p.add_argument("--apart", action="store_true", help="a prefill and a decode worker behind a router, too")
     p.add_argument("--profile", help="taken instead of measuring one")
     p.add_argument("--json", help="where the figures go")
     o = p.parse_args()
@@ -58,27 +83,24 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         profile = o.profile or os.path.join(folder, "profile.json")
         if not o.profile:
-            subprocess.run([o.binary, "fit", *checkpoint, "--threads", "1", "--workers", str(max(o.stages)), "--out", profile], check=True)
-        real = {n: [] for n in o.stages}
+            subprocess.run([o.binary, "fit", *checkpoint, "--threads", "1", "--workers", str(max([*o.stages, 2 * o.apart])), "--out", profile], check=True)
+        deployments = [str(n) for n in o.stages] + ["apart"] * o.apart
+        real = {name: [] for name in deployments}
         for turn in range(o.rounds):
-            for n in o.stages:
+            for name in deployments:
                 arguments = [*checkpoint, "--threads", 1, "--kv-blocks", 1024]
-                to = os.path.join(folder, f"{turn}-{n}")
-                os.mkdir(to)
-                with (Server(o.binary, "serve", *arguments, log=subprocess.DEVNULL) if n == 1 else
-                      Parts(o.binary, to, n, 1, "tcp", *arguments)) as one:
-                    subprocess.run([o.binary, "load", "--url", f"http://127.0.0.1:{one.port}", "--requests", "4", "--rate", "20",
-                                    "--lengths", "fixed:32:4", "--vocabulary", "1000", "--ignore-eos"], check=True, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL)
-                    real[n].append(told_by([o.binary, "load", "--url", f"http://127.0.0.1:{one.port}", "--vocabulary", 1000,
-                                            "--ignore-eos", *load]))
+                with served(o.binary, name, os.path.join(folder, f"{turn}-{name}"), arguments) as port:
+                    url = ["--url", f"http://127.0.0.1:{port}", "--vocabulary", 1000, "--ignore-eos"]
+                    subprocess.run([*map(str, [o.binary, "load", *url, "--requests", 4, "--rate", 20, "--lengths", "fixed:32:4"])], check=True,
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                    real[name].append(told_by([o.binary, "load", *url, *load]))
         rows = []
-        for n in o.stages:
-            said = told_by([o.binary, "simulate", "--profile", profile, "--pipeline", n, "--workers-a-machine", n, *load])
-            for name in FIGURES:
-                got = [r[name] for r in real[n]]
-                rows.append({"stages": n, "figure": name, "measured": statistics.median(got), "least": min(got), "most": max(got),
-                             "predicted": said[name], "off_percent": 100 * (said[name] / statistics.median(got) - 1)})
+        for name in deployments:
+            said = told_by([o.binary, "simulate", "--profile", profile, *simulated(name), *load])
+            for figure in FIGURES:
+                got = [r[figure] for r in real[name]]
+                rows.append({"stages": name, "figure": figure, "measured": statistics.median(got), "least": min(got), "most": max(got),
+                             "predicted": said[figure], "off_percent": 100 * (said[figure] / statistics.median(got) - 1)})
         print(f"{'stages':>6} {'figure':<20} {'measured':>10} {'least':>10} {'most':>10} {'predicted':>10} {'off':>8}")
         for r in rows:
             print(f"{r['stages']:>6} {r['figure']:<20} {r['measured']:>10.2f} {r['least']:>10.2f} {r['most']:>10.2f} {r['predicted']:>10.2f} "

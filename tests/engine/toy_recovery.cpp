@@ -2,6 +2,7 @@
 // every request goes on, a token computed again at the most, and right to the last one.
 #include <set>
 
+#include "cokv/runtime/sim_device.hpp"
 #include "engine/stage_fixture.hpp"
 #include "engine/toy_engine.hpp"
 #include "support/enough.hpp"

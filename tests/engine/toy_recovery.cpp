@@ -120,7 +120,7 @@ engine_counters lost_once(const loss& l) {
               const auto prompt = toy_prompt(10 + i, i % 3);
               group.spawn(read(s.leader->submit(toy_request(prompt, 60)).value(), prompt, 60, {}, t));
             }
-            while (s.leader->counters().generated_tokens < 150) co_await wait_for(10us);
+            while (s.leader->counters().generated_tokens < 150) co_await wait_for(200us);
             co_await mend(s, workers, l.of, t);
           });
           CHECK(!asked.error());
@@ -131,8 +131,8 @@ engine_counters lost_once(const loss& l) {
         co_await wait_for(10ms);
         CHECK(s.leader->counters().blocks_in_use == 0);
       },
-      {.real = false, .seeds = 3});
-  CHECK(t.right >= enough(8 * 3));
+      {.real = false, .seeds = 1});
+  CHECK(t.right == 8);
   CHECK(t.failed == 0);
   return out;
 }
@@ -155,12 +155,12 @@ TEST_CASE("recovery: a worker that is lost is replaced with its KV, and every re
           return {1 + static_cast<std::uint32_t>(ctx.below(s.split.workers() - 1))};
         });
       },
-      {.real = false, .seeds = 60});
+      {.real = false, .seeds = 30});
   MESSAGE(t.right, " right, ", t.cancelled, " cancelled, ", t.recoveries, " recoveries, ", t.replaced, " replaced, ",
           t.again, " tokens again, ", t.restarted, " restarted");
   CHECK(t.failed == 0);
-  CHECK(t.right >= enough(600));
-  CHECK(t.recoveries >= enough(150));
+  CHECK(t.right >= enough(300));
+  CHECK(t.recoveries >= enough(80));
 }
 
 TEST_CASE("recovery: no more than a token of each sequence is computed again, whoever is lost") {
@@ -317,8 +317,8 @@ TEST_CASE("recovery: cancelled or destroyed at any step it leaves nothing behind
         co_await s.join_all(workers);
         const auto prompt = toy_prompt(5, 1);
         const auto asked = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
-          group.spawn(read(s.leader->submit(toy_request(prompt, 4)).value(), prompt, 4, {}, t));
-          while (s.leader->counters().generated_tokens < 2) co_await wait_for(20us);
+          group.spawn(read(s.leader->submit(toy_request(prompt, 3)).value(), prompt, 3, {}, t));
+          while (s.leader->counters().generated_tokens < 2) co_await wait_for(200us);
           co_await mend(s, workers, {1}, t);
         });
         if (!asked) throw boost::system::system_error(asked.error());

@@ -88,6 +88,7 @@ def one_that_is_begun_anew_takes_its_own_place(binary, folder):
         answers = streams(parts.port, requests)
         all_have(answers, 20)
         parts.kill(1)
+        until("it is missed", lambda: parts.counted("workers_lost_total") == 1)
         same("more are refused", ask(parts.port, prompt="x", max_tokens=1)[0], 503)
         parts.replace(1)
         ended_right(answers, wanted)

@@ -88,8 +88,8 @@ void engine_state::go_on(const stage_recovery& how) {
       counters_.recomputed_tokens += before;
       ++counters_.restarted_requests;
     }
-    g->copy = 0;
-    g->copied_ends.clear();
+    if (at != left.end()) left.erase(at);
+    forget_copy(*g);
     forget_told(*g);
     scheduler_.restart(id);
   }

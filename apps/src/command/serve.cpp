@@ -228,7 +228,7 @@ void add_serve(CLI::App& app, action& chosen) {
                replica_memory, &chosen] {
     check_memory("--swap", o->swap);
     check_memory("--kv-host", o->kv_host);
-    if (replica_memory->count() > 0) check_memory("--replica-memory", o->replica_memory);
+    if (o->role == "decode" || replica_memory->count() > 0) check_memory("--replica-memory", o->replica_memory);
     for (auto& [option, role] : of_roles)
       if (option->count() > 0 && role.find(o->role) == role.npos)
         throw CLI::ValidationError(option->get_name(), "is for --role " + role);

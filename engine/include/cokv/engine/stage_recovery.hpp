@@ -3,7 +3,7 @@
 // kept by nobody: it has the requests, and they end with it. Pure, but for the bytes in which workers tell each other.
 //
 //     std::vector<stage_holding> said = ...;                       // by number; of a worker that begins anew: {}
-//     auto how = recover(split, {.leader = life, .epoch = 4}, said, held);      // told to everybody, and gone by
+//     auto how = recover(split, {.leader = life, .number = 4}, said, held);      // told to everybody, and gone by
 //
 // A sequence goes on from the fewest steps that anybody has of it: a worker that lives by what it computed, a lost one by what the one
 // behind it keeps. What somebody has nothing of is not among recovery.sequences, and is computed again from its beginning.

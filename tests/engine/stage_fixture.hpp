@@ -105,6 +105,16 @@ struct part_workers {
     all_links.clear();
   }
 
+  // However its caller was cancelled: nothing of it is left.
+  awaitable<void> ends_clean() {
+    co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
+    stop();
+    leader->cancel_all();
+    co_await leader->async_drain(asio::as_tuple(asio::deferred));
+    co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(1), asio::deferred);
+    CHECK(leader->counters().blocks_in_use == 0);
+  }
+
   asio::any_io_executor ex;
   topology split;
   window_table windows{ex};

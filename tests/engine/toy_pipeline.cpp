@@ -85,12 +85,7 @@ awaitable<void> swept(asio::any_io_executor ex, topology split) {
   } catch (const boost::system::system_error& cancelled) {
     CHECK(cancelled.code() == asio::error::operation_aborted);
   }
-  co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
-  s.stop();
-  s.leader->cancel_all();
-  co_await s.leader->async_drain(asio::as_tuple(asio::deferred));
-  co_await wait_for(1ms);
-  CHECK(s.leader->counters().blocks_in_use == 0);
+  co_await s.ends_clean();
 }
 
 }  // namespace

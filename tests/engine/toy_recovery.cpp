@@ -328,12 +328,7 @@ TEST_CASE("recovery: cancelled or destroyed at any step it leaves nothing behind
     } catch (const boost::system::system_error& cancelled) {
       CHECK(cancelled.code() == asio::error::operation_aborted);
     }
-    co_await asio::this_coro::reset_cancellation_state(asio::disable_cancellation());
-    s.stop();
-    s.leader->cancel_all();
-    co_await s.leader->async_drain(asio::as_tuple(asio::deferred));
-    co_await wait_for(1ms);
-    CHECK(s.leader->counters().blocks_in_use == 0);
+    co_await s.ends_clean();
   };
   cancel_at_every_step(body);
   destroy_at_every_step(body);

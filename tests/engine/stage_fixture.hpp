@@ -76,7 +76,9 @@ struct part_workers {
   // Until stop(), or a link is cut.
   awaitable<void> join_all(task_group& group) {
     stop();
-    while (*running > 0) co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(1), asio::deferred);
+    // Each has seen it: the leader too may be the last.
+    while (*running > 0 || leader->counters().joined)
+      co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(1), asio::deferred);
     co_await link_all();
     std::optional<stage_recovery> how;
     if (leader->sizes().copies > 0) {

@@ -50,10 +50,11 @@ engine_options checked(engine_options o, const model_config& config, const Shape
       throw config_error("lent layers: not together with swapping, KV tiers or scheduling ahead");
   }
   if (!part.whole()) {
-    if (o.lent || o.swap != 0 || !o.tiers.empty() || o.async_scheduling)
-      throw config_error("a model in parts: not together with swapping, KV tiers, lent layers or scheduling ahead");
+    if (o.lent || !o.tiers.empty() || o.async_scheduling)
+      throw config_error("a model in parts: not together with KV tiers, lent layers or scheduling ahead");
     if (o.microbatches == 0) o.microbatches = part.split.depth();
     if (o.copies && o.copies->limit == 0) throw config_error("copies: no bytes for them");
+    if (o.copies && o.swap != 0) throw config_error("copies: not together with swapping");
   } else if (o.copies) {
     throw config_error("copies: of a model in parts alone");
   }
@@ -117,7 +118,10 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
       ns(namespace_id::of(runs->fingerprint().hex(), pool.shape(), runs->kv_shard())),
       cache(pool, options.prefix_cache),
       connector(ex, ns, cache, reachable(options.tiers, device_, pool), options.connector),
-      swap_(options.swap == 0 ? nullptr : std::make_unique<swap_space>(device_, pool.shape(), options.swap)),
+      swap_(options.swap == 0 ? std::optional<swap_space>()
+                              : std::optional<swap_space>(std::in_place, device_, pool.shape(),
+                                                          swap_space::blocks_in(pool.shape(), options.swap))),
+      host_(swap_ ? std::optional<block_cache>(std::in_place, swap_->pool(), false) : std::optional<block_cache>()),
       scheduler_({.block_tokens = options.block_tokens,
                   .max_batched_tokens = options.max_batched_tokens,
                   .max_running = options.max_running,
@@ -126,7 +130,7 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
                   .ask_again = !options.tiers.empty(),
                   .ahead = in_parts() ? options.microbatches - 1 : std::uint32_t{options.async_scheduling},
                   .apart = in_parts()},
-                 cache, swap_ ? &swap_->blocks() : nullptr) {
+                 cache, host_ ? &*host_ : nullptr) {
   if (options.lent) {
     lent_.emplace(pool, cache, std::move(*options.lent), [this](error_code ec) { lent_settled(ec); });
     options.lent.reset();
@@ -331,8 +335,8 @@ engine_counters engine_state::counters() const {
   c.parked = scheduler_.parked();
   c.waiting = live_.size() - c.running - c.parked;
   if (swap_) {
-    c.swap_blocks = swap_->blocks().capacity();
-    c.swap_blocks_free = swap_->blocks().available();
+    c.swap_blocks = host_->capacity();
+    c.swap_blocks_free = host_->available();
   }
   if (lent_) {
     c.lent_in_bytes = lent_->bytes_in();

@@ -99,7 +99,8 @@ stage_sizes engine_state::sizes() const noexcept {
           .max_requests = options.max_requests,
           .max_sequence = max_sequence,
           .microbatches = std::max(1u, options.microbatches),
-          .copies = options.copies ? options.copies->limit : 0};
+          .copies = options.copies ? options.copies->limit : 0,
+          .host_blocks = host_ ? static_cast<std::uint32_t>(host_->capacity()) : 0};
 }
 
 }  // namespace cokv::detail

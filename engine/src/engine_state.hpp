@@ -145,7 +145,8 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   kv_connector connector;
 
  private:
-  std::unique_ptr<swap_space> swap_;      // none: nobody leaves the device but by preemption
+  std::optional<swap_space> swap_;        // none: nobody leaves the device but by preemption
+  std::optional<block_cache> host_;       // its blocks
   std::optional<lent_layers> lent_;       // none: all layers are here
   std::shared_ptr<stage_leader> leader_;  // none: the model is whole, or its other workers are not there
   std::shared_ptr<stage_ring> ring_;      // none: no copies are kept

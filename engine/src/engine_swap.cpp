@@ -5,17 +5,29 @@
 namespace cokv::detail {
 
 // What comes in may be computed with when the host has seen that it is there: by then a copy that failed is known, and
-// nobody else's step has to fail with it.
+// nobody else's step has to fail with it. The blocks are nobody else's before all workers have ended their copies.
 void engine_state::begin_swap(const schedule_swap& s) {
   const auto on_device = scheduler_.blocks(s.id).subspan(s.first, s.count);
   const auto on_host = scheduler_.host_blocks(s.id).subspan(s.first, s.count);
-  auto moved = s.out ? swap_->out(cache, on_device, on_host) : swap_->in(cache, on_device, on_host);
-  if (!moved) return swapped(s, moved.error());
-  moved->async_wait(asio::bind_executor(ex, [weak = weak_from_this(), s](error_code ec) {
-    auto self = weak.lock();
-    if (!self) return;
-    self->swapped(s, ec);
-  }));
+  struct copies {
+    std::vector<block_hold> held;
+    int under_way;
+    error_code why;
+  };
+  auto all = std::make_shared<copies>();
+  all->under_way = in_parts() ? 2 : 1;
+  for (auto b : on_device) all->held.push_back(cache.hold(b));
+  for (auto b : on_host) all->held.push_back(host_->hold(b));
+  const auto ended = [weak = weak_from_this(), s, all](error_code ec) {
+    if (ec && !all->why) all->why = ec;
+    if (--all->under_way > 0) return;
+    all->held.clear();
+    if (auto self = weak.lock()) self->swapped(s, all->why);
+  };
+  if (in_parts())
+    leader_->swap({0, s.out, {on_device.begin(), on_device.end()}, {on_host.begin(), on_host.end()}}, ended);
+  auto moved = s.out ? swap_->out(pool, on_device, on_host) : swap_->in(pool, on_device, on_host);
+  moved ? moved->async_wait(asio::bind_executor(ex, ended)) : ended(moved.error());
 }
 
 void engine_state::swapped(const schedule_swap& s, error_code ec) {

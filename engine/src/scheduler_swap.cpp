@@ -42,6 +42,12 @@ std::size_t scheduler::growing(std::size_t steps) const {
 // prefill, or a copy.
 std::size_t scheduler::spare() const { return host_ ? growing(options_.max_sequence) : running_.size(); }
 
+// Of so many that were planned, those that compute one and the same request.
+std::uint64_t scheduler::own_steps(std::uint64_t steps) const noexcept {
+  const std::uint64_t apart = options_.apart ? options_.ahead + 1 : 1;
+  return (steps + apart - 1) / apart;
+}
+
 void scheduler::take_turns() {
   if (!host_) return;
   for (auto* e : running_)
@@ -165,7 +171,7 @@ void scheduler::swapped(request_id id, bool there) {
   e.moving = false;
   if (e.where == state::leaving) {
     if (there) {
-      turns_.out(steps_ - e.since);
+      turns_.out(own_steps(steps_ - e.since));
       return park(e);
     }
     // The block that was half there may be torn.
@@ -173,7 +179,7 @@ void scheduler::swapped(request_id id, bool there) {
     e.where = state::running;
     e.stayed = 0;
   } else if (there) {
-    turns_.in(steps_ - e.since);
+    turns_.in(own_steps(steps_ - e.since));
     e.where = state::running;
   } else {
     e.torn = true;

@@ -13,10 +13,7 @@ namespace {
 
 constexpr std::uint64_t most_blocks = 1u << 30;
 
-kv_pool host_pool(device& d, const geometry& g, std::uint64_t bytes) {
-  const auto blocks = static_cast<std::uint32_t>(std::min<std::uint64_t>(bytes / g.block_bytes(), most_blocks));
-  if (blocks == 0)
-    throw config_error("swap: " + format_size(bytes) + " is less than one KV block, " + format_size(g.block_bytes()));
+kv_pool host_pool(device& d, const geometry& g, std::uint32_t blocks) {
   const auto all = pool_bytes(g, blocks);
   check_memory_for({{"swap", all}});
   auto memory = d.allocate(all, memory_kind::pinned);
@@ -34,27 +31,40 @@ stream stream_for(device& d, bool out) {
   return *made;
 }
 
+// A layer's part of a block.
+buffer part_of(const kv_pool& pool, std::uint32_t layer, block_index block) {
+  return pool.memory().slice(pool.offset(layer, block), pool.shape().segment_bytes(layer));
+}
+
 }  // namespace
 
-swap_space::swap_space(device d, const geometry& shape, std::uint64_t bytes)
+swap_space::swap_space(device d, const geometry& shape, std::uint32_t blocks)
     : device_(std::move(d)),
-      pool_(host_pool(device_, shape, bytes)),
-      host_(pool_, false),
+      pool_(host_pool(device_, shape, blocks)),
       out_(stream_for(device_, true)),
       in_(stream_for(device_, false)) {}
 
-result<event> swap_space::out(const block_cache& from, std::span<const block_index> device,
+std::uint32_t swap_space::blocks_in(const geometry& shape, std::uint64_t bytes) {
+  const auto blocks = std::min<std::uint64_t>(bytes / shape.block_bytes(), most_blocks);
+  if (blocks == 0)
+    throw config_error("swap: " + format_size(bytes) + " is less than one KV block, " +
+                       format_size(shape.block_bytes()));
+  return static_cast<std::uint32_t>(blocks);
+}
+
+result<event> swap_space::out(const kv_pool& from, std::span<const block_index> device,
                               std::span<const block_index> host) {
-  return copy(out_, from, device, host, true);
+  return copy(from, device, host, true);
 }
 
-result<event> swap_space::in(const block_cache& to, std::span<const block_index> device,
+result<event> swap_space::in(const kv_pool& to, std::span<const block_index> device,
                              std::span<const block_index> host) {
-  return copy(in_, to, device, host, false);
+  return copy(to, device, host, false);
 }
 
-result<event> swap_space::copy(stream& by, const block_cache& device, std::span<const block_index> there,
+result<event> swap_space::copy(const kv_pool& device, std::span<const block_index> there,
                                std::span<const block_index> here, bool out) {
+  auto& by = going(out);
   if (by.status()) {
     auto fresh = device_.make_stream({.name = name_of(out)});
     if (!fresh) return fresh.error();
@@ -63,7 +73,7 @@ result<event> swap_space::copy(stream& by, const block_cache& device, std::span<
   std::vector<copy_op> batch;
   for (std::uint32_t layer = 0; layer < pool_.shape().layers(); ++layer)
     for (std::size_t i = 0; i < there.size(); ++i) {
-      auto on_device = device.segment(layer, there[i]), on_host = host_.segment(layer, here[i]);
+      auto on_device = part_of(device, layer, there[i]), on_host = part_of(pool_, layer, here[i]);
       out ? batch.push_back({std::move(on_host), std::move(on_device)})
           : batch.push_back({std::move(on_device), std::move(on_host)});
     }

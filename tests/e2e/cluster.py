@@ -133,6 +133,8 @@ def some_requests(count, seed):
 
 def told(answer):
     """What of an answer has to be the same wherever it was made."""
+    if "choices" not in answer:
+        raise AssertionError(f"an error in an answer's place: {answer}")
     text = [c["text"] if "text" in c else c["message"]["content"] for c in answer["choices"]]
     how = [[c["finish_reason"], (c["logprobs"] or {}).get("tokens")] for c in answer["choices"]]
     return text, how, {k: v for k, v in answer["usage"].items() if k != "prompt_tokens_details"}

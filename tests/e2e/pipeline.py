@@ -57,12 +57,18 @@ def stages_of_other_sizes_answer_the_same(binary, folder):
         parts.at_rest()
 
 
-def with_few_blocks_they_are_preempted_and_answer_the_same(binary, folder):
+def with_few_blocks_they_are_preempted_or_take_turns_and_answer_the_same(binary, folder):
     requests = [r | {"max_tokens": 60} for r in some_requests(COUNT, 201)]
     wanted = one_server(binary, requests)
-    with Parts(binary, folder, 2, 2, "tcp", "--kv-blocks", 60, "--max-batched-tokens", 100) as parts:
+    few = ("--kv-blocks", 60, "--max-batched-tokens", 100)
+    with Parts(binary, folder, 2, 2, "tcp", *few) as parts:
         all_answered([asked(parts.port, r) for r in requests], requests, wanted)
         at_least("preemptions", metric(parts.port, "cokv_preemptions_total"), 1)
+        parts.at_rest()
+    with Parts(binary, folder, 2, 2, "tcp", *few, "--swap", "16MiB") as parts:
+        all_answered([asked(parts.port, r) for r in requests], requests, wanted)
+        same("preemptions", metric(parts.port, "cokv_preemptions_total"), 0)
+        at_least("bytes that went and came back", metric(parts.port, "cokv_swapped_bytes_total"), 1)
         parts.at_rest()
 
 
@@ -107,14 +113,15 @@ def a_worker_that_stands_still_is_given_up(binary, folder):
 
 
 def told_to_end_together_they_finish_what_is_under_way(binary, folder):
-    (wanted,) = one_server(binary, [LONG])
+    under_way = LONG | {"max_tokens": 200}  # well within the time that they have to finish it
+    (wanted,) = one_server(binary, [under_way])
     for n, m in (2, 1), (3, 1), (2, 2):
-        end_together(binary, folder, n, m, wanted)
+        end_together(binary, folder, n, m, under_way, wanted)
 
 
-def end_together(binary, folder, n, m, wanted):
+def end_together(binary, folder, n, m, under_way, wanted):
     with Parts(binary, folder, n, m, "tcp") as parts:
-        answer = Stream(parts.port, LONG | {"model": "tiny-kjv", "stream": True})
+        answer = Stream(parts.port, under_way | {"model": "tiny-kjv", "stream": True})
         answer.start()
         until("some tokens came", lambda: len(answer.at) > 20)
         for p in (*parts.others, parts.leader.process):
@@ -147,7 +154,8 @@ def one_line_says_what_does_not_fit(binary, folder):
         code, said = refused(*arguments)
         same(f"what is said of {arguments}", (code, said), (2, line))
     for arguments, name in ((("--ranks", "tcp://127.0.0.1:1"), "--ranks"), (("--rank", 1), "--rank"),
-                            (("--pipeline", 2, *two, "--swap", "1MiB"), "--swap"),
+                            (("--pipeline", 2, *two, "--kv-host", "1MiB"), "--kv-host"),
+                            (("--pipeline", 2, *two, "--swap", "1MiB", "--replicas", 1), "--swap"),
                             (("--pipeline", 2, *two, "--role", "router"), "--pipeline"),
                             (("--pipeline", 2, *two, "--role", "decode", "--borrow-from", "http://127.0.0.1:1"), "--borrow-from"),
                             (("--pipeline", 2, "--ranks", "mpi://", "--rank", 1), "--rank"),
@@ -163,6 +171,6 @@ def one_line_says_what_does_not_fit(binary, folder):
 
 
 run(every_shape_over_every_link_answers_as_one_server, stages_of_other_sizes_answer_the_same,
-    with_few_blocks_they_are_preempted_and_answer_the_same,
+    with_few_blocks_they_are_preempted_or_take_turns_and_answer_the_same,
     a_worker_that_dies_fails_what_is_under_way_and_nothing_else, a_worker_that_stands_still_is_given_up,
     told_to_end_together_they_finish_what_is_under_way, one_line_says_what_does_not_fit)

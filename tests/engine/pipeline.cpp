@@ -143,6 +143,24 @@ TEST_CASE("pipeline: the bundled model in {1, 2, 4} stages of {1, 2} ranks sampl
     }
 }
 
+TEST_CASE("swap in parts: the bundled model samples the same when its sequences take turns on the devices") {
+  const auto folder = source_dir() / "models/tiny-kjv";
+  const auto requests = some_requests();
+  const auto want = whole_answers(folder, requests);
+  for (auto split : {topology(2, 1), topology(4, 1), topology(2, 2)})
+    with_workers(split, folder, {.kv_blocks = 14, .max_batched_tokens = 64, .swap = 8 << 20},
+                 [&](part_workers& w) -> awaitable<void> {
+                   INFO(split.text());
+                   std::vector<std::vector<generated>> got;
+                   co_await ask_all(*w.leader, requests, got);
+                   for (std::size_t i = 0; i < requests.size(); ++i) CHECK(tokens_of(got[i]) == tokens_of(want[i]));
+                   const auto c = w.leader->counters();
+                   CHECK(c.swapped_in_bytes > 0);
+                   CHECK(c.preemptions == 0);
+                   CHECK(c.swap_blocks_free == c.swap_blocks);
+                 });
+}
+
 TEST_CASE("recovery: the bundled model samples the same when each of its workers is lost, and its place taken") {
   const auto folder = source_dir() / "models/tiny-kjv";
   const auto requests = some_requests();
@@ -193,9 +211,11 @@ TEST_CASE("pipeline: what a model in parts can't do is refused by its name") {
       }
       return std::string();
     };
-    const std::string why = "a model in parts: not together with swapping, KV tiers, lent layers or scheduling ahead";
+    const std::string why = "a model in parts: not together with KV tiers, lent layers or scheduling ahead";
     CHECK(refused({.async_scheduling = true}) == why);
-    CHECK(refused({.swap = 1 << 20}) == why);
+    CHECK(refused({.swap = 1}) == "swap: 1 is less than one KV block, 64KiB");
+    CHECK(refused({.swap = 1 << 20, .copies = stage_copies{window_table(ex), 1 << 20, 1}}) ==
+          "copies: not together with swapping");
     CHECK(refused({}) == "");
 
     engine alone(ex, open_device(ex, "cpu").value(), parts_of(folder)({split, {}}), std::nullopt, {});

@@ -22,7 +22,8 @@ const stage_sizes sizes{.kv_blocks = 10,
                         .max_requests = 8,
                         .max_sequence = 32,
                         .microbatches = 2,
-                        .copies = 1};
+                        .copies = 1,
+                        .host_blocks = 20};
 
 std::shared_ptr<sampling_state> some_state() {
   auto s = std::make_shared<sampling_state>();
@@ -52,6 +53,8 @@ step_order some_order() {
   o.forgotten = {2};
   return o;
 }
+
+swap_order some_swap() { return {.number = 7, .out = true, .device = {9, 0, 3}, .host = {19, 2, 4}}; }
 
 }  // namespace
 
@@ -107,6 +110,8 @@ TEST_CASE("step order and outcome: their bytes are the protocol's") {
   said.sampled.push_back({.token = token_id{7}, .logprobs = token_logprobs{-0.5f, {{7, -0.5f}, {9, -1.5f}}}});
   CHECK(to_hex(encode(some_order())) == golden_hex("step order"));
   CHECK(to_hex(encode(said)) == golden_hex("step outcome"));
+  CHECK(to_hex(encode(some_swap())) == golden_hex("swap order"));
+  CHECK(to_hex(encode(swap_outcome{7, errc::device_failed})) == golden_hex("swap outcome"));
 }
 
 TEST_CASE("step order: what there is none of is refused") {
@@ -189,5 +194,56 @@ TEST_CASE(
     auto hurt = outcome;
     hurt[random() % hurt.size()] = static_cast<std::byte>(random());
     (void)decode_outcome(hurt, 2, vocab);
+  }
+}
+
+TEST_CASE(
+    "swap order and outcome: come back as they were written; what there is none of, cut and damaged ones are refused") {
+  const auto order = encode(some_swap()), good = encode(swap_outcome{8, {}}),
+             bad = encode(swap_outcome{9, errc::device_failed});
+  const auto back = decode_swap(order, sizes);
+  REQUIRE(back.has_value());
+  CHECK(back->number == 7);
+  CHECK(back->out);
+  CHECK(back->device == std::vector<block_index>{9, 0, 3});
+  CHECK(back->host == std::vector<block_index>{19, 2, 4});
+  CHECK(decode_swap_outcome(good)->number == 8);
+  CHECK(!decode_swap_outcome(good)->why);
+  CHECK(decode_swap_outcome(bad)->why);
+  CHECK(is_swap(order));
+  CHECK(is_swap(good));
+  CHECK(!is_swap(encode(some_order())));
+  CHECK(!is_swap({}));
+  CHECK(decode_order(order, sizes, vocab).error() == errc::protocol);
+  CHECK(decode_swap(good, sizes).error() == errc::protocol);
+  CHECK(decode_swap_outcome(order).error() == errc::protocol);
+
+  const auto refused = [](auto change) {
+    auto o = some_swap();
+    change(o);
+    CHECK(decode_swap(encode(o), sizes).error() == errc::protocol);
+  };
+  refused([](swap_order& o) { o.device[1] = 10; });
+  refused([](swap_order& o) { o.host[1] = 20; });
+  refused([](swap_order& o) { o.host.pop_back(); });
+  refused([](swap_order& o) { o.device.clear(), o.host.clear(); });
+  refused([](swap_order& o) { o.device.assign(10, 1), o.host.assign(10, 1); });  // more than a sequence has
+  auto none = sizes;
+  none.host_blocks = 0;
+  CHECK(decode_swap(order, none).error() == errc::protocol);
+  for (std::size_t n = 0; n < order.size(); ++n)
+    CHECK(decode_swap(std::span(order).first(n), sizes).error() == errc::protocol);
+  for (std::size_t n = 0; n < bad.size(); ++n)
+    CHECK(decode_swap_outcome(std::span(bad).first(n)).error() == errc::protocol);
+
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 5000; ++i) {
+    auto damaged = order;
+    for (auto n = 1 + random() % 3; n > 0; --n) damaged[random() % damaged.size()] = static_cast<std::byte>(random());
+    const auto got = decode_swap(damaged, sizes);
+    if (!got) continue;
+    CHECK(got->device.size() == got->host.size());
+    for (auto b : got->device) CHECK(b < sizes.kv_blocks);
+    for (auto b : got->host) CHECK(b < sizes.host_blocks);
   }
 }

@@ -1,7 +1,6 @@
 // Stages of a model in virtual time: answers are the whole model's, steps follow each other through the stages, and when a
 // worker is gone each request is right or ends with an error.
-#include "engine/stage_fixture.hpp"
-#include "engine/toy_engine.hpp"
+#include "engine/toy_stages.hpp"
 #include "support/enough.hpp"
 
 using namespace cokv;
@@ -9,38 +8,8 @@ using namespace cokv::test;
 
 namespace {
 
-sim_context& context_of(const asio::any_io_executor& ex) {
-  return static_cast<sim_context&>(asio::query(ex, asio::execution::context));
-}
-
-struct toy_stages : part_workers {
-  toy_stages(asio::any_io_executor ex, topology split, engine_options o = {}, toy_price price = {})
-      : part_workers(
-            ex, "sim:h200", std::move(split),
-            [price](model_part p) { return std::make_shared<toy_model>(price, std::vector<token_id>(), std::move(p)); },
-            toy_engine::pinned(std::move(o))) {}
-};
-
-struct tally {
-  std::uint64_t right = 0, failed = 0, cancelled = 0;
-};
-
-awaitable<void> read(generation g, std::vector<token_id> prompt, std::uint32_t n, duration patience, tally& out) {
-  const auto got = co_await read_for(std::move(g), patience);
-  auto want = toy_answer(prompt, n);
-  if (got.ended == asio::error::eof) {
-    ++out.right;
-  } else {
-    CHECK((got.ended == asio::error::operation_aborted || got.ended == errc::unavailable));
-    ++(got.ended == asio::error::operation_aborted ? out.cancelled : out.failed);
-    REQUIRE(got.tokens.size() <= want.size());
-    want.resize(got.tokens.size());
-  }
-  CHECK(got.tokens == want);
-}
-
 // Workers that are lost come back in `workers`, where that is given.
-awaitable<void> some_requests(toy_stages& s, std::size_t count, tally& out, task_group* workers = nullptr) {
+awaitable<void> some_requests(toy_stages& s, std::size_t count, stage_tally& out, task_group* workers = nullptr) {
   auto& ctx = context_of(s.ex);
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     for (std::size_t i = 0; i < count; ++i) {
@@ -49,7 +18,7 @@ awaitable<void> some_requests(toy_stages& s, std::size_t count, tally& out, task
       const auto patience = ctx.chance(0.2) ? ctx.between(1ns, 20ms) : duration::zero();
       auto g = s.leader->submit(toy_request(prompt, n));
       if (g) {
-        group.spawn(read(std::move(*g), prompt, n, patience, out));
+        group.spawn(read_right(std::move(*g), prompt, n, patience, out));
       } else {
         REQUIRE(workers);
         CHECK(g.error() == errc::unavailable);
@@ -62,25 +31,13 @@ awaitable<void> some_requests(toy_stages& s, std::size_t count, tally& out, task
   if (!v) throw boost::system::system_error(v.error());
 }
 
-// A scope that stops the workers when the body is over.
-template <class Body>
-awaitable<void> joined(toy_stages& s, Body body) {
-  const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
-    co_await s.join_all(group);
-    co_await body();
-    co_await s.leader->async_drain(asio::as_tuple(asio::deferred));
-    s.stop();
-  });
-  if (!v) throw boost::system::system_error(v.error());
-}
-
 awaitable<void> swept(asio::any_io_executor ex, topology split) {
   toy_stages s(ex, std::move(split), {.kv_blocks = 40, .block_tokens = 4}, {.layer = 20us, .token = 2us});
-  tally t;
+  stage_tally t;
   try {
     co_await joined(s, [&]() -> awaitable<void> {
       const auto prompt = toy_prompt(5, 1);
-      co_await read(s.leader->submit(toy_request(prompt, 3)).value(), prompt, 3, {}, t);
+      co_await read_right(s.leader->submit(toy_request(prompt, 3)).value(), prompt, 3, {}, t);
     });
   } catch (const boost::system::system_error& cancelled) {
     CHECK(cancelled.code() == asio::error::operation_aborted);
@@ -97,7 +54,7 @@ TEST_CASE("pipeline: every answer is the model's, in any number of stages and ra
           [&](asio::any_io_executor ex) -> awaitable<void> {
             toy_stages s(ex, split, {.kv_blocks = blocks, .block_tokens = 4, .max_batched_tokens = 32},
                          {.layer = 20us, .token = 2us});
-            tally t;
+            stage_tally t;
             co_await joined(s, [&]() -> awaitable<void> { co_await some_requests(s, 12, t); });
             CHECK(t.failed == 0);
             CHECK(s.leader->counters().blocks_in_use == 0);
@@ -108,7 +65,7 @@ TEST_CASE("pipeline: every answer is the model's, in any number of stages and ra
 }
 
 TEST_CASE("pipeline: links that are cut fail what is under way, and new ones take over; nothing is wrong") {
-  tally t;
+  stage_tally t;
   std::uint64_t losses = 0;
   co_test(
       [&](asio::any_io_executor ex) -> awaitable<void> {
@@ -177,14 +134,14 @@ TEST_CASE("pipeline: stages compute different microbatches at once") {
     co_test(
         [&](asio::any_io_executor ex) -> awaitable<void> {
           toy_stages s(ex, topology(4, 1), {.kv_blocks = 400, .block_tokens = 4, .microbatches = microbatches}, price);
-          tally t;
+          stage_tally t;
           co_await joined(s, [&]() -> awaitable<void> {
             auto& time = clock::of(ex);
             const auto begun = time.now();
             const auto v = co_await with(task_group{}, [&](task_group& group) {
               for (std::uint64_t i = 0; i < 8; ++i) {
                 const auto prompt = toy_prompt(1, i);
-                group.spawn(read(s.leader->submit(toy_request(prompt, 41)).value(), prompt, 41, {}, t));
+                group.spawn(read_right(s.leader->submit(toy_request(prompt, 41)).value(), prompt, 41, {}, t));
               }
             });
             CHECK(!v.error());

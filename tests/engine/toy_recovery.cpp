@@ -2,9 +2,7 @@
 // every request goes on, a token computed again at the most, and right to the last one.
 #include <set>
 
-#include "cokv/runtime/sim_device.hpp"
-#include "engine/stage_fixture.hpp"
-#include "engine/toy_engine.hpp"
+#include "engine/toy_stages.hpp"
 #include "support/enough.hpp"
 
 using namespace cokv;
@@ -12,36 +10,16 @@ using namespace cokv::test;
 
 namespace {
 
-sim_context& context_of(const asio::any_io_executor& ex) {
-  return static_cast<sim_context&>(asio::query(ex, asio::execution::context));
-}
-
 constexpr toy_price price{.layer = 20us, .token = 2us};
 
-struct kept_stages : part_workers {
+struct kept_stages : toy_stages {
   kept_stages(asio::any_io_executor ex, topology split, engine_options o, std::uint64_t limit = 64 << 20)
-      : part_workers(
-            ex, "sim:h200", std::move(split),
-            [](model_part p) { return std::make_shared<toy_model>(price, std::vector<token_id>(), std::move(p)); },
-            toy_engine::pinned(std::move(o)), limit) {}
+      : toy_stages(ex, std::move(split), std::move(o), price, limit) {}
 };
 
-struct tally {
-  std::uint64_t right = 0, failed = 0, cancelled = 0, recoveries = 0, again = 0, restarted = 0, replaced = 0;
+struct tally : stage_tally {
+  std::uint64_t recoveries = 0, again = 0, restarted = 0, replaced = 0;
 };
-
-awaitable<void> read(generation g, std::vector<token_id> prompt, std::uint32_t n, duration patience, tally& out) {
-  const auto got = co_await read_for(std::move(g), patience);
-  auto want = toy_answer(prompt, n);
-  if (got.ended == asio::error::eof) {
-    ++out.right;
-  } else {
-    ++(got.ended == asio::error::operation_aborted ? out.cancelled : out.failed);
-    REQUIRE(got.tokens.size() <= want.size());
-    want.resize(got.tokens.size());
-  }
-  CHECK(got.tokens == want);
-}
 
 // Those of `lost` workers that are not there any more are replaced, and all come together again.
 awaitable<void> mend(kept_stages& s, task_group& group, std::set<std::uint32_t> lost, tally& out) {
@@ -73,7 +51,7 @@ awaitable<void> some_requests(kept_stages& s, std::size_t count, tally& out, Vic
         const auto n = static_cast<std::uint32_t>(1 + ctx.below(30));
         const auto patience = ctx.chance(0.2) ? ctx.between(1ns, 20ms) : duration::zero();
         if (auto g = s.leader->submit(toy_request(prompt, n))) {
-          group.spawn(read(std::move(*g), prompt, n, patience, out));
+          group.spawn(read_right(std::move(*g), prompt, n, patience, out));
           ++i;
         } else {
           CHECK(g.error() == errc::unavailable);
@@ -118,7 +96,7 @@ engine_counters lost_once(const loss& l) {
           const auto asked = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
             for (std::uint64_t i = 0; i < 8; ++i) {
               const auto prompt = toy_prompt(10 + i, i % 3);
-              group.spawn(read(s.leader->submit(toy_request(prompt, 60)).value(), prompt, 60, {}, t));
+              group.spawn(read_right(s.leader->submit(toy_request(prompt, 60)).value(), prompt, 60, {}, t));
             }
             while (s.leader->counters().generated_tokens < 150) co_await wait_for(200us);
             co_await mend(s, workers, l.of, t);
@@ -200,7 +178,7 @@ TEST_CASE("recovery: where copies find no room their sequences begin anew, and o
           const auto asked = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
             for (std::uint64_t i = 0; i < 8; ++i) {
               const auto prompt = toy_prompt(17, i);
-              group.spawn(read(s.leader->submit(toy_request(prompt, 60)).value(), prompt, 60, {}, t));
+              group.spawn(read_right(s.leader->submit(toy_request(prompt, 60)).value(), prompt, 60, {}, t));
             }
             while (s.leader->counters().generated_tokens < 150) co_await wait_for(10us);
             CHECK(s.leader->counters().kept_bytes == 3 * copy_bytes(topology(2, 1), 20));
@@ -258,7 +236,7 @@ TEST_CASE("recovery: a worker whose device failed trusts nothing that it has, an
         const auto v = co_await with(task_group{}, [&](task_group& workers) -> awaitable<void> {
           co_await s.join_all(workers);
           const auto asked = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
-            group.spawn(read(s.leader->submit(toy_request(prompt, 40)).value(), prompt, 40, {}, t));
+            group.spawn(read_right(s.leader->submit(toy_request(prompt, 40)).value(), prompt, 40, {}, t));
             while (s.leader->counters().generated_tokens < 10) co_await wait_for(10us);
             CHECK(s.others[0]->holding().computed.size() == 1);
             sim::device::of(ctx, "sim:h200:1").faults.fail = 1;
@@ -299,7 +277,7 @@ TEST_CASE("recovery: what is lost again and again before a step of it is done is
           CHECK((co_await bad->async_next(as_result)).error() == errc::unavailable);
           co_await s.join_all(workers);
           tally t;
-          co_await read(s.leader->submit(toy_request(prompt, 5)).value(), prompt, 5, {}, t);
+          co_await read_right(s.leader->submit(toy_request(prompt, 5)).value(), prompt, 5, {}, t);
           CHECK(t.right == 1);
           s.stop();
         });
@@ -317,7 +295,7 @@ TEST_CASE("recovery: cancelled or destroyed at any step it leaves nothing behind
         co_await s.join_all(workers);
         const auto prompt = toy_prompt(5, 1);
         const auto asked = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
-          group.spawn(read(s.leader->submit(toy_request(prompt, 3)).value(), prompt, 3, {}, t));
+          group.spawn(read_right(s.leader->submit(toy_request(prompt, 3)).value(), prompt, 3, {}, t));
           while (s.leader->counters().generated_tokens < 2) co_await wait_for(200us);
           co_await mend(s, workers, {1}, t);
         });

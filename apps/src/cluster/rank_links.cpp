@@ -82,6 +82,7 @@ link_message rank_links::encode(const beginning& b) {
                   {"max_sequence", s.max_sequence},
                   {"microbatches", s.microbatches},
                   {"copies", s.copies},
+                  {"host_blocks", s.host_blocks},
                   {"urls", json_of(b.urls)}});
 }
 
@@ -105,6 +106,7 @@ std::optional<rank_links::beginning> rank_links::decode(const link_message& m) c
         bound{&stage_sizes::max_sequence, "max_sequence", most}, bound{&stage_sizes::microbatches, "microbatches", 64}})
     b.sizes.*to = static_cast<std::uint32_t>(f.number(name, limit, 1));
   b.sizes.copies = f.number("copies", most_copies);
+  b.sizes.host_blocks = static_cast<std::uint32_t>(f.number("host_blocks", most));
   b.urls = f.texts("urls", options_.split.workers(), most_url);
   if (f.end() || b.urls.size() != options_.split.workers()) return std::nullopt;
   return b;

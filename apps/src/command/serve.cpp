@@ -162,10 +162,11 @@ void add_serve(CLI::App& app, action& chosen) {
   add_count(*c, "--max-sequence", o->max_sequence, 1, most,
             "Tokens of prompt and answer; what the model was made for unless told");
 
-  auto* swap =
-      add_size(*c, "--swap", o->swap,
-               "Host memory for KV of more sequences than the device has room for (--role both, decode): those "
-               "that decode take turns on it, and nothing moves while all fit; 0: none");
+  auto* swap = add_size(
+      *c, "--swap", o->swap,
+      "Host memory for KV of more sequences than the device has room for (--role both, decode): those "
+      "that decode take turns on it, and nothing moves while all fit; 0: none. With --pipeline or --tensor the "
+      "first process's: each has memory for as many blocks of its part");
   add_size(*c, "--kv-host", o->kv_host, "Host memory for KV that left the device; 0: none");
   auto* dir = c->add_option("--kv-dir", o->kv_dir, "Folder for KV that outlives the process")->type_name("DIR");
   add_size(*c, "--kv-disk", o->kv_disk, "How much --kv-dir may hold")->needs(dir);
@@ -278,9 +279,10 @@ void add_serve(CLI::App& app, action& chosen) {
         throw CLI::ValidationError("--replicas", "is for --ranks of URLs: an mpirun ends with any of its processes");
     }
     // What these move of a block is all of it, and this process has a part.
+    if (in_parts && o->swap != 0 && o->role == "both" && o->replicas == 1)
+      throw CLI::ValidationError("--swap", "does not go together with --replicas 1");
     if (in_parts)
-      for (auto& [flag, told] : std::vector<std::pair<std::string, bool>>{{"--swap", o->swap != 0},
-                                                                          {"--kv-host", o->kv_host != 0},
+      for (auto& [flag, told] : std::vector<std::pair<std::string, bool>>{{"--kv-host", o->kv_host != 0},
                                                                           {"--kv-dir", !o->kv_dir.empty()},
                                                                           {"--kv-remote", !o->kv_remote.empty()},
                                                                           {"--async-scheduling", o->async_scheduling},

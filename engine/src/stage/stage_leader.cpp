@@ -1,5 +1,6 @@
 #include "stage/stage_leader.hpp"
 
+#include <algorithm>
 #include <stdexcept>
 #include <utility>
 
@@ -23,7 +24,7 @@ stage_leader::stage_leader(std::shared_ptr<model> part, const kv_pool& pool, str
       sizes_(sizes),
       last_(who_samples(part->part())),
       line_(std::make_shared<timeline_core>(mine_.compute.get_executor())),
-      to_tell_(line_->get_executor(), sizes.microbatches),
+      to_tell_(line_->get_executor(), sizes.microbatches + (sizes.host_blocks > 0 ? sizes.max_running : 0)),
       to_compute_(line_->get_executor(), sizes.microbatches),
       to_hand_on_(line_->get_executor(), sizes.microbatches),
       closing_(line_->get_executor(), 1),
@@ -60,6 +61,30 @@ event stage_leader::begin(std::shared_ptr<batch> step, const std::vector<request
   return {line_, number};
 }
 
+void stage_leader::swap(swap_order o, on_swapped ended) {
+  o.number = swaps_ + 1;
+  auto bytes = encode(o);
+  if (error_) return ended(error_);
+  if (!to_tell_.try_send(work{0, {}, bytes, std::move(bytes), {}, {}})) return ended(errc::queue_full);
+  auto& s = moving_[++swaps_];
+  s.ended = std::move(ended);
+  s.awaited.assign(links_.workers.size(), true);
+  s.awaited[0] = false;
+}
+
+error_code stage_leader::swapped(std::size_t worker, const swap_outcome& o) {
+  const auto at = moving_.find(o.number);
+  if (at == moving_.end() || !at->second.awaited[worker]) return errc::protocol;
+  auto& s = at->second;
+  s.awaited[worker] = false;
+  if (o.why && !s.why) s.why = o.why;
+  if (std::ranges::count(s.awaited, true) > 0) return {};
+  auto done = std::move(s);
+  moving_.erase(at);
+  done.ended(done.why);
+  return {};
+}
+
 void stage_leader::over(request_id id) {
   if (known_.contains(id)) over_.push_back(id);
 }
@@ -78,7 +103,8 @@ awaitable<error_code> stage_leader::run() {
       group.spawn(tell());
       group.spawn(compute());
       group.spawn(hand_on());
-      if (last_ != 0) group.spawn(hear());
+      for (std::size_t n = 1; n < links_.workers.size(); ++n)
+        if (n == last_ || sizes_.host_blocks > 0) group.spawn(hear(n));
     });
   } catch (...) {
     thrown = std::current_exception();
@@ -88,6 +114,7 @@ awaitable<error_code> stage_leader::run() {
   each_link(links_, [](peer_link l) { l.close(); });  // also where others have copies
   error_ = thrown ? make_error_code(errc::device_failed) : v.error() ? v.error() : make_error_code(errc::closed);
   line_->fail(line_->value() + 1, error_);
+  for (auto& [number, s] : std::exchange(moving_, {})) s.ended(error_);
   if (thrown) std::rethrow_exception(thrown);
   co_return error_;
 }
@@ -126,12 +153,18 @@ awaitable<error_code> stage_leader::hand_on() {
   }
 }
 
-awaitable<error_code> stage_leader::hear() {
+awaitable<error_code> stage_leader::hear(std::size_t worker) {
   const auto vocab = mine_.part->config().vocab;
-  for (std::uint64_t number = 1;; ++number) {
-    const auto bytes = co_await receive_long(links_.workers[last_], most_order_bytes);
+  for (std::uint64_t number = 0;;) {
+    const auto bytes = co_await receive_long(links_.workers[worker], most_order_bytes);
     if (!bytes) co_return bytes.error();
-    if (awaited_.empty()) co_return errc::protocol;
+    if (is_swap(*bytes)) {
+      const auto outcome = decode_swap_outcome(*bytes);
+      if (auto ec = outcome ? swapped(worker, *outcome) : outcome.error()) co_return ec;
+      continue;
+    }
+    ++number;
+    if (worker != last_ || awaited_.empty()) co_return errc::protocol;
     const auto step = std::move(awaited_.front());
     awaited_.pop_front();
     auto outcome = decode_outcome(*bytes, step->sampled.size(), vocab);

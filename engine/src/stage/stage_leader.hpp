@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <map>
 #include <memory>
 #include <set>
 #include <vector>
@@ -31,6 +33,10 @@ class stage_leader {
   // here and at the others; `copied`: of which sequences copies are kept. Ready when the tokens are there.
   event begin(std::shared_ptr<batch> step, const std::vector<request_id>& sampling, std::vector<sink_part> told = {},
               std::vector<ordered_copy> copied = {});
+  // Is called once, at once or later, when all others have done their part of it (its number is given here): with an error,
+  // where one has not.
+  using on_swapped = std::function<void(error_code)>;
+  void swap(swap_order o, on_swapped ended);
   void over(request_id id);                               // nothing more is sampled of it
   void forget(copy_id id) { forgotten_.push_back(id); }   // no copy of it is of use any more
   bool own_fault() const noexcept { return own_fault_; }  // it was its own device that failed
@@ -44,25 +50,33 @@ class stage_leader {
     std::vector<sink_part> told;
     std::vector<ordered_copy> copied;
   };
+  // Of which some have not answered yet.
+  struct swapping {
+    std::vector<bool> awaited;  // by number
+    error_code why;
+    on_swapped ended;
+  };
   awaitable<error_code> tell();
   awaitable<error_code> compute();
   awaitable<error_code> hand_on();
-  awaitable<error_code> hear();
+  awaitable<error_code> hear(std::size_t worker);
+  error_code swapped(std::size_t worker, const swap_outcome& o);
 
   stage mine_;
   const stage_links links_;
   const stage_sizes sizes_;
   const std::size_t last_;  // the number of who samples; 0: the leader
   std::shared_ptr<timeline_core> line_;
-  std::uint64_t begun_ = 0;
+  std::uint64_t begun_ = 0, swaps_ = 0;
   channel<work> to_tell_, to_compute_;
   channel<std::shared_ptr<batch>> to_hand_on_;
   channel<char> closing_;
   std::deque<std::shared_ptr<batch>> awaited_;  // whose tokens will come, oldest first
-  std::set<request_id> known_;                  // whose sampling the last stage knows
-  std::vector<request_id> over_;                // to be told
-  std::vector<copy_id> forgotten_;              // likewise
-  const std::shared_ptr<stage_ring> ring_;      // none: no copies are kept
+  std::map<std::uint64_t, swapping> moving_;
+  std::set<request_id> known_;              // whose sampling the last stage knows
+  std::vector<request_id> over_;            // to be told
+  std::vector<copy_id> forgotten_;          // likewise
+  const std::shared_ptr<stage_ring> ring_;  // none: no copies are kept
   bool own_fault_ = false;
   error_code error_;
 };

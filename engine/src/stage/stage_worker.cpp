@@ -15,6 +15,7 @@
 #include "stage/stage.hpp"
 #include "stage/stage_ring.hpp"
 #include "stage/step_order.hpp"
+#include "swap_space.hpp"
 
 namespace cokv {
 namespace {
@@ -51,6 +52,24 @@ struct stage_worker::state {
     std::vector<detail::sink_part> told = {};
     std::vector<detail::ordered_copy> copied = {};
   };
+  // Blocks on their way, or that could not be sent.
+  struct copying {
+    std::uint64_t number = 0;
+    result<event> done;
+  };
+  // What is handed on from coroutine to coroutine, while links last.
+  struct lines {
+    lines(const asio::any_io_executor& ex, const stage_sizes& s)
+        : ordered(ex, s.microbatches),
+          arrived(ex, s.microbatches),
+          done(ex, s.microbatches),
+          out(ex, s.max_running),
+          in(ex, s.max_running),
+          told(ex, s.microbatches) {}
+    channel<work> ordered, arrived, done;  // steps: without the rows of the stage before; with them; computed
+    channel<copying> out, in;              // to the host's memory, and from there
+    channel<std::vector<std::byte>> told;  // to the leader
+  };
   // Who watches a prompt; `begun`: it knows where that lies.
   struct watcher {
     std::weak_ptr<prompt_sink> sink;
@@ -68,16 +87,20 @@ struct stage_worker::state {
         view(pool.shape(), pool.memory(), pool.blocks()) {
     if (sizes.copies > 0 && !windows) throw config_error("stage sizes: copies: go through windows, and there are none");
     if (sizes.copies > 0) ring.emplace(std::move(*windows), where, part->part(), view, sizes);
+    if (sizes.host_blocks > 0) swap.emplace(where, pool.shape(), sizes.host_blocks);
   }
 
   error_code fill(batch& step, detail::step_order& order);
   std::shared_ptr<batch> spare();
   std::vector<detail::sink_part> told_of(const detail::step_order& order);
   void tell_begun(const work& w);
-  awaitable<error_code> take_part(const stage_links& links, std::optional<stage_recovery> how, channel<work>& to);
-  awaitable<error_code> take_orders(const stage_links& links, channel<work>& to);
-  awaitable<error_code> compute(detail::stage& mine, channel<work>& from, channel<work>& to);
-  awaitable<error_code> hand_on(const stage_links& links, channel<work>& from);
+  awaitable<error_code> take_part(const stage_links& links, std::optional<stage_recovery> how, lines& l);
+  awaitable<error_code> take_orders(const stage_links& links, lines& l);
+  awaitable<error_code> take_rows(const stage_links& links, lines& l);
+  awaitable<error_code> compute(detail::stage& mine, lines& l);
+  awaitable<error_code> hand_on(const stage_links& links, lines& l);
+  awaitable<error_code> follow(channel<copying>& from, lines& l);
+  awaitable<error_code> tell(const stage_links& links, lines& l);
 
   asio::any_io_executor ex;
   device where;
@@ -86,6 +109,7 @@ struct stage_worker::state {
   kv_pool pool;
   const kv_view view;
   std::optional<detail::stage_ring> ring;       // where copies are kept
+  std::optional<detail::swap_space> swap;       // where sequences take turns
   std::vector<std::shared_ptr<batch>> batches;  // their memory is used again
   std::map<request_id, std::shared_ptr<sampling_state>> samplings;
   std::map<std::uint64_t, watcher> watchers;
@@ -137,24 +161,34 @@ void stage_worker::state::tell_begun(const work& w) {
 
 // What was before goes on first.
 awaitable<error_code> stage_worker::state::take_part(const stage_links& links, std::optional<stage_recovery> how,
-                                                     channel<work>& to) {
-  if (!ring) co_return co_await take_orders(links, to);
+                                                     lines& l) {
+  if (!ring) co_return co_await take_orders(links, l);
   if (auto ec = co_await ring->restore(*how, links.keeper)) co_return ec;
   const auto v = co_await with(task_group{}, [&](task_group& group) {
     group.spawn(ring->send(links.keeper));
-    group.spawn(take_orders(links, to));
+    group.spawn(take_orders(links, l));
   });
   co_return v.error();
 }
 
-awaitable<error_code> stage_worker::state::take_orders(const stage_links& links, channel<work>& to) {
-  const auto& config = part->config();
-  for (std::uint64_t number = 1;; ++number) {
+// What goes out or comes in begins at once, whatever is computed: the leader knows that nothing computes with it.
+awaitable<error_code> stage_worker::state::take_orders(const stage_links& links, lines& l) {
+  for (std::uint64_t number = 0, swaps = 0;;) {
     const auto bytes = co_await receive_long(links.leader, detail::most_order_bytes);
     if (!bytes) co_return bytes.error();
-    auto order = detail::decode_order(*bytes, sizes, config.vocab);
+    if (swap && detail::is_swap(*bytes)) {
+      const auto order = detail::decode_swap(*bytes, sizes);
+      if (!order) co_return order.error();
+      if (order->number != ++swaps) co_return errc::protocol;
+      copying one{
+          swaps, order->out ? swap->out(pool, order->device, order->host) : swap->in(pool, order->device, order->host)};
+      if (auto sent = co_await (order->out ? l.out : l.in).async_send(std::move(one), as_result); !sent)
+        co_return sent.error();
+      continue;
+    }
+    auto order = detail::decode_order(*bytes, sizes, part->config().vocab);
     if (!order) co_return order.error();
-    if (order->number != number) co_return errc::protocol;
+    if (order->number != ++number) co_return errc::protocol;
     work next{number, spare()};
     next.told = told_of(*order);
     if (ring)
@@ -162,18 +196,25 @@ awaitable<error_code> stage_worker::state::take_orders(const stage_links& links,
     next.copied = std::move(order->copied);
     // A request's place may still be sampled by a step before, but never two at once: it is there when this one is.
     if (auto ec = fill(*next.step, *order)) co_return ec;
-    if (!part->part().first()) {
-      auto& rows = next.step->hidden;
-      rows.resize(next.step->rows() * config.hidden);
-      if (auto ec = co_await receive_long_into(links.before, std::as_writable_bytes(std::span(rows)))) co_return ec;
-    }
+    auto& to = part->part().first() ? l.arrived : l.ordered;
     if (auto sent = co_await to.async_send(std::move(next), as_result); !sent) co_return sent.error();
   }
 }
 
-awaitable<error_code> stage_worker::state::compute(detail::stage& mine, channel<work>& from, channel<work>& to) {
+awaitable<error_code> stage_worker::state::take_rows(const stage_links& links, lines& l) {
   for (;;) {
-    auto next = co_await from.async_receive(as_result);
+    auto next = co_await l.ordered.async_receive(as_result);
+    if (!next) co_return next.error();
+    auto& rows = next->step->hidden;
+    rows.resize(next->step->rows() * part->config().hidden);
+    if (auto ec = co_await receive_long_into(links.before, std::as_writable_bytes(std::span(rows)))) co_return ec;
+    if (auto sent = co_await l.arrived.async_send(std::move(*next), as_result); !sent) co_return sent.error();
+  }
+}
+
+awaitable<error_code> stage_worker::state::compute(detail::stage& mine, lines& l) {
+  for (;;) {
+    auto next = co_await l.arrived.async_receive(as_result);
     if (!next) co_return next.error();
     auto span = trace::of(ex).scope("engine", "step");
     span.arg("tokens", static_cast<std::int64_t>(next->step->rows()));
@@ -185,22 +226,40 @@ awaitable<error_code> stage_worker::state::compute(detail::stage& mine, channel<
     next->told.clear();
     ++steps;
     if (mine.last() && !mine.samples()) continue;
-    if (auto sent = co_await to.async_send(std::move(*next), as_result); !sent) co_return sent.error();
+    if (auto sent = co_await l.done.async_send(std::move(*next), as_result); !sent) co_return sent.error();
   }
 }
 
-awaitable<error_code> stage_worker::state::hand_on(const stage_links& links, channel<work>& from) {
+awaitable<error_code> stage_worker::state::hand_on(const stage_links& links, lines& l) {
   for (;;) {
-    auto done = co_await from.async_receive(as_result);
+    auto done = co_await l.done.async_receive(as_result);
     if (!done) co_return done.error();
     error_code ec;
-    if (part->part().last()) {
-      const auto bytes = encode(detail::step_outcome{done->number, done->step->sampled});
-      ec = co_await send_long(links.leader, bytes);
-    } else {
+    if (part->part().last())
+      ec = (co_await l.told.async_send(encode(detail::step_outcome{done->number, done->step->sampled}), as_result))
+               .error();
+    else
       ec = co_await send_long(links.behind, std::as_bytes(std::span(done->step->hidden)));
-    }
     if (ec) co_return ec;
+  }
+}
+
+awaitable<error_code> stage_worker::state::follow(channel<copying>& from, lines& l) {
+  for (;;) {
+    auto one = co_await from.async_receive(as_result);
+    if (!one) co_return one.error();
+    auto why = one->done ? error_code() : one->done.error();
+    if (one->done) why = (co_await one->done->async_wait(as_result)).error();
+    if (auto sent = co_await l.told.async_send(encode(detail::swap_outcome{one->number, why}), as_result); !sent)
+      co_return sent.error();
+  }
+}
+
+awaitable<error_code> stage_worker::state::tell(const stage_links& links, lines& l) {
+  for (;;) {
+    const auto bytes = co_await l.told.async_receive(as_result);
+    if (!bytes) co_return bytes.error();
+    if (auto ec = co_await send_long(links.leader, *bytes)) co_return ec;
   }
 }
 
@@ -226,7 +285,7 @@ awaitable<error_code> stage_worker::run(stage_links links, std::optional<stage_r
   if (s->ring)
     if (auto ec = s->ring->recover(*how)) co_return refused(ec);
   detail::stage mine{s->part, s->pool, *compute, rank_group(s->part->part().who.rank, links.ranks, links.sums)};
-  channel<state::work> arrived(s->ex, s->sizes.microbatches), done(s->ex, s->sizes.microbatches);
+  state::lines lines(s->ex, s->sizes);
   // Whoever was cancelled ends behind the device all the same.
   const bool throwing = co_await asio::this_coro::throw_if_cancelled();
   co_await asio::this_coro::throw_if_cancelled(false);
@@ -236,15 +295,22 @@ awaitable<error_code> stage_worker::run(stage_links links, std::optional<stage_r
     v = co_await with(task_group{}, [&](task_group& group) {
       detail::each_link(links, [&](const peer_link& l) { group.spawn(detail::until_closed(l)); });
       if (links.kept) group.spawn(s->ring->keep(links.kept));
-      group.spawn(s->take_part(links, std::move(how), arrived));
-      group.spawn(s->compute(mine, arrived, done));
-      group.spawn(s->hand_on(links, done));
+      group.spawn(s->take_part(links, std::move(how), lines));
+      if (!s->part->part().first()) group.spawn(s->take_rows(links, lines));
+      group.spawn(s->compute(mine, lines));
+      group.spawn(s->hand_on(links, lines));
+      group.spawn(s->tell(links, lines));
+      if (!s->swap) return;
+      group.spawn(s->follow(lines.out, lines));
+      group.spawn(s->follow(lines.in, lines));
     });
   } catch (...) {
     thrown = std::current_exception();
   }
   detail::each_link(links, [](peer_link l) { l.close(); });  // also where others have copies
   co_await detail::settled(*compute);
+  if (s->swap)
+    for (bool out : {true, false}) co_await detail::settled(s->swap->going(out));
   // Of a device that failed nobody knows what is right.
   if (s->ring && (thrown || compute->record().status())) s->ring->forget();
   co_await asio::this_coro::throw_if_cancelled(throwing);

@@ -10,6 +10,7 @@ namespace cokv::detail {
 namespace {
 
 constexpr std::uint32_t order_magic = 0x4f766b63, outcome_magic = 0x41766b63;  // "ckvO", "ckvA"
+constexpr std::uint32_t swap_magic = 0x53766b63, swapped_magic = 0x54766b63;   // "ckvS", "ckvT"
 constexpr std::uint32_t version = 3;
 
 void write(byte_writer& to, const sampling_state& s) {
@@ -206,6 +207,57 @@ result<step_outcome> decode_outcome(std::span<const std::byte> bytes, std::size_
       if (!known({&t.token, 1}, vocab)) from.spoil();
     }
   }
+  if (!from.over()) return errc::protocol;
+  return o;
+}
+
+bool is_swap(std::span<const std::byte> bytes) {
+  const auto magic = byte_reader(bytes).number<std::uint32_t>();
+  return magic == swap_magic || magic == swapped_magic;
+}
+
+std::vector<std::byte> encode(const swap_order& o) {
+  byte_writer to;
+  to.number(swap_magic);
+  to.number(version);
+  to.number(o.number);
+  to.number(std::uint32_t{o.out});
+  to.list(o.device);
+  to.list(o.host);
+  return to.take();
+}
+
+result<swap_order> decode_swap(std::span<const std::byte> bytes, const stage_sizes& sizes) {
+  byte_reader from(bytes);
+  if (!from.headed(swap_magic, version)) return errc::protocol;
+  swap_order o{from.number<std::uint64_t>(), from.flag()};
+  const auto most = sizes.max_sequence / sizes.block_tokens + 1;
+  o.device = from.list<block_index>(most);
+  o.host = from.list<block_index>(most);
+  const auto within = [](const std::vector<block_index>& blocks, std::uint32_t end) {
+    return std::ranges::all_of(blocks, [end](block_index b) { return b < end; });
+  };
+  if (!from.over() || o.device.empty() || o.device.size() != o.host.size() || !within(o.device, sizes.kv_blocks) ||
+      !within(o.host, sizes.host_blocks))
+    return errc::protocol;
+  return o;
+}
+
+std::vector<std::byte> encode(const swap_outcome& o) {
+  byte_writer to;
+  to.number(swapped_magic);
+  to.number(version);
+  to.number(o.number);
+  to.number(o.why ? to_wire(o.why) : std::uint32_t{0});
+  return to.take();
+}
+
+result<swap_outcome> decode_swap_outcome(std::span<const std::byte> bytes) {
+  byte_reader from(bytes);
+  if (!from.headed(swapped_magic, version)) return errc::protocol;
+  swap_outcome o{from.number<std::uint64_t>(), {}};
+  const auto code = from.number<std::uint32_t>();
+  if (code != 0) o.why = from_wire(code);
   if (!from.over()) return errc::protocol;
   return o;
 }

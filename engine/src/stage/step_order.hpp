@@ -51,6 +51,19 @@ struct step_outcome {
   std::vector<batch_sample> sampled;  // without `how`
 };
 
+// A sequence's blocks on their way from the device to the host's memory, or back: each worker copies its part, and answers
+// when that is done. What is on its way is in no step, and nobody else has the blocks, before all have answered.
+struct swap_order {
+  std::uint64_t number = 0;  // from 1; they have numbers of their own
+  bool out = false;
+  std::vector<block_index> device = {}, host = {};  // as many
+};
+
+struct swap_outcome {
+  std::uint64_t number = 0;
+  error_code why;  // it is not there
+};
+
 constexpr std::size_t most_order_bytes = std::size_t{256} << 20;
 
 std::vector<std::byte> encode(const step_order& o);
@@ -60,5 +73,13 @@ result<step_order> decode_order(std::span<const std::byte> bytes, const stage_si
 std::vector<std::byte> encode(const step_outcome& o);
 // errc::protocol; also where there are not as many as `samples`.
 result<step_outcome> decode_outcome(std::span<const std::byte> bytes, std::size_t samples, std::uint32_t vocab);
+
+// Which of them a message is: of a step, or of blocks on their way.
+bool is_swap(std::span<const std::byte> bytes);
+std::vector<std::byte> encode(const swap_order& o);
+std::vector<std::byte> encode(const swap_outcome& o);
+// errc::protocol
+result<swap_order> decode_swap(std::span<const std::byte> bytes, const stage_sizes& sizes);
+result<swap_outcome> decode_swap_outcome(std::span<const std::byte> bytes);
 
 }  // namespace cokv::detail

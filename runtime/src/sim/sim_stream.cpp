@@ -165,8 +165,9 @@ void sim_stream::start() {
   auto& faults = device_.faults;
   const auto number = ++device_.counts.operations;
   if (core_.chance(faults.lose)) return device_.lose(faults.lost_for);
+  const bool copies = !std::holds_alternative<kernel>(current_.what.work);
   error_code ec;
-  if (number == faults.fail_at || core_.chance(faults.fail)) {
+  if (number == faults.fail_at || core_.chance(faults.fail) || (copies && core_.chance(faults.fail_copy))) {
     ec = faults.error;
     ++device_.counts.failed;
   }
@@ -176,7 +177,7 @@ void sim_stream::start() {
     ++device_.counts.slowed;
   }
   const auto took = nanoseconds((current_.seconds + device_.spec().launch_seconds) * factor);
-  std::holds_alternative<kernel>(current_.what.work) ? start_kernel(took, ec) : start_copy(took, ec);
+  copies ? start_copy(took, ec) : start_kernel(took, ec);
 }
 
 void sim_stream::start_kernel(duration took, error_code ec) {

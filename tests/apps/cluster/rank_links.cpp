@@ -321,17 +321,17 @@ TEST_CASE("rank_links: what is no leader's word is not gone by") {
             const char* word :
             {"", "{}", "nonsense", R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":-1})",
              R"({"time":"a/b","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"host_blocks":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
              R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":true,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"host_blocks":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
              R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":65,"copies":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":65,"copies":0,"host_blocks":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
              R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":0,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"host_blocks":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
              R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"urls":["tcp://localhost:9100"]})",
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"host_blocks":0,"urls":["tcp://localhost:9100"]})",
              R"({"time":"a","fingerprint":"another","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})"}) {
+                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"host_blocks":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})"}) {
           const topology split(2, 1);
           const std::vector<std::string> urls{"tcp://localhost:9100", "tcp://localhost:9101"};
           rank_process other(ex, split, 1, urls, "f32");

@@ -81,7 +81,8 @@ struct engine_options {
   // stop string, an end token or cancel() has one token computed for nothing.
   bool async_scheduling = false;
   // Bytes of host memory for KV of more requests than the device has blocks for: those that decode take turns on the
-  // device, and nothing is copied while all fit (scheduler.hpp). 0: none; who finds no blocks waits, or is computed again.
+  // device, and nothing is copied while all fit (scheduler.hpp). 0: none; who finds no blocks waits, or is computed again. Of a
+  // model in parts: at this worker; the others have as many blocks of theirs. Not together with copies.
   std::uint64_t swap = 0;
   // Not together with swap, tiers or async_scheduling; requests with a sink or a follower are refused (errc::unsupported).
   std::optional<lent_kv> lent = {};
@@ -89,7 +90,7 @@ struct engine_options {
   // errc::unavailable until lend().
   std::function<void(error_code)> on_lender_lost = {};
   // Of a model that is a part (model_options::part), which join() brings together with the others: steps that are under way at once;
-  // 0: as many as it has stages. Such an engine has no swap, tiers or async_scheduling, and lends nothing; requests with a
+  // 0: as many as it has stages. Such an engine has no tiers or async_scheduling, and lends nothing; requests with a
   // follower are refused (errc::unsupported), as are more logprobs or biases than there are tokens (errc::invalid_argument).
   std::uint32_t microbatches = 0;
   // Another worker of the model is gone, and all KV with it: as on_lender_lost, until join(). With copies requests wait for that

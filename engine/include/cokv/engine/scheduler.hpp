@@ -259,6 +259,7 @@ class scheduler {
   under_way moving() const;
   std::size_t growing(std::size_t steps) const;
   std::size_t spare() const;
+  std::uint64_t own_steps(std::uint64_t steps) const noexcept;
   void make_turns(const entry* next);
   entry* whose_turn_is_over(const under_way& moved, bool for_growth);
   bool leave(entry& e);

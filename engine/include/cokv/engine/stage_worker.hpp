@@ -12,6 +12,9 @@
 // leader. Steps are computed everywhere in the order in which they were planned, so that a block is written and read everywhere in that
 // order too; several are under way at once, in different stages.
 //
+// With stage_sizes::host_blocks sequences take turns on the devices, as in one process: each worker moves its part of them to the
+// host's memory and back while others are computed, when the leader says so, and tells it when that is done.
+//
 // With stage_sizes::copies each also keeps what the worker before it has computed (stage_recovery.hpp), and computes a step of a
 // sequence when all steps of it but the last are kept. Behind a loss each says what it has, holding(); of that all are told what
 // goes on. A worker that begins anew takes its KV from who keeps it, and the others' stays where it is.
@@ -53,6 +56,7 @@ struct stage_sizes {
   std::uint32_t max_sequence = 0;  // tokens
   std::uint32_t microbatches = 1;  // steps under way at once
   std::uint64_t copies = 0;        // bytes in which each keeps the KV of the one before it; 0: nobody keeps any
+  std::uint32_t host_blocks = 0;   // of memory where each has its part of sequences that are not on the device; 0: all are
   friend bool operator==(const stage_sizes&, const stage_sizes&) = default;
 };
 

@@ -11,7 +11,7 @@
 //
 // | fault | what the program sees |
 // |---|---|
-// | fail, fail_at | the operation ends with `error` after its time, what it wrote is worth nothing; its stream too |
+// | fail, fail_copy, fail_at | the operation ends with `error` after its time, what it wrote is worth nothing; its stream too |
 // | slow | the operation takes slow_factor times as long |
 // | lose | every stream fails with device_lost, memory is worth nothing; opening fails too, for a while |
 #pragma once
@@ -30,6 +30,7 @@ namespace cokv::sim {
 struct device_faults {
   // Probabilities, an operation (a copy, a batch of them, a kernel).
   double fail = 0;
+  double fail_copy = 0;  // of copies and batches of them alone, beside that
   double slow = 0;
   double lose = 0;
 

@@ -81,6 +81,7 @@ void engine_state::go_on(const stage_recovery& how) {
       g->copied_ends = std::move(at->ends);
       left.erase(at);
       scheduler_.resume(id, g->copied_ends.back());
+      ++counters_.resumed_requests;
       counters_.recomputed_tokens += before - std::min(before, g->copied_ends.back());
       continue;
     }

@@ -179,6 +179,7 @@ struct engine_counters {
   bool joined = true;                    // all of the model's workers are there
   std::uint64_t recoveries = 0;          // times that requests went on behind a loss
   std::uint64_t recomputed_tokens = 0;   // that had been computed, and were lost with a worker
+  std::uint64_t resumed_requests = 0;    // that went on with what was left of them, by such a time
   std::uint64_t restarted_requests = 0;  // of which nothing was left
   std::uint64_t kept_bytes = 0;          // of another worker's KV, here, now
 };

@@ -71,6 +71,33 @@ void add_simulate(CLI::App& app, action& chosen) {
       "The most requests of a replica, waiting and running; more fail. 4096, or as many as --closed-loop has clients, "
       "unless told");
 
+  c->add_option("--fail", o->fail,
+                "Loses a stage's host so many seconds behind the first request, SECONDS:REPLICA.STAGE or "
+                "SECONDS:prefillREPLICA.STAGE; several")
+      ->type_name("FAILURE")
+      ->allow_extra_args(false);
+  add_real(*c, "--mtbf", o->mtbf, 0, 1e9, "Seconds after which each stage's host is lost, on average, by the seed",
+           true);
+  add_real(*c, "--detect", o->detect, 0, 1e6,
+           "Seconds until the others know of a loss; 0: at once, as of a process that ends. 5 unless told");
+  auto* repair =
+      add_real(*c, "--repair", o->repair, 0, 1e8,
+               "Seconds from then on until another host is there; unless told 10, or with --model as long as "
+               "its weights take to be loaded");
+  add_real(*c, "--load-bandwidth", o->load_bandwidth, 0, 1e15, "Bytes a second at which they are; 2e9 unless told",
+           true)
+      ->excludes(repair);
+  add_count(
+      *c, "--kv-copies", o->kv_copies, 0, 1,
+      "1: each stage keeps a copy of the KV of the one before it, so that who takes a lost one's place has it and "
+      "requests go on; but for the first stage, which has the requests");
+  c->add_option("--ask-again", o->ask_again,
+                "Requests that a loss ended: with what was told of them as part of the prompt, as cokv serve's router "
+                "does (told), or computed from their start, token by token (start); told unless said")
+      ->check(CLI::IsMember({"told", "start"}));
+  add_real(*c, "--patience", o->patience, 0, 1e8,
+           "Seconds for which a request waits for a replica while none is there; 10 unless told, as the router does");
+
   const auto [arrivals, rate, requests, duration, trace] = workload::add_demand(*c, o->load);
   rate->description("Requests a second; where --find-goodput begins");
   auto* clients = add_count(*c, "--closed-loop", o->closed_loop, 1, 1'000'000,

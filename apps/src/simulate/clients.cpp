@@ -10,11 +10,23 @@ namespace {
 
 double ms(duration d) { return std::chrono::duration<double, std::milli>(d).count(); }
 
+constexpr auto nobody = "no replica";
+
+// Of a worker, and not what another one would say too.
+bool is_loss(error_code ec) {
+  return ec && ec != errc::queue_full && ec != errc::invalid_argument && ec != errc::too_large;
+}
+
 }  // namespace
 
 clients::clients(asio::any_io_executor ex, replicas& all, replicas& prompts, std::uint32_t routers,
-                 cluster::placement_options how)
-    : ex_(std::move(ex)), time_(clock::of(ex_)), apart_(!prompts.empty()), how_(how), routers_(routers) {
+                 cluster::placement_options how, asking patiently)
+    : ex_(std::move(ex)),
+      time_(clock::of(ex_)),
+      apart_(!prompts.empty()),
+      how_(how),
+      patiently_(patiently),
+      routers_(routers) {
   for (std::size_t n = 0; n < routers; ++n) {
     share(routers_[n], all, n);
     share(routers_[n], prompts, n);
@@ -30,103 +42,156 @@ void clients::share(router& r, replicas& all, std::size_t n) {
   }
 }
 
-// As heartbeats tell it.
+// As a heartbeat tells it, or its lack.
+void clients::hear(router& r, cluster::worker_table::id id) {
+  auto& w = *r.workers[id];
+  const auto now = time_.now();
+  if (!w.up() || w.silent()) {
+    r.table.silent(id, !w.up(), now);
+    return;
+  }
+  const auto name = w.host(0);
+  r.table.heard(id,
+                cluster::facts_of(w.engine(), w.role(),
+                                  cluster::offer_of(w.engine(), name, name + '.' + std::to_string(w.life()))),
+                now);
+}
+
+void clients::hear_in_time(router& r) {
+  if (time_.now() - r.heard >= r.table.health().period) hear_all(r);
+}
+
 void clients::hear_all(router& r) {
   r.heard = time_.now();
-  for (std::uint32_t id = 0; id < r.workers.size(); ++id) {
-    auto& w = *r.workers[id];
-    const auto name = w.host(0);
-    r.table.heard(id, cluster::facts_of(w.engine(), w.role(), cluster::offer_of(w.engine(), name, name)), r.heard);
+  for (std::uint32_t id = 0; id < r.workers.size(); ++id) hear(r, id);
+}
+
+// Waits for one while none is there; better one that failed than none, but not at once.
+awaitable<std::optional<clients::place>> clients::find(request& r, cluster::worker_role what, std::uint32_t prompt,
+                                                       std::uint32_t length) {
+  auto& by = r.by;
+  for (const auto until = time_.now() + patiently_.patience;;) {
+    const auto id = cluster::place(by.table, index_, {.what = what, .prompt = prompt, .length = length}, how_, r.bad);
+    if (id) co_return place{&by, *id, what == cluster::worker_role::prefill ? prompt : length};
+    if (time_.now() >= until) co_return std::nullopt;
+    r.bad.clear();
+    co_await time_.async_wait_for(patiently_.pause, asio::deferred);
+    hear_in_time(by);
   }
 }
 
-std::optional<clients::place> clients::find(router& by, cluster::worker_role what, std::uint32_t prompt,
-                                            std::uint32_t length) {
-  const auto id = cluster::place(by.table, index_, {.what = what, .prompt = prompt, .length = length}, how_, {});
-  if (!id) return std::nullopt;
-  return place{&by, *id, what == cluster::worker_role::prefill ? prompt : length};
+void clients::lost(request& r, const place& at) {
+  r.bad.insert(at.id);
+  hear(*at.by, at.id);
 }
 
 void clients::begin(std::size_t requests, asked_requests& out) const {
   out.records.resize(requests);
+  out.losses.resize(requests);
   if (apart_) out.journeys.resize(requests);
 }
 
-awaitable<void> clients::ask(const workload::load_item& item, workload::request_record& r, prompt_journey* spent) {
-  r.asked = item;
-  r.sent = true;
-  auto& by = routers_[next_++ % routers_.size()];
-  if (time_.now() - by.heard >= by.table.health().period) hear_all(by);
-  auto where = find(by, cluster::worker_role::decode, item.prompt_tokens, item.prompt_tokens + item.output_tokens);
-  if (!where) {
-    r.error = "no replica";
-    co_return;
+generation_request clients::order(const request& r) const {
+  const auto& item = r.record.asked;
+  const auto told = patiently_.from_start ? 0 : r.told();
+  generation_request out{.max_tokens = item.output_tokens - told, .ignore_end_tokens = true, .continues = told};
+  out.prompt.assign(item.prompt_tokens, prompt_token);
+  out.prompt.insert(out.prompt.end(), told, answer_token);
+  return out;
+}
+
+awaitable<void> clients::ask(const workload::load_item& item, std::size_t i, asked_requests& out) {
+  auto& record = out.records[i];
+  record.asked = item;
+  record.sent = true;
+  const auto now = time_.now();
+  request r{record, out.losses[i], apart_ ? &out.journeys[i] : nullptr, routers_[next_++ % routers_.size()], now, now};
+  for (std::uint32_t faults = 0;;) {
+    const auto why = co_await attempt(r);
+    if (!why || r.told() == item.output_tokens) break;  // all was told, if not the end
+    if (record.error.empty()) record.error = why.message();
+    if (record.error == nobody || !is_loss(why) || ++faults >= patiently_.attempts) break;
+    record.error.clear();
+    ++r.losses.again;
+    if (r.told() > 0) r.losses.computed += item.prompt_tokens + r.told() - 1;
   }
-  const auto begun = time_.now();
-  generation_request request{.max_tokens = item.output_tokens, .ignore_end_tokens = true};
-  request.prompt.assign(item.prompt_tokens, prompt_token);
-  if (spent) {
-    co_await ask_apart(*where, std::move(request), r, *spent, begun);
-  } else if (auto answer = where->at().engine().submit(std::move(request)); !answer) {
-    r.error = answer.error().message();
+  if (r.told() > 0) record.prompt_tokens = item.prompt_tokens;
+  record.total_ms = ms(r.last - r.begun);
+  if (record.error.empty() && r.told() < item.output_tokens) record.error = "cut where the sequence was full";
+}
+
+awaitable<error_code> clients::attempt(request& r) {
+  hear_in_time(r.by);
+  auto what = order(r);
+  const auto prompt = static_cast<std::uint32_t>(what.prompt.size());
+  auto where = co_await find(r, cluster::worker_role::decode, prompt, prompt + what.max_tokens);
+  if (!where) {
+    r.record.error = nobody;
+    co_return errc::unavailable;
+  }
+  error_code why = errc::closed;
+  if (!where->at().up()) {
+  } else if (r.spent) {
+    why = co_await apart(*where, std::move(what), r);
+  } else if (auto answer = where->at().engine().submit(std::move(what)); !answer) {
+    why = answer.error();
   } else {
     where->give();
-    co_await read(*answer, r, begun);
+    why = co_await read(*answer, r);
     where->ended();
   }
-  if (r.error.empty() && r.output_tokens < item.output_tokens) r.error = "cut where the sequence was full";
+  if (is_loss(why)) lost(r, *where);
+  co_return why;
 }
 
-// To its end.
-awaitable<void> clients::read(generation& answer, workload::request_record& r, time_point begun) {
-  auto last = begun;
-  for (;;) {
+// To its end. What was told already is not told again.
+awaitable<error_code> clients::read(generation& answer, request& r) {
+  for (auto again = patiently_.from_start ? r.told() : 0;;) {
     const auto [ec, piece] = co_await answer.async_next(asio::as_tuple(asio::deferred));
-    if (ec) {
-      if (ec != asio::error::eof) r.error = ec.message();
-      break;
+    if (ec) co_return ec == asio::error::eof ? error_code() : ec;
+    if (again > 0) {
+      --again;
+      continue;
     }
     const auto now = time_.now();
-    if (r.output_tokens++ == 0)
-      r.ttft_ms = ms(now - begun);
+    if (r.record.output_tokens++ == 0)
+      r.record.ttft_ms = ms(now - r.begun);
     else
-      r.gaps_ms.push_back(static_cast<float>(ms(now - last)));
-    last = now;
+      r.record.gaps_ms.push_back(static_cast<float>(ms(now - r.last)));
+    r.last = now;
   }
-  r.total_ms = ms(last - begun);
-  r.prompt_tokens = r.asked.prompt_tokens;
 }
 
-awaitable<void> clients::ask_apart(place decode, generation_request request, workload::request_record& r,
-                                   prompt_journey& spent, time_point begun) {
-  auto prompt = request.prompt;
-  auto both = decode.at().engine().receive(std::move(request));
-  if (!both) {
-    r.error = both.error().message();
-    co_return;
-  }
+awaitable<error_code> clients::apart(place decode, generation_request order, request& r) {
+  auto prompt = order.prompt;
+  auto both = decode.at().engine().receive(std::move(order));
+  if (!both) co_return both.error();
   auto& [answer, to] = *both;
   decode.give();
+  error_code ended;
   (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn([&]() -> awaitable<void> {
-      const auto why = co_await bring(decode, to, std::move(prompt), spent);
+      const auto why = co_await bring(decode, to, std::move(prompt), r);
       to.fail(why);  // nothing, where it is complete
     });
-    co_await read(answer, r, begun);
+    ended = co_await read(answer, r);
     group.cancel();  // the first token was all of it: nobody waits for its KV
   });
   decode.ended();
+  co_return ended;
 }
 
 // Success: all of it is there, and decodes.
-awaitable<error_code> clients::bring(place decode, arrival& to, std::vector<token_id> prompt, prompt_journey& spent) {
+awaitable<error_code> clients::bring(place decode, arrival& to, std::vector<token_id> prompt, request& r) {
+  auto& spent = *r.spent;
   const auto asked = time_.now();
   if (auto room = co_await to.async_room(as_result); !room) co_return room.error();
   const auto begun = time_.now();
   spent.room_ms = ms(begun - asked);
   const auto tokens = static_cast<std::uint32_t>(prompt.size());
-  auto where = find(*decode.by, cluster::worker_role::prefill, tokens, tokens + 1);
-  if (!where) co_return errc::unavailable;
+  auto where = co_await find(r, cluster::worker_role::prefill, tokens, tokens + 1);
+  if (!where) r.record.error = nobody;
+  if (!where || !where->at().up()) co_return errc::unavailable;
   const auto moves = std::make_shared<prompt_transfer>(ex_, where->at(), decode.at(), tokens);
   auto computes = where->at().engine().submit(
       {.prompt = std::move(prompt), .max_tokens = 1, .ignore_end_tokens = true, .sink = moves->begin()});
@@ -134,7 +199,10 @@ awaitable<error_code> clients::bring(place decode, arrival& to, std::vector<toke
   where->give();
   const std::shared_ptr<void> at_end(nullptr, [&](void*) { where->ended(); });
   auto first = co_await computes->async_next(as_result);
-  if (!first) co_return first.error();
+  if (!first) {
+    if (is_loss(first.error())) lost(r, *where);
+    co_return first.error();
+  }
   const auto known = time_.now();
   spent.prompt_ms = ms(known - begun);
   const auto way = where->at().outlet(0).latency(*decode.at().inlet(0));
@@ -152,7 +220,7 @@ awaitable<void> clients::open(const std::vector<workload::load_item>& items, ask
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     for (std::size_t i = 0; i < items.size(); ++i) {
       co_await time_.async_wait_until(begun + items[i].at, asio::deferred);
-      group.spawn(ask(items[i], out.records[i], apart_ ? &out.journeys[i] : nullptr));
+      group.spawn(ask(items[i], i, out));
     }
   });
   if (!v) throw boost::system::system_error(v.error());
@@ -170,7 +238,7 @@ awaitable<void> clients::closed(const std::vector<workload::load_item>& items, s
           const auto i = next++;
           auto item = items[i];
           item.at = std::chrono::duration_cast<std::chrono::microseconds>(time_.now() - begun);
-          co_await ask(item, out.records[i], apart_ ? &out.journeys[i] : nullptr);
+          co_await ask(item, i, out);
           if (!out.records[i].error.empty()) co_await time_.async_wait_for(std::chrono::seconds(1), asio::deferred);
         }
       });

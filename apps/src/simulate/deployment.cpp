@@ -10,6 +10,7 @@
 #include "fit/profile.hpp"
 #include "plan/cluster_file.hpp"
 #include "simulate/roles.hpp"
+#include "simulate/seconds.hpp"
 
 namespace cokv::simulate {
 namespace {
@@ -43,16 +44,21 @@ role_deployment begun(const options& o, const role_wish& w) {
   out.each.split = topology(w.pipeline);
   out.each.engine = engine_of(o);
   if (w.role != cluster::worker_role::prefill && o.microbatches) out.each.engine.microbatches = *o.microbatches;
+  constexpr float repair = 10;
+  out.each.mortal = !o.fail.empty() || o.mtbf;
+  out.each.repair_seconds.assign(w.pipeline, o.repair.value_or(repair));
+  out.each.silence += of_seconds(4 * detect_seconds(o));
+  out.each.copies = o.kv_copies > 0;
   return out;
 }
 
 deployment of_roles(std::vector<role_deployment> all, kv_shape kv, deployment d) {
-  if (all.size() > 1) {
+  if (all.size() > 1 || all.front().each.copies) {
     kv.network = real(d.network), kv.inside = real(d.inside);
     kv.inside.bytes_per_second *= std::min(all.front().tensor, all.back().tensor);  // from rank to rank
     for (auto& r : all) r.each.kv = kv;
-    d.prompts = std::move(all.front());
   }
+  if (all.size() > 1) d.prompts = std::move(all.front());
   d.answers = std::move(all.back());
   return d;
 }
@@ -136,6 +142,9 @@ role_deployment by_sheet(const options& o, const role_wish& w, const model_confi
   if (w.kv_blocks && *w.kv_blocks > blocks)
     throw config_error(fmt::format("{}kv-blocks: {}; there is room for {}", w.flags, *w.kv_blocks, blocks));
   r.engine.kv_blocks = w.kv_blocks.value_or(blocks);
+  constexpr float loaded = 2e9;  // bytes a second
+  for (std::uint32_t s = 0; s < w.pipeline && !o.repair; ++s)
+    r.repair_seconds[s] = weights_of(config, sheet, w.pipeline, s) / o.load_bandwidth.value_or(loaded);
   return out;
 }
 
@@ -195,22 +204,31 @@ deployment by_profile(const options& o) {
   return of_roles(std::move(all), {.layers = p.layers, .row_bytes = 1. * p.kv_bytes}, std::move(d));
 }
 
-}  // namespace
-
-deployment deployment_of(const options& o) {
-  if (o.stage_prompt.has_value() != o.stage_token.has_value())
-    throw config_error(fmt::format("{}: goes with {}", o.stage_prompt ? "--stage-prompt" : "--stage-token",
-                                   o.stage_prompt ? "--stage-token" : "--stage-prompt"));
-  check_roles(o);
-  if (o.microbatches && o.pipeline == 1) throw config_error("--microbatches: is for --pipeline of 2 stages or more");
-  if (o.workers_a_machine > 1 && o.profile.empty())
-    throw config_error("--workers-a-machine: is for --profile, which says what they take beside each other");
+deployment priced(const options& o) {
   if (!o.profile.empty()) return by_profile(o);
   if (o.stage_prompt) return of_fixed_times(o);
   if (o.model.empty() || o.cluster.empty())
     throw config_error(
         "--model and --cluster say what a step takes, or --profile, or --stage-prompt and --stage-token");
   return by_sheet(o);
+}
+
+}  // namespace
+
+double detect_seconds(const options& o) { return o.detect.value_or(5); }
+
+deployment deployment_of(const options& o) {
+  if (o.stage_prompt.has_value() != o.stage_token.has_value())
+    throw config_error(fmt::format("{}: goes with {}", o.stage_prompt ? "--stage-prompt" : "--stage-token",
+                                   o.stage_prompt ? "--stage-token" : "--stage-prompt"));
+  check_roles(o);
+  auto failures = failures_of(o);
+  if (o.microbatches && o.pipeline == 1) throw config_error("--microbatches: is for --pipeline of 2 stages or more");
+  if (o.workers_a_machine > 1 && o.profile.empty())
+    throw config_error("--workers-a-machine: is for --profile, which says what they take beside each other");
+  auto d = priced(o);
+  d.failures = std::move(failures);
+  return d;
 }
 
 }  // namespace cokv::simulate

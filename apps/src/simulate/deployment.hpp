@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cokv/runtime/sim_net.hpp"
+#include "simulate/failures.hpp"
 #include "simulate/replica.hpp"
 #include "simulate/simulate.hpp"
 
@@ -23,10 +24,12 @@ struct deployment {
   double machines = 0;                     // in use
   double price_per_hour = 0;               // of all of them
   bool shares_cores = false;               // stages of a machine compute on the same ones
+  failure_plan failures;
   double gpus() const { return answers.gpus() + (prompts ? prompts->gpus() : 0); }
 };
 
 // Throws config_error naming the flag, or the file and its field, and what would be feasible.
 deployment deployment_of(const options& o);
+double detect_seconds(const options& o);
 
 }  // namespace cokv::simulate

@@ -102,7 +102,7 @@ void add_to(json::object& told, const deployment& d, const outcome& got) {
   told["makespan_s"] = got.makespan;
   told["stages"] = std::move(stages);
   told["kv_blocks"] = d.answers.each.engine.kv_blocks;
-  told["preemptions"] = got.preemptions;
+  told["preemptions"] = got.counts.preemptions;
   told["cost"] = d.price_per_hour * got.makespan / 3600;
   if (!d.prompts) return;
   told["prefill_kv_blocks"] = d.prompts->each.engine.kv_blocks;

@@ -5,6 +5,7 @@
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/trace.hpp"
+#include "simulate/seconds.hpp"
 
 namespace cokv::simulate {
 namespace {
@@ -12,12 +13,10 @@ namespace {
 constexpr std::uint16_t port = 7700;
 constexpr std::size_t most_at_once = std::size_t{1} << 20;
 
-duration of_seconds(double s) { return std::chrono::duration_cast<duration>(std::chrono::duration<double>(s)); }
-
 }  // namespace
 
-kv_inlet::kv_inlet(asio::any_io_executor ex, std::string host, std::uint64_t machine)
-    : ex_(ex), host_(std::move(host)), machine_(machine), turn_(std::move(ex), 1) {}
+kv_inlet::kv_inlet(sim_context& context, asio::any_io_executor ex, std::string host, std::uint64_t machine)
+    : ex_(std::move(ex)), host_(std::move(host)), machine_(machine), turn_(context.get_executor(), 1) {}
 
 void kv_inlet::open() { asio::co_spawn(ex_, accept(shared_from_this()), asio::detached); }
 
@@ -87,26 +86,31 @@ awaitable<void> kv_outlet::run(std::shared_ptr<kv_outlet> self) {
     auto p = std::move(self->waiting_.front());
     self->waiting_.pop_front();
     if (auto done = co_await p.computed.async_wait(as_result); !done) continue;
-    if (p.wanted()) co_await self->deliver(std::move(p));
+    if (p.wanted() && !p.to->gone_) co_await self->deliver(std::move(p));
   }
 }
 
-awaitable<kv_outlet::line*> kv_outlet::line_to(kv_inlet& to) {
+// Null: its host is gone.
+awaitable<kv_outlet::line*> kv_outlet::line_to(const std::shared_ptr<kv_inlet>& end) {
+  auto& to = *end;
   auto& l = lines_[to.host()];
-  if (l.expected) co_return &l;
+  if (l.expected && l.end.lock() == end) co_return &l;
   auto link = link_to(to);
   if (shape_.row_bytes > 0) link.bytes_per_second *= kv_shape::sent_bytes / shape_.row_bytes;
   sim::net::of(context_).set_link(host_, to.host(), link);
   l.expected = to.lines_[host_] = std::make_shared<kv_inlet::line>();
   auto made = co_await network::of(ex_).async_connect({to.host(), port}, as_result);
-  if (!made) throw boost::system::system_error(made.error());
+  if (!made) co_return nullptr;
   l.to = std::move(*made);
+  l.end = end;
   co_return &l;
 }
 
 // Until it has left this host. What is written into a socket is not there yet: the next parcel, to whomever, leaves behind it.
 awaitable<void> kv_outlet::deliver(kv_parcel p) {
-  auto& line = *co_await line_to(*p.to);
+  const auto way = co_await line_to(p.to);
+  if (!way) co_return;
+  auto& line = *way;
   const auto turn = co_await p.to->turn_.async_acquire(1, as_result);
   if (!turn) co_return;
   const auto begun = time_.now();
@@ -120,7 +124,7 @@ awaitable<void> kv_outlet::deliver(kv_parcel p) {
   for (std::size_t left = n; left > 0;) {
     const auto now = std::min(left, nothing.size());
     auto wrote = co_await asio::async_write(line.to, asio::buffer(nothing, now), as_result);
-    if (!wrote) throw boost::system::system_error(wrote.error());
+    if (!wrote) co_return;
     left -= now;
   }
   const auto free = begun + of_seconds(seconds + bytes / link_to(*p.to).bytes_per_second);

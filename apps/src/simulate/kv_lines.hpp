@@ -2,12 +2,12 @@
 // between each two of them over the simulated network, made when it is first needed. KV is sent in the order in which it is
 // computed, by one parcel at a time: a host has one network interface, in each direction.
 //
-//     auto in = std::make_shared<kv_inlet>(decode_host, "decode0-stage0", 1);
+//     auto in = std::make_shared<kv_inlet>(context, decode_host, "decode0-stage0", 1);
 //     auto out = std::make_shared<kv_outlet>(context, prefill_host, "prefill0-stage0", 0, shape);
 //     out->send({.computed = event, .to = in, .rows = 500, .wanted = [] { return true; }, .arrived = [] { ... }});
 //
 // Of a token and layer a few bytes are sent, over a link that is as many times slower as they are fewer than it has: it takes as
-// long. Digests, headers and what peers say of a prompt before it is on its way cost nothing here.
+// long. What is on its way to a host that is lost, or from it, does not arrive. Digests, headers and what peers say of a prompt before it is on its way cost nothing here.
 #pragma once
 
 #include <deque>
@@ -38,8 +38,9 @@ struct kv_shape {
 class kv_inlet : public std::enable_shared_from_this<kv_inlet> {
  public:
   // `ex`: of the host. `machine`: which one it is in.
-  kv_inlet(asio::any_io_executor ex, std::string host, std::uint64_t machine);
-  void open();  // listens from here on, as long as its host is there
+  kv_inlet(sim_context& context, asio::any_io_executor ex, std::string host, std::uint64_t machine);
+  void open();                   // listens from here on, as long as its host is there
+  void stop() { gone_ = true; }  // its host is lost: nothing more is sent there
 
   const std::string& host() const noexcept { return host_; }
 
@@ -56,7 +57,8 @@ class kv_inlet : public std::enable_shared_from_this<kv_inlet> {
   asio::any_io_executor ex_;
   std::string host_;
   std::uint64_t machine_;
-  semaphore turn_;
+  bool gone_ = false;
+  semaphore turn_;                                      // outlives the host, as those who wait for it do
   std::map<std::string, std::shared_ptr<line>> lines_;  // by the sender's host
 };
 
@@ -88,11 +90,12 @@ class kv_outlet : public std::enable_shared_from_this<kv_outlet> {
   struct line {
     byte_stream to;
     std::shared_ptr<kv_inlet::line> expected;
+    std::weak_ptr<kv_inlet> end;
   };
   static awaitable<void> run(std::shared_ptr<kv_outlet> self);
   awaitable<void> deliver(kv_parcel p);
   double seconds_of(const kv_parcel& p);
-  awaitable<line*> line_to(kv_inlet& to);
+  awaitable<line*> line_to(const std::shared_ptr<kv_inlet>& to);
   const sim::net_link& link_to(const kv_inlet& to) const;
 
   sim_context& context_;

@@ -5,6 +5,8 @@
 #include <map>
 
 #include "checkpoint.hpp"
+#include "cokv/runtime/with.hpp"
+#include "simulate/seconds.hpp"
 
 namespace cokv::simulate {
 namespace {
@@ -29,25 +31,59 @@ void set_network(sim_context& context, const deployment& d) {
                                   .short_transfer = 0};
 }
 
-awaitable<void> drive(const options& o, replicas& answers, replicas& prompts,
+// A stage's KV takes as long as its bytes do over the link to who keeps it.
+void define_copied_stages(sim_context& context, const role_deployment& r) {
+  const auto& kv = r.each.kv;
+  for (std::uint32_t s = 0; s < r.pipeline && r.each.copies; ++s)
+    for (bool inside : {true, false}) {
+      const double token = static_cast<double>(r.each.split.layers(kv.layers, s).count) * kv.row_bytes;
+      const double rate = (inside ? kv.inside : kv.network).bytes_per_second;
+      define_copied_stage(context, copied_stage(s, inside), token > 0 ? rate / token : 1e12);
+    }
+}
+
+cluster::placement_options placement_of(const options& o) {
+  cluster::placement_options how{.by = *cluster::parse_policy(o.policy)};
+  if (o.slo_ttft) how.ttft = of_seconds(*o.slo_ttft / 1e3);
+  if (o.slo_tpot) how.tpot = of_seconds(*o.slo_tpot / 1e3);
+  return how;
+}
+
+// As cokv serve's router asks, where replicas may be lost.
+asking asking_of(const options& o, const deployment& d) {
+  if (!d.failures.any()) return {};
+  constexpr float patience = 10;
+  return {.attempts = 5,
+          .patience = of_seconds(o.patience.value_or(patience)),
+          .from_start = o.ask_again.value_or("told") == "start"};
+}
+
+awaitable<void> ask_all(const options& o, clients& all, const std::vector<workload::load_item>& items,
+                        asked_requests& out) {
+  if (o.closed_loop)
+    co_await all.closed(items, *o.closed_loop, out);
+  else
+    co_await all.open(items, out);
+}
+
+awaitable<void> drive(const options& o, const deployment& d, replicas& answers, replicas& prompts,
                       const std::vector<workload::load_item>& items, outcome& out) {
   for (auto* all : {&answers, &prompts})
     for (auto& r : *all) co_await r->joined();
   const auto ex = co_await asio::this_coro::executor;
-  auto begun = clock::of(ex).now();
-  if (!o.closed_loop && !items.empty()) begun += items.front().at;
-  cluster::placement_options how{.by = *cluster::parse_policy(o.policy)};
-  const auto as_duration = [](float ms) {
-    return std::chrono::duration_cast<duration>(std::chrono::duration<double, std::milli>(ms));
-  };
-  if (o.slo_ttft) how.ttft = as_duration(*o.slo_ttft);
-  if (o.slo_tpot) how.tpot = as_duration(*o.slo_tpot);
-  clients all(ex, answers, prompts, o.routers, how);
-  if (o.closed_loop)
-    co_await all.closed(items, *o.closed_loop, out.asked);
-  else
-    co_await all.open(items, out.asked);
-  out.makespan = std::chrono::duration<double>(clock::of(ex).now() - begun).count();
+  auto& time = clock::of(ex);
+  out.begun = time.now();
+  if (!o.closed_loop && !items.empty()) out.begun += items.front().at;
+  clients all(ex, answers, prompts, o.routers, placement_of(o), asking_of(o, d));
+  outages losses(ex, answers, prompts, {d.failures, o.load.seed, of_seconds(detect_seconds(o))});
+  const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+    if (d.failures.any()) group.spawn(losses.run(out.begun));
+    co_await ask_all(o, all, items, out.asked);
+    out.makespan = out.since_begun(time.now());
+    group.cancel();
+  });
+  if (v.error() && v.error() != asio::error::operation_aborted) throw boost::system::system_error(v.error());
+  out.outages = losses.seen();
 }
 
 std::uint64_t longest(const role_deployment& r) {
@@ -75,7 +111,7 @@ void check_lengths(const options& o, const deployment& d, const std::vector<work
 void add_figures(const deployment& d, const replicas& all, outcome& out) {
   for (std::uint32_t r = 0; r < all.size(); ++r) {
     auto& one = *all[r];
-    out.preemptions += one.engine().counters().preemptions;
+    out.counts += one.counts();
     for (std::uint32_t s = 0; s < one.stages().size(); ++s) {
       const auto& stage = *one.stages()[s];
       const bool sends = one.role() == cluster::worker_role::prefill;
@@ -83,6 +119,9 @@ void add_figures(const deployment& d, const replicas& all, outcome& out) {
                             sends ? one.outlet(s).busy() : 0});
       if (s + 1 < one.stages().size())
         out.links.push_back({one.host(s), one.host(s + 1), d.row_bytes * static_cast<double>(stage.rows())});
+      if (d.answers.each.copies && s > 0)
+        out.copies.push_back({s, one.keeper(s), one.host(s), one.host(one.keeper(s)), one.copied_tokens(s),
+                              static_cast<double>(one.copied_tokens(s) * one.layers(s).count) * one.kv().row_bytes});
       if (!sends) continue;
       for (auto& [to, bytes] : one.outlet(s).sent_bytes()) out.links.push_back({one.host(s), to, bytes, true});
     }
@@ -105,6 +144,7 @@ outcome simulated(const options& o, const deployment& d, double rate) {
   define_stage_device(context);
   std::map<std::uint64_t, std::shared_ptr<shared_cores>> machines;
   const auto begin = [&](const role_deployment& r) {
+    define_copied_stages(context, r);
     auto how = r.each;
     if (d.shares_cores)
       how.cores = [&machines, ex, what = r.each.what](std::uint64_t machine) {
@@ -126,7 +166,7 @@ outcome simulated(const options& o, const deployment& d, double rate) {
   }
   std::exception_ptr failed;
   bool over = false;
-  asio::co_spawn(ex, drive(o, answers, prompts, items, out), [&](std::exception_ptr e) {
+  asio::co_spawn(ex, drive(o, d, answers, prompts, items, out), [&](std::exception_ptr e) {
     failed = e, over = true;
     context.stop();
   });

@@ -11,6 +11,7 @@
 #include "cokv/runtime/sim_context.hpp"
 #include "simulate/clients.hpp"
 #include "simulate/deployment.hpp"
+#include "simulate/outages.hpp"
 
 namespace cokv::simulate {
 
@@ -31,14 +32,27 @@ struct link_traffic {
   bool kv = false;
 };
 
+// Copies of a stage's KV to who keeps them, and back.
+struct copy_traffic {
+  std::uint32_t stage = 0, keeper = 0;
+  std::string from, to;  // their hosts
+  std::uint64_t tokens = 0;
+  double bytes = 0;  // 0 where nothing is known of them
+};
+
 struct outcome {
   std::unique_ptr<sim_context> context;  // whose recorder has the timeline
   asked_requests asked;
   std::vector<stage_figures> stages;
   std::vector<link_traffic> links;
-  std::uint64_t preemptions = 0, handlers = 0;
+  std::vector<copy_traffic> copies;
+  std::vector<outage> outages;  // in order
+  replica_counts counts;        // of all replicas
+  std::uint64_t handlers = 0;
+  time_point begun{};   // the first request's time
   double makespan = 0;  // seconds, from the first request to the last answer's end
 
+  double since_begun(time_point t) const { return std::chrono::duration<double>(t - begun).count(); }
   double utilisation(const stage_figures& s) const { return makespan > 0 ? s.busy / makespan : 0; }
 };
 

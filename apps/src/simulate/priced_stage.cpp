@@ -11,11 +11,14 @@ constexpr double flops_per_second = 1e15;
 
 }  // namespace
 
-void define_stage_device(sim_context& context) {
-  sim::device::define(context, {.name = "stage",
+void define_stage_device(sim_context& context) { define_copied_stage(context, "stage", 1e12); }
+
+// KV has a byte a token.
+void define_copied_stage(sim_context& context, std::string name, double tokens_per_second) {
+  sim::device::define(context, {.name = std::move(name),
                                 .memory_bytes = 1e15,  // what fits was counted where blocks were
                                 .memory_bytes_per_second = 1e15,
-                                .pcie_bytes_per_second = 1e12,
+                                .pcie_bytes_per_second = tokens_per_second,
                                 .flops_per_second = flops_per_second,
                                 .launch_seconds = 0});
 }
@@ -52,9 +55,10 @@ error_code priced_stage::forward(std::uint32_t layer, const std::shared_ptr<batc
     const double all = price_->seconds(what, stage_), behind = layers > 1 ? price_->behind(what, stage_) : 0;
     now_ = {what, (all - behind) / layers, behind, time_.now()};  // nothing else is enqueued: it begins at once
     activity_->begins(now_.begun);
+    at_work_ = true;
     if (cores_) {
       now_.layer = now_.behind = 0;
-      cores_->begin(what, all, [line = computed_, n = ++begun_] { line->advance(n); });
+      job_ = cores_->begin(what, all, [line = computed_, n = ++begun_] { line->advance(n); });
       if (auto ec = compute.wait(event(computed_, begun_))) return ec;
     }
   }
@@ -73,6 +77,7 @@ error_code priced_stage::end(const std::shared_ptr<batch>& b, double seconds, st
 }
 
 void priced_stage::over(batch& b, const step& s, time_point begun) {
+  if (!std::exchange(at_work_, false)) return;  // its host was lost meanwhile
   const auto now = time_.now();
   activity_->ends(now);
   busy_ += std::chrono::duration<double>(now - begun).count();
@@ -86,6 +91,14 @@ void priced_stage::over(batch& b, const step& s, time_point begun) {
                  now,
                  {{"sequences", static_cast<std::int64_t>(b.sequences.size())},
                   {"tokens", static_cast<std::int64_t>(b.rows())}}});
+}
+
+void priced_stage::stop() {
+  if (!std::exchange(at_work_, false)) return;
+  const auto now = time_.now();
+  activity_->ends(now);
+  busy_ += std::chrono::duration<double>(now - now_.begun).count();
+  if (cores_) cores_->give_up(job_);
 }
 
 double priced_stage::bubble() const noexcept {

@@ -18,6 +18,8 @@ namespace cokv::simulate {
 
 // The devices that stages run on, "sim:stage:N": prices are told in their operations, so that they are exact.
 void define_stage_device(sim_context& context);
+// And "sim:NAME:N", of stages whose KV is copied to others, and back: of so many tokens a second.
+void define_copied_stage(sim_context& context, std::string name, double tokens_per_second);
 
 // Of a replica's stages together: how long at least one of them was at work.
 struct stage_activity {
@@ -50,8 +52,11 @@ class priced_stage final : public model, public std::enable_shared_from_this<pri
   // It computes on these, with others, and all its layers are done when the last is. `ex`: of its host.
   void share(std::shared_ptr<shared_cores> with, const asio::any_io_executor& ex) {
     cores_ = std::move(with);
+    begun_ = 0;
     computed_ = std::make_shared<detail::timeline_core>(ex);
   }
+  // What it computes will never be done: its device is lost.
+  void stop();
   // What waits for its step waits no longer.
   void leave() {
     cores_.reset();
@@ -90,6 +95,8 @@ class priced_stage final : public model, public std::enable_shared_from_this<pri
   topology split_;
   std::uint32_t stage_, of_layers_;
   running now_;
+  bool at_work_ = false;
+  std::uint64_t job_ = 0;  // of the cores that it shares
   model_config config_;
   id256 fingerprint_;
   trace::recorder* spans_ = nullptr;

@@ -26,8 +26,7 @@ class prompt_transfer::stage_sink final : public prompt_sink {
   void preempted() override {
     const auto all = all_.lock();
     if (!all) return;
-    all->lost_ = true;
-    all->changed_.tell();
+    (*all->on_loss_)();
   }
   std::uint64_t number() const noexcept override { return number_; }
   void release() { where_ = {}; }
@@ -46,7 +45,14 @@ prompt_transfer::prompt_transfer(asio::any_io_executor ex, replica& from, replic
       to_(to),
       left_(std::uint64_t{tokens} * from.kv().layers),
       number_(from.next_number()),
-      changed_(std::move(ex)) {}
+      changed_(std::move(ex)),
+      on_loss_(std::make_shared<std::function<void()>>([this] {
+        lost_ = true;
+        changed_.tell();
+      })) {
+  from_.tell_of_loss(on_loss_);
+  to_.tell_of_loss(on_loss_);
+}
 
 std::shared_ptr<prompt_sink> prompt_transfer::begin() {
   for (std::uint32_t s = 0; s < from_.stages().size(); ++s) {

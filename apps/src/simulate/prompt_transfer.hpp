@@ -22,7 +22,7 @@ class prompt_transfer : public std::enable_shared_from_this<prompt_transfer> {
 
   // For the request that computes it; stages behind the first are told of it beside.
   std::shared_ptr<prompt_sink> begin();
-  // errc::unavailable: it had to give its blocks up where it was computed.
+  // errc::unavailable: it had to give its blocks up where it was computed, or a host of either side was lost.
   awaitable<error_code> all_there();
   time_point there() const noexcept { return there_; }  // when it was
 
@@ -39,6 +39,7 @@ class prompt_transfer : public std::enable_shared_from_this<prompt_transfer> {
   time_point there_{};
   std::vector<std::shared_ptr<stage_sink>> sinks_;  // by stage
   cluster::news changed_;
+  std::shared_ptr<std::function<void()>> on_loss_;
 };
 
 }  // namespace cokv::simulate

@@ -11,9 +11,16 @@ constexpr double longest = 1e8;  // seconds that it waits before it looks again
 
 }  // namespace
 
-void shared_cores::begin(const step& s, double seconds, std::function<void()> over) {
+std::uint64_t shared_cores::begin(const step& s, double seconds, std::function<void()> over) {
   go_on();
-  jobs_.push_back({s, seconds, 1, std::move(over)});
+  jobs_.push_back({++begun_, s, seconds, 1, std::move(over)});
+  look();
+  return begun_;
+}
+
+void shared_cores::give_up(std::uint64_t number) {
+  go_on();
+  std::erase_if(jobs_, [number](const job& j) { return j.number == number; });
   look();
 }
 

@@ -18,11 +18,13 @@ class shared_cores : public std::enable_shared_from_this<shared_cores> {
  public:
   shared_cores(clock& time, std::shared_ptr<const price> what) : time_(time), price_(std::move(what)) {}
 
-  // `over` is called from a handler when the step is done.
-  void begin(const step& s, double seconds, std::function<void()> over);
+  // `over` is called from a handler when the step is done. Its number, for
+  std::uint64_t begin(const step& s, double seconds, std::function<void()> over);
+  void give_up(std::uint64_t number);  // where it is not done yet: it never will be
 
  private:
   struct job {
+    std::uint64_t number;
     step what;
     double left;  // seconds, were it alone
     double rate;  // of it, a second
@@ -35,7 +37,7 @@ class shared_cores : public std::enable_shared_from_this<shared_cores> {
   std::shared_ptr<const price> price_;
   std::list<job> jobs_;
   time_point at_{};
-  std::uint64_t looks_ = 0;
+  std::uint64_t looks_ = 0, begun_ = 0;
 };
 
 }  // namespace cokv::simulate

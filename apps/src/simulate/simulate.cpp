@@ -12,6 +12,7 @@
 #include "load/report.hpp"
 #include "serve/trace_file.hpp"
 #include "simulate/figures.hpp"
+#include "simulate/losses.hpp"
 
 namespace cokv::simulate {
 namespace {
@@ -101,9 +102,10 @@ int run(const options& o, cli::streams io) {
   print_table(io.out, s, bounds);
   print_journeys(io.out, got);
   print_stages(io.out, d, got);
+  print_losses(io.out, d, got);
   io.out << fmt::format("\nmakespan {:.3f} s, {} KV blocks of {} tokens a replica{}, {} preemptions\n", got.makespan,
                         d.answers.each.engine.kv_blocks, o.block_tokens, d.prompts ? " that decodes" : "",
-                        got.preemptions);
+                        got.counts.preemptions);
   if (d.price_per_hour > 0)
     io.out << fmt::format("{:.0f} machines, {:.4g} in all, {:.4g} a million tokens of answers\n", d.machines,
                           d.price_per_hour * got.makespan / 3600,
@@ -111,6 +113,7 @@ int run(const options& o, cli::streams io) {
   if (figures.wanted()) {
     auto told = workload::to_json(s, bounds, got.asked.records);
     add_to(told, d, got);
+    add_losses(told, d, got);
     if (good) told["goodput_per_s"] = *good, told["goodput_per_gpu_s"] = *good / gpus;
     figures.write(json::serialize(told) + '\n');
   }

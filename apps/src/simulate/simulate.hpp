@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/cli.hpp"
 #include "load/demand.hpp"
@@ -33,6 +34,16 @@ struct options {
   std::optional<std::uint32_t> kv_blocks, prefill_kv_blocks;
   std::uint32_t block_tokens = 16, max_batched_tokens = 1024, max_running = 256;
   std::optional<std::uint32_t> max_requests;  // of a replica; 4096, or as many as clients of a closed loop
+
+  // Stages' hosts that are lost (failures.hpp), and what becomes of what they had.
+  std::vector<std::string> fail;
+  std::optional<float> mtbf;            // seconds
+  std::optional<float> detect;          // until the others know; 5
+  std::optional<float> repair;          // from then on until another is there; 10, or until its weights are loaded
+  std::optional<float> load_bandwidth;  // bytes a second of them; 2e9
+  std::uint32_t kv_copies = 0;
+  std::optional<std::string> ask_again;  // "told": with what was told as part of the prompt; or "start"
+  std::optional<float> patience;         // seconds for which a request waits for a replica; 10
 
   workload::demand load;
   std::optional<std::uint32_t> closed_loop;  // so many clients, each of which asks when it was answered

@@ -13,6 +13,10 @@ stream copying(device& d) {
   return made ? *made : stream();
 }
 
+// A chunk of a prompt is computed while the one before it is on its way: those follow each other at once. Tokens of an answer do
+// not, and of them no more than one is lost.
+constexpr std::uint32_t chunks_ahead = 2;
+
 // Places in the ring, not lives: what is late is of an earlier epoch, and of links that have ended.
 replicator::worker_id place(std::uint32_t number) { return number + 1; }
 
@@ -30,8 +34,9 @@ stage_ring::stage_ring(window_table windows, device where, const model_part& par
       copies_(fresh_copies()) {}
 
 std::unique_ptr<replicator> stage_ring::fresh_copies() {
-  return std::make_unique<replicator>(windows_, place(number_),
-                                      replicator_options{.limit = sizes_.copies, .through = packs_.get()});
+  return std::make_unique<replicator>(
+      windows_, place(number_),
+      replicator_options{.max_ahead = chunks_ahead, .limit = sizes_.copies, .through = packs_.get()});
 }
 
 std::uint64_t stage_ring::bytes(std::uint32_t tokens) const {
@@ -82,9 +87,11 @@ awaitable<error_code> stage_ring::may_compute(const batch& step, const std::vect
     const auto begins = s.steps == 0 ? 0 : s.end;
     if (s.steps > 0 && what.start != s.end) co_return errc::protocol;
     if (begins >= what.start + what.tokens.size() || what.start + what.tokens.size() > s.room) co_return errc::protocol;
-    if (!sends() || !s.copied || copies_->may_compute(c.id)) continue;
+    const bool chunk = what.tokens.size() > 1;
+    if (!sends() || !s.copied || (chunk ? copies_->may_compute(c.id) : copies_->all_kept(c.id))) continue;
     const auto id = c.id;
-    const auto may = co_await copies_->async_may_compute(id, as_result);
+    const auto may =
+        chunk ? co_await copies_->async_may_compute(id, as_result) : co_await copies_->async_all_kept(id, as_result);
     if (may) continue;
     if (may.error() == asio::error::operation_aborted) co_return may.error();
     // No room for it, or it is over. It goes without from here on, and takes no room when there is some.

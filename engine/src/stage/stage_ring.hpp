@@ -25,7 +25,7 @@ class stage_ring {
 
   // What an order says of copies, as orders come. errc::protocol: a sequence that was begun twice, or never.
   error_code ordered(std::span<const ordered_copy> copied, std::span<const copy_id> forgotten);
-  // Until the keeper has all steps of these sequences but one of each, at the most.
+  // Until the keeper has all steps of these sequences; of one whose prompt is computed, all but the last.
   awaitable<error_code> may_compute(const batch& step, const std::vector<ordered_copy>& copied);
   // Its KV is there.
   void computed(const batch& step, const std::vector<ordered_copy>& copied);

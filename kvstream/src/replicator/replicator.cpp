@@ -29,12 +29,13 @@ void note(own_steps& own, replicated_step step, event ready, const id256& tag) {
   own.steps.push_back({std::move(step), std::move(ready), tag, end + bytes});
 }
 
-awaitable<error_code> await_may_compute(std::shared_ptr<replicator_state> s, replicator::microbatch_id m) {
+awaitable<error_code> await_ahead(std::shared_ptr<replicator_state> s, replicator::microbatch_id m,
+                                  std::uint32_t ahead) {
   for (;;) {
     const auto* own = s->find(m);
     if (!own) co_return errc::closed;
     if (own->broken) co_return own->broken;
-    if (s->may_compute(*own)) co_return error_code();
+    if (s->may_compute(*own, ahead)) co_return error_code();
     if (auto waited = co_await s->changed.async_wait(as_result); !waited) co_return waited.error();
   }
 }
@@ -113,6 +114,7 @@ void replicator::close_own(microbatch_id m) {
 }
 
 bool replicator::may_compute(microbatch_id m) const { return state_->may_compute(state_->known(m)); }
+bool replicator::all_kept(microbatch_id m) const { return state_->may_compute(state_->known(m), 1); }
 
 void replicator::computed(microbatch_id m, replicated_step step, event ready, const id256& tag) {
   auto& own = state_->known(m);
@@ -193,10 +195,11 @@ awaitable<error_code> replicator::keep(peer_link from, std::optional<worker_id> 
   return detail::keep_copies(state_, std::move(from), owner);
 }
 
-void replicator::start_may_compute(std::shared_ptr<detail::replicator_state> s, microbatch_id m,
-                                   detail::done_handler h) {
+void replicator::wait_until_ahead(std::shared_ptr<detail::replicator_state> s, microbatch_id m,
+                                  std::optional<std::uint32_t> ahead, detail::done_handler h) {
   const auto ex = s->windows.get_executor();
-  detail::run_as_operation(ex, detail::await_may_compute(std::move(s), m), std::move(h));
+  const auto most = ahead.value_or(s->options.max_ahead);
+  detail::run_as_operation(ex, detail::await_ahead(std::move(s), m, most), std::move(h));
 }
 
 }  // namespace cokv

@@ -65,7 +65,11 @@ struct replicator_state {
     return it == own.end() ? nullptr : &it->second;
   }
   own_steps& known(microbatch_id m);
-  bool may_compute(const own_steps& o) const { return !successor || o.steps.size() - o.safe < options.max_ahead; }
+  // One step more, which would be so many ahead at the most.
+  bool may_compute(const own_steps& o, std::uint32_t ahead) const {
+    return !successor || o.steps.size() - o.safe < ahead;
+  }
+  bool may_compute(const own_steps& o) const { return may_compute(o, options.max_ahead); }
   void acknowledge(microbatch_id m, std::uint32_t steps);
   // errc::store_full beyond the limit, errc::out_of_memory.
   result<buffer> room(std::uint64_t bytes);

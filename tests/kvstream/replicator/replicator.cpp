@@ -177,6 +177,7 @@ TEST_CASE("replicator: a step may be max_ahead ahead, and alone a worker is not 
   w.mine.recovered(1, 2, 0);
   w.mine.follow(1, 2);
   CHECK(w.mine.steps(1) == 2);
+  CHECK(!w.mine.all_kept(1));
   w.compute(1);
   CHECK(!w.mine.may_compute(1));
   CHECK_THROWS_AS(w.compute(1), std::invalid_argument);
@@ -186,6 +187,7 @@ TEST_CASE("replicator: a step may be max_ahead ahead, and alone a worker is not 
   CHECK_THROWS_AS((void)w.mine.may_compute(9), std::invalid_argument);
   w.mine.follow(2, std::nullopt);
   CHECK(w.mine.may_compute(1));
+  CHECK(w.mine.all_kept(1));
   w.mine.close(1);
   w.mine.open(3, 10);
   CHECK_THROWS_AS(w.mine.computed(3, w.kv.step(1, 0)), std::invalid_argument);  // more than it was opened for

@@ -15,8 +15,8 @@
 // With stage_sizes::host_blocks sequences take turns on the devices, as in one process: each worker moves its part of them to the
 // host's memory and back while others are computed, when the leader says so, and tells it when that is done.
 //
-// With stage_sizes::copies each also keeps what the worker before it has computed (stage_recovery.hpp), and computes a step of a
-// sequence when all steps of it but the last are kept. Behind a loss each says what it has, holding(); of that all are told what
+// With stage_sizes::copies each also keeps what the worker before it has computed (stage_recovery.hpp), and computes a token of an
+// answer when all before it are kept, a chunk of a prompt when all but the chunk before it are. Behind a loss each says what it has, holding(); of that all are told what
 // goes on. A worker that begins anew takes its KV from who keeps it, and the others' stays where it is.
 //
 // | stage_worker::run |                                                                                               |

@@ -104,6 +104,7 @@ class replicator {
   // This worker's copy of it at the successor is: what is kept here is, when its owner closes it.
   void close_own(microbatch_id m);
   bool may_compute(microbatch_id m) const;
+  bool all_kept(microbatch_id m) const;
   // One step more, to be sent when `ready` is. `tag` is kept with it: whatever names what it was computed of.
   void computed(microbatch_id m, replicated_step step, event ready = {}, const id256& tag = {});
   std::uint32_t steps(microbatch_id m) const;
@@ -120,7 +121,14 @@ class replicator {
   auto async_may_compute(microbatch_id m, Token&& token = Token()) {
     return detail::initiate_erased<void(error_code)>(
         std::forward<Token>(token), get_executor(),
-        [s = state_, m](detail::done_handler h) { start_may_compute(s, m, std::move(h)); });
+        [s = state_, m](detail::done_handler h) { wait_until_ahead(s, m, {}, std::move(h)); });
+  }
+  // Likewise until all its steps are, for who may be further ahead at some steps than at others.
+  template <class Token = asio::deferred_t>
+  auto async_all_kept(microbatch_id m, Token&& token = Token()) {
+    return detail::initiate_erased<void(error_code)>(
+        std::forward<Token>(token), get_executor(),
+        [s = state_, m](detail::done_handler h) { wait_until_ahead(s, m, 1, std::move(h)); });
   }
 
   // Carries this worker's KV to its successor. One at a time; send() and keep() may outlive the replicator.
@@ -151,7 +159,8 @@ class replicator {
   asio::any_io_executor get_executor() const;
 
  private:
-  static void start_may_compute(std::shared_ptr<detail::replicator_state> s, microbatch_id m, detail::done_handler h);
+  static void wait_until_ahead(std::shared_ptr<detail::replicator_state> s, microbatch_id m,
+                               std::optional<std::uint32_t> ahead, detail::done_handler h);
   std::shared_ptr<detail::replicator_state> state_;
 };
 

@@ -97,6 +97,25 @@ TEST_CASE("cokv simulate: with copies a lost stage costs the time until another 
   CHECK(all.at("copies").at(0).at("tokens") == 105 + 102);
 }
 
+// Stage 2 has what stage 1 computed: without both the prompt, and the two tokens that were told, are computed again, by the engine itself.
+TEST_CASE("cokv simulate: with copies a request whose keeper is lost too begins anew, and is not asked again") {
+  const command_folder dir;
+  const auto timeline = dir.file("t.json");
+  const auto all = told(dir, {"--stage-prompt", "10",        "--stage-token", "2",
+                              "--pipeline",     "3",         "--trace",       dir.file("t.jsonl", trace_of({4})),
+                              "--detect",       "0",         "--fail",        "0.039:0.1",
+                              "--fail",         "0.039:0.2", "--repair",      "0.1",
+                              "--kv-copies",    "1",         "--timeline",    timeline});
+  check_about(all.at("requests").at(0), {30, 36, 169, 175});
+  CHECK(all.at("losses").at("restarted") == 1);
+  CHECK(all.at("losses").at("resumed") == 0);
+  CHECK(all.at("losses").at("asked_again") == 0);
+  CHECK(number(all.at("losses").at("seconds")) == doctest::Approx(0.1).epsilon(1e-4));
+  const auto spans = text_of(timeline);
+  CHECK(spans.find("replica0-stage1 is lost") != std::string::npos);
+  CHECK(spans.find("replica0-stage2 is replaced") != std::string::npos);
+}
+
 // The leader knows at 30, when its step is over; the router then asks its worker again half a second later, as every half second.
 // All three tokens that were told are a part of the prompt then.
 TEST_CASE(
@@ -152,6 +171,16 @@ TEST_CASE("cokv simulate: what copies cost is their bytes over the links, beside
   CHECK(number(fast.at("copies").at(0).at("bytes")) == 2. * 519 * 16 * 4096);
   CHECK(number(fast.at("makespan_s")) / number(with("0", "12.5e9").at("makespan_s")) ==
         doctest::Approx(1).epsilon(0.01));
+  // A chunk of a prompt is computed while the one before it is on its way: of 500 tokens 16 ms, and 23 in each stage.
+  const auto chunks = [&](const char* copies) {
+    return number(
+        told(dir, {"--model", llama, "--cluster", cluster("2e9"), "--pipeline", "2", "--closed-loop", "1", "--requests",
+                   "1", "--lengths", "fixed:4000:2", "--max-batched-tokens", "500", "--kv-copies", copies})
+            .at("requests")
+            .at(0)
+            .at("ttft_ms"));
+  };
+  CHECK(chunks("1") == doctest::Approx(chunks("0")).epsilon(0.01));
   // A token's KV of 65,536 bytes takes 6.5 ms there, a step of both stages less: the second waits for the one before the last.
   const auto slow = with("1", "1e7");
   const double prompt = 500 * 65536 / 1e7, token = 65536 / 1e7;

@@ -17,6 +17,10 @@ void add_simulate(CLI::App& app, action& chosen) {
             "Copies more that compute prompts for those, and send them the KV while they do");
   add_count(*c, "--prefill-pipeline", o->prefill_pipeline, 1, simulate::most_stages, "Stages of each of these; 1");
   add_count(*c, "--prefill-tensor", o->prefill_tensor, 1, 64, "GPUs of each stage of these; 1");
+  c->add_flag("--pairs", o->pairs,
+              "Each of these belongs to one of --replicas, of as many stages: a stage of both lies on one machine, "
+              "where its KV stays, and each pair has a router")
+      ->disable_flag_override();
   add_count(*c, "--microbatches", o->microbatches, 1, simulate::most_stages,
             "Steps under way at once, of each of --replicas; as many as stages unless told");
   add_count(*c, "--routers", o->routers, 1, 100'000,

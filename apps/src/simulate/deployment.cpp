@@ -159,8 +159,8 @@ deployment by_sheet(const options& o) {
   const auto wishes = wishes_of(o);
   std::vector<role_deployment> all;
   for (auto& w : wishes) all.push_back(by_sheet(o, w, config, m, bytes));
-  d.machines = place_on(m.gpus, all);
-  check_machines(m, all, wishes, d.machines);
+  d.machines = place_on(m.gpus, all, o.pairs);
+  check_machines(m, all, wishes, d.machines, o.pairs);
   d.price_per_hour = d.machines * m.price_per_hour;
   return of_roles(std::move(all),
                   {.layers = config.layers, .row_bytes = 2. * config.kv_heads * config.head_dim * bytes}, std::move(d));
@@ -216,6 +216,23 @@ deployment priced(const options& o) {
 }  // namespace
 
 double detect_seconds(const options& o) { return o.detect.value_or(5); }
+
+deployment decoding_alone(deployment d) {
+  auto& answers = d.answers.each;
+  answers.name = "decode", answers.role = cluster::worker_role::decode;
+  answers.kv = {.layers = d.answers.pipeline};
+  answers.kv.network = answers.kv.inside = real(link_of(1e15, 0));
+  d.prompts = role_deployment{};
+  d.prompts->each = {.name = "prefill",
+                     .role = cluster::worker_role::prefill,
+                     .what = std::make_shared<fixed_price>(0, 0),
+                     .max_sequence = answers.max_sequence,
+                     .engine = answers.engine,
+                     .first_device = static_cast<std::uint64_t>(d.answers.stages()),
+                     .kv = answers.kv};
+  d.prompts->each.engine.microbatches = 0;
+  return d;
+}
 
 deployment deployment_of(const options& o) {
   if (o.stage_prompt.has_value() != o.stage_token.has_value())

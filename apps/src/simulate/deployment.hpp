@@ -30,6 +30,8 @@ struct deployment {
 
 // Throws config_error naming the flag, or the file and its field, and what would be feasible.
 deployment deployment_of(const options& o);
+// Of one role, as if prompts were computed elsewhere in no time, and their KV here at once: what decoding alone can do.
+deployment decoding_alone(deployment d);
 double detect_seconds(const options& o);
 
 }  // namespace cokv::simulate

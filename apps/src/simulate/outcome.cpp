@@ -6,6 +6,7 @@
 
 #include "checkpoint.hpp"
 #include "cokv/runtime/with.hpp"
+#include "simulate/roles.hpp"
 #include "simulate/seconds.hpp"
 
 namespace cokv::simulate {
@@ -74,7 +75,7 @@ awaitable<void> drive(const options& o, const deployment& d, replicas& answers, 
   auto& time = clock::of(ex);
   out.begun = time.now();
   if (!o.closed_loop && !items.empty()) out.begun += items.front().at;
-  clients all(ex, answers, prompts, o.routers, placement_of(o), asking_of(o, d));
+  clients all(ex, answers, prompts, routers_of(o), placement_of(o), asking_of(o, d));
   outages losses(ex, answers, prompts, {d.failures, o.load.seed, of_seconds(detect_seconds(o))});
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     if (d.failures.any()) group.spawn(losses.run(out.begun));

@@ -27,11 +27,14 @@ struct role_wish {
 // other, naming one.
 std::vector<role_wish> wishes_of(const options& o);
 void check_roles(const options& o);
+// Of pairs each has one of its own.
+std::uint32_t routers_of(const options& o);
 
-// How many machines of so many GPUs they take; each role is told which.
-double place_on(std::uint64_t gpus, std::vector<role_deployment>& all);
+// How many machines of so many GPUs they take; each role is told which. `pairs`: stages of both roles lie on one machine, those
+// of the first replica's first stages and so on, as many as it has room for.
+double place_on(std::uint64_t gpus, std::vector<role_deployment>& all, bool pairs = false);
 // Throws config_error where there are not so many, and says how many replicas would be feasible.
 void check_machines(const plan::machine_kind& m, const std::vector<role_deployment>& all,
-                    const std::vector<role_wish>& wishes, double machines);
+                    const std::vector<role_wish>& wishes, double machines, bool pairs = false);
 
 }  // namespace cokv::simulate

@@ -1,33 +1,23 @@
 #include "simulate/simulate.hpp"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 #include <sys/resource.h>
 
 #include <boost/json/serialize.hpp>
 
 #include "cli/result_file.hpp"
 #include "cokv/runtime/detail/machine_memory.hpp"
-#include "load/goodput.hpp"
 #include "load/report.hpp"
 #include "serve/trace_file.hpp"
 #include "simulate/figures.hpp"
+#include "simulate/goodput.hpp"
 #include "simulate/losses.hpp"
+#include "simulate/quiet.hpp"
 
 namespace cokv::simulate {
 namespace {
 
 namespace json = boost::json;
-
-// Links between stages say what they do, with the time of this machine; here only what goes wrong counts.
-class only_errors {
- public:
-  only_errors() { spdlog::set_level(std::max(before_, spdlog::level::err)); }
-  ~only_errors() { spdlog::set_level(before_); }
-
- private:
-  spdlog::level::level_enum before_ = spdlog::get_level();
-};
 
 double processor_seconds() {
   rusage used{};
@@ -42,27 +32,6 @@ void tell_cost(const outcome& out, std::uint32_t replicas, double seconds) {
   spdlog::info("{:.3g} s in {:.3g} s of processor time: {} events, {:.0f} a second; {:.0f} KiB a replica at most",
                out.makespan, seconds, out.handlers, static_cast<double>(out.handlers) / seconds,
                static_cast<double>(used.ru_maxrss) / replicas);
-}
-
-// 0: there is none, and the last run beside.
-std::pair<double, outcome> goodput(const options& o, const deployment& d, const workload::slo& bounds,
-                                   std::ostream& out) {
-  constexpr std::size_t fewest = 20;  // requests
-  workload::goodput_search search(o.load.rate, o.attainment);
-  outcome best;
-  while (const auto rate = search.next()) {
-    auto now = simulated(o, d, *rate);
-    if (now.asked.records.size() < fewest)
-      throw config_error(
-          fmt::format("--duration: {:g} s at {:g} requests/s are {} requests, and of fewer than {} no share "
-                      "says much; {:.0f} s would do",
-                      *o.load.seconds, *rate, now.asked.records.size(), fewest, std::ceil(1.5 * fewest / *rate)));
-    const double share = workload::summarise(now.asked.records, bounds).attainment.value_or(0);
-    out << fmt::format("{:.3f} requests/s: {:.1f} % meet the bounds\n", *rate, 100 * share) << std::flush;
-    const bool none = search.found() == 0;
-    if (search.tried(share) || none) best = std::move(now);
-  }
-  return {search.found(), std::move(best)};
 }
 
 }  // namespace
@@ -88,10 +57,14 @@ int run(const options& o, cli::streams io) {
 
   std::optional<double> good;
   outcome got;
-  if (o.find_goodput)
-    std::tie(good, got) = goodput(o, d, bounds, io.out);
-  else
+  if (o.find_goodput) {
+    auto found = goodput(o, d, bounds, [&](const trial& t) {
+      io.out << fmt::format("{:.3f} requests/s: {:.1f} % meet the bounds\n", t.rate, 100 * t.share) << std::flush;
+    });
+    good = found.found, got = std::move(found.best.run);
+  } else {
     got = simulated(o, d, o.load.rate);
+  }
   quiet.reset();
   if (!good) tell_cost(got, o.replicas + o.prefill_replicas.value_or(0), processor_seconds() - before);
   const auto s = workload::summarise(got.asked.records, bounds);

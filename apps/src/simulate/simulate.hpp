@@ -17,6 +17,7 @@ struct options {
   // The deployment. With `prefill_replicas`, which compute prompts, the others decode.
   std::uint32_t replicas = 1, pipeline = 1, tensor = 1, routers = 1;
   std::optional<std::uint32_t> prefill_replicas, prefill_pipeline, prefill_tensor;
+  bool pairs = false;  // each of those belongs to one that decodes, and lies beside it
   std::optional<std::uint32_t> microbatches;
   std::string policy = "least-loaded";
 

@@ -172,6 +172,26 @@ TEST_CASE("cokv simulate, disaggregated: stages send what the others decode with
   CHECK(kv == 6. * 300 * 131072);
 }
 
+// Between machines of two GPUs there is a slow network: whether KV has to cross it is a matter of what lies where.
+TEST_CASE("cokv simulate, disaggregated: the stages of a pair lie on one machine, and so does their KV") {
+  const command_folder dir;
+  const auto with = [&](const arguments& more) {
+    return told(dir, arguments{"--model", llama, "--cluster", dir.file("c.json", machines_of(4, 2, "1e8")),
+                               "--prefill-replicas", "2", "--prefill-pipeline", "2", "--replicas", "2", "--pipeline",
+                               "2", "--closed-loop", "2", "--requests", "6", "--lengths", "fixed:500:5"} +
+                         more);
+  };
+  const auto apart = with({}), pairs = with({"--pairs"});
+  for (auto& r : pairs.at("requests").as_array()) CHECK(number(r.at("kv_wait_ms")) < 0.1);
+  for (auto& r : apart.at("requests").as_array()) CHECK(number(r.at("kv_wait_ms")) > 100);
+  CHECK(number(pairs.at("kv_bytes")) == 6. * 500 * 131072);
+  for (auto& l : pairs.at("links").as_array()) {
+    if (!l.at("kv").as_bool()) continue;
+    auto to = std::string(l.at("from").as_string());
+    CHECK(l.at("to").as_string() == to.replace(0, 7, "decode"));
+  }
+}
+
 // Two hosts that send to one at once: what it takes in is one link's.
 TEST_CASE("cokv simulate, disaggregated: prompts from two replicas share the way in") {
   const command_folder dir;
@@ -305,6 +325,18 @@ TEST_CASE("cokv simulate, disaggregated: what can't be is one line that names it
       {{"--stage-cache", "2", "--prefill-replicas", "1"},
        "cokv: --stage-cache: goes with --stage-prompt and --stage-token"},
       {sheet(4, 4) + arguments{"--stage-cache", "2", "--prefill-replicas", "1"}, "cokv: --"},
+      {sheet(4, 4) + arguments{"--pairs"}, "cokv: --pairs: is for --prefill-replicas, each beside one that decodes"},
+      {fixed + arguments{"--prefill-replicas", "1", "--pairs"}, "cokv: --pairs: is for --cluster, which says how many"},
+      {sheet(4, 4) + arguments{"--prefill-replicas", "2", "--pairs"},
+       "cokv: --pairs: 2 that compute prompts and 1 that decode are no pairs; --replicas 2 are"},
+      {sheet(4, 4) + arguments{"--prefill-replicas", "1", "--pipeline", "2", "--pairs"},
+       "cokv: --pairs: 1 stages and 2 can't lie side by side; --prefill-pipeline 2 can"},
+      {sheet(4, 4) + arguments{"--prefill-replicas", "1", "--tensor", "4", "--pairs"},
+       "cokv: --pairs: 1 and 4 GPUs of a stage are more than a machine has, 4"},
+      {sheet(2, 4) + arguments{"--prefill-replicas", "3", "--replicas", "3", "--tensor", "2", "--pairs"},
+       "cokv: --replicas: 3 pairs of 1 stages of 1 and 2 GPUs take 3 machines m, and there are 2: 2 are feasible"},
+      {sheet(2, 4) + arguments{"--prefill-replicas", "2", "--replicas", "2", "--routers", "2", "--pairs"},
+       "cokv: --routers: each of --pairs has one of its own"},
       {fixed + arguments{"--prefill-replicas", "0"}, "cokv: --prefill-replicas: 0: takes an integer from 1 to 100000"},
       {fixed + arguments{"--prefill-replicas", "1", "--stage-cache", "-1"}, "cokv: --stage-cache: "},
       {fixed + arguments{"--prefill-replicas", "1", "--prefill-tensor", "2"},

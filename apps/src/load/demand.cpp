@@ -50,10 +50,19 @@ CLI::Option* add_lengths(CLI::App& c, std::string& into, std::string help) {
       ->default_str(into);
 }
 
-demand_flags add_demand(CLI::App& c, demand& d) {
+shape_flags add_shape(CLI::App& c, demand& d) {
   auto* arrivals = c.add_option("--arrivals", d.arrivals, "When requests come: independently, or one each 1/rate")
                        ->check(CLI::IsMember({"poisson", "uniform"}))
                        ->capture_default_str();
+  auto* duration = cli::add_real(c, "--duration", d.seconds, 0, 1e6, "Seconds in which requests come", true);
+  return {arrivals,
+          duration,
+          {cli::add_count(c, "--max-prompt", d.max_prompt, 1, 1 << 24, "Longer prompts are cut to so many tokens"),
+           cli::add_count(c, "--max-output", d.max_output, 1, 1 << 24, "Longer answers are cut to so many tokens")}};
+}
+
+demand_flags add_demand(CLI::App& c, demand& d) {
+  const auto [arrivals, duration, cuts] = add_shape(c, d);
   auto* rate = c.add_option("--rate", d.rate, "Requests a second")->check(CLI::Range(1e-3, 1e6))->capture_default_str();
   auto* lengths = add_lengths(c, d.lengths,
                               "Tokens of prompts and answers: fixed:P:O, uniform:P1-P2:O1-O2, or log-normal as "
@@ -64,10 +73,7 @@ demand_flags add_demand(CLI::App& c, demand& d) {
   for (auto* other : {arrivals, rate, lengths}) trace->excludes(other);
   auto* requests =
       cli::add_count(c, "--requests", d.requests, 1, 10'000'000, "So many; 100 unless this or --duration is told");
-  auto* duration = cli::add_real(c, "--duration", d.seconds, 0, 1e6, "Seconds in which requests come", true);
   duration->excludes(trace);
-  cli::add_count(c, "--max-prompt", d.max_prompt, 1, 1 << 24, "Longer prompts are cut to so many tokens");
-  cli::add_count(c, "--max-output", d.max_output, 1, 1 << 24, "Longer answers are cut to so many tokens");
   return {arrivals, rate, requests, duration, trace};
 }
 

@@ -28,6 +28,12 @@ struct demand_flags {
   CLI::Option *arrivals, *rate, *requests, *duration, *trace;
 };
 demand_flags add_demand(CLI::App& app, demand& into);
+// Those of what requests are like and when they come, but for their rate: --arrivals, --duration, --max-prompt, --max-output.
+struct shape_flags {
+  CLI::Option *arrivals, *duration;
+  std::vector<CLI::Option*> cuts;
+};
+shape_flags add_shape(CLI::App& app, demand& into);
 // As --lengths takes it.
 CLI::Option* add_lengths(CLI::App& app, std::string& into, std::string help);
 

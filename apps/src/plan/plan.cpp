@@ -39,7 +39,7 @@ question ask(const options& o) {
   } catch (const config_error& e) {
     throw config_error(o.cluster + ": " + machine.name + ": " + e.what());
   }
-  const auto lengths = workload::parse_lengths(o.lengths).value();
+  const auto lengths = workload::parse_lengths(o.load.lengths).value();
   const auto prompt = static_cast<std::uint32_t>(std::lround(mean(lengths.prompt)));
   const auto output = static_cast<std::uint32_t>(std::lround(mean(lengths.output)));
   if (prompt + output > config.max_positions)

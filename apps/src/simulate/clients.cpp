@@ -217,13 +217,22 @@ awaitable<error_code> clients::bring(place decode, arrival& to, std::vector<toke
 awaitable<void> clients::open(const std::vector<workload::load_item>& items, asked_requests& out) {
   begin(items.size(), out);
   const auto begun = time_.now();
+  std::vector<char> ended(items.size());
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     for (std::size_t i = 0; i < items.size(); ++i) {
       co_await time_.async_wait_until(begun + items[i].at, asio::deferred);
-      group.spawn(ask(items[i], i, out));
+      if (stopped_) break;
+      group.spawn([&, i]() -> awaitable<void> {
+        co_await ask(items[i], i, out);
+        ended[i] = !stopped_;
+        if (stopped_ || !enough_ || !enough_(out.records[i])) co_return;
+        stopped_ = true;
+        group.cancel();
+      });
     }
   });
-  if (!v) throw boost::system::system_error(v.error());
+  for (std::size_t i = 0; i < items.size() && stopped_; ++i) out.records[i].stopped = !ended[i];
+  if (!v && !stopped_) throw boost::system::system_error(v.error());
 }
 
 awaitable<void> clients::closed(const std::vector<workload::load_item>& items, std::uint32_t at_once,

@@ -52,6 +52,9 @@ class clients {
   clients(asio::any_io_executor ex, replicas& all, replicas& prompts, std::uint32_t routers,
           cluster::placement_options how, asking patiently);
 
+  // When a request has ended so that this is true, all others are given up: they are told as stopped.
+  void stop_when(std::function<bool(const workload::request_record&)> enough) { enough_ = std::move(enough); }
+
   // `out` is filled in as requests end.
   awaitable<void> open(const std::vector<workload::load_item>& items, asked_requests& out);
   awaitable<void> closed(const std::vector<workload::load_item>& items, std::uint32_t at_once, asked_requests& out);
@@ -109,6 +112,8 @@ class clients {
   cluster::prefix_index index_;  // empty: prompts have nothing in common
   std::vector<router> routers_;
   std::size_t next_ = 0;  // whose turn it is
+  std::function<bool(const workload::request_record&)> enough_;
+  bool stopped_ = false;
 };
 
 }  // namespace cokv::simulate

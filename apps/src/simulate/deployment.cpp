@@ -16,7 +16,7 @@ namespace cokv::simulate {
 namespace {
 
 // Rows between stages are moved as so many times fewer bytes over links that are so much slower: it takes as long.
-constexpr double scale = 16;
+constexpr double scale = 64;
 
 engine_options engine_of(const options& o) {
   return {.block_tokens = o.block_tokens,

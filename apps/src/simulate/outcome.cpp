@@ -68,7 +68,8 @@ awaitable<void> ask_all(const options& o, clients& all, const std::vector<worklo
 }
 
 awaitable<void> drive(const options& o, const deployment& d, replicas& answers, replicas& prompts,
-                      const std::vector<workload::load_item>& items, outcome& out) {
+                      const std::vector<workload::load_item>& items, const std::optional<wanted_share>& wanted,
+                      outcome& out) {
   for (auto* all : {&answers, &prompts})
     for (auto& r : *all) co_await r->joined();
   const auto ex = co_await asio::this_coro::executor;
@@ -76,6 +77,12 @@ awaitable<void> drive(const options& o, const deployment& d, replicas& answers, 
   out.begun = time.now();
   if (!o.closed_loop && !items.empty()) out.begun += items.front().at;
   clients all(ex, answers, prompts, routers_of(o), placement_of(o), asking_of(o, d));
+  if (wanted)
+    all.stop_when([&, missed = 0.](const workload::request_record& r) mutable {
+      const auto n = static_cast<double>(items.size());
+      missed += !wanted->bounds.met_by(r);
+      return (n - missed) / n < wanted->attainment;
+    });
   outages losses(ex, answers, prompts, {d.failures, o.load.seed, of_seconds(detect_seconds(o))});
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     if (d.failures.any()) group.spawn(losses.run(out.begun));
@@ -131,7 +138,7 @@ void add_figures(const deployment& d, const replicas& all, outcome& out) {
 
 }  // namespace
 
-outcome simulated(const options& o, const deployment& d, double rate) {
+outcome simulated(const options& o, const deployment& d, double rate, const std::optional<wanted_share>& wanted) {
   auto load = o.load;
   load.rate = rate;
   const auto items = workload::items_of(load);
@@ -167,7 +174,7 @@ outcome simulated(const options& o, const deployment& d, double rate) {
   }
   std::exception_ptr failed;
   bool over = false;
-  asio::co_spawn(ex, drive(o, d, answers, prompts, items, out), [&](std::exception_ptr e) {
+  asio::co_spawn(ex, drive(o, d, answers, prompts, items, wanted, out), [&](std::exception_ptr e) {
     failed = e, over = true;
     context.stop();
   });

@@ -56,7 +56,14 @@ struct outcome {
   double utilisation(const stage_figures& s) const { return makespan > 0 ? s.busy / makespan : 0; }
 };
 
+// What is to be known of a run: whether so many of its requests meet the bounds. It ends when they can't any more.
+struct wanted_share {
+  workload::slo bounds;
+  double attainment = 0;
+};
+
 // Throws config_error for a load or a deployment that can't be, naming the flag.
-outcome simulated(const options& o, const deployment& d, double rate);
+outcome simulated(const options& o, const deployment& d, double rate,
+                  const std::optional<wanted_share>& wanted = std::nullopt);
 
 }  // namespace cokv::simulate

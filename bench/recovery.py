@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """What do copies of KV cost a pipeline, and what do they save when a stage's host is lost?
 
-usage: bench/recovery.py COKV [--requests 200] [--networks 12.5e9,25e9,50e9] [--jobs 2] [--json FILE]
+usage: bench/recovery.py COKV [--requests 128] [--seconds 120] [--networks 12.5e9,25e9,50e9] [--parts failures,random] [--jobs 2]
+                         [--json FILE]
 
 In virtual time, by `cokv simulate`: OPT-66B in pipelines of four stages, of one A100 each or of four, prompts of 1000 tokens and
 answers of 220 as in DejaVu (arXiv 2403.01876), clients that ask again when they are answered. First undisturbed, with copies and without. Then
 stage 2's host is lost at a quarter, half and three quarters of that: requests go on by copies, or are asked again by their router, with
 what was told of them as part of the prompt (told) or token by token from their start (start). `over` is the makespan over the undisturbed one
 without copies. Another host is there when the loss is known (5 s) and its weights are loaded (2 GB/s), or 2 s behind the loss, as one that
-has them. Last, hosts that are lost at random, in eight pipelines under a load at given times.
+has them. Last, hosts that are lost at random, in four pipelines under 14 requests a second of 500 and 50 tokens.
 """
 import argparse
 import concurrent.futures
@@ -75,15 +76,15 @@ def failures(o, folder, pool, undisturbed):
 
 def at_random(o, folder, pool):
     runs = []
-    for mtbf in (0, 3600, 900):
+    for mtbf in (0, 900, 300):
         for way, flags in WAYS.items():
             if not mtbf and way == "start":
                 continue
             flags = flags if mtbf or way == "copies" else []
             more = ["--mtbf", mtbf, "--patience", 60] if mtbf else []
             runs.append((mtbf, way, pool.submit(told, [
-                o.cokv, "simulate", "--model", OPT, "--cluster", cluster_of(folder, 4, o.networks[0], 32), "--pipeline", 4, "--tensor", 4,
-                "--replicas", 8, "--max-batched-tokens", 512, "--rate", 16, "--requests", 16 * o.seconds, "--lengths", "fixed:1000:220",
+                o.cokv, "simulate", "--model", OPT, "--cluster", cluster_of(folder, 4, o.networks[0], 16), "--pipeline", 4, "--tensor", 4,
+                "--replicas", 4, "--max-batched-tokens", 512, "--rate", 14, "--requests", 14 * o.seconds, "--lengths", "fixed:500:50",
                 "--slo-ttft", 2000, "--slo-tpot", 100, *more, *flags])))
     rows = []
     for mtbf, way, r in runs:
@@ -99,18 +100,21 @@ def at_random(o, folder, pool):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("cokv")
-    p.add_argument("--requests", type=int, default=200)
+    p.add_argument("--requests", type=int, default=128)
     p.add_argument("--seconds", type=int, default=120)
     p.add_argument("--networks", type=lambda t: [float(v) for v in t.split(",")], default=[12.5e9, 25e9, 50e9])
+    p.add_argument("--parts", type=lambda t: t.split(","), default=["failures", "random"], help="beside the cost")
     p.add_argument("--jobs", type=int, default=2)
     p.add_argument("--json")
     o = p.parse_args()
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(o.jobs) as pool:
-        rows = cost(o, folder, pool)
+        rows, lost, random = cost(o, folder, pool), [], []
         table(rows, ["gpus", "gbits", "copies", "makespan_s", "over", "ttft_ms", "tpot_ms", "tpot_p99_ms", "itl_p99_ms", "copies_gb"])
-        lost = failures(o, folder, pool, rows)
+        if "failures" in o.parts:
+            lost = failures(o, folder, pool, rows)
         table(lost, ["gpus", "spare", "at", "way", "makespan_s", "over", "down_s", "gap_ms", "again", "tpot_p99_ms", "failed"])
-        random = at_random(o, folder, pool)
+        if "random" in o.parts:
+            random = at_random(o, folder, pool)
         table(random, ["mtbf_s", "way", "failures", "attainment", "resumed", "asked", "failed", "again", "ttft_ms", "tpot_p99_ms", "gap_ms"])
     if o.json:
         with open(o.json, "w") as f:

@@ -129,18 +129,19 @@ awaitable<error_code> clients::attempt(request& r) {
     r.record.error = nobody;
     co_return errc::unavailable;
   }
-  error_code why = errc::closed;
-  if (!where->at().up()) {
-  } else if (r.spent) {
-    why = co_await apart(*where, std::move(what), r);
-  } else if (auto answer = where->at().engine().submit(std::move(what)); !answer) {
-    why = answer.error();
-  } else {
-    where->give();
-    why = co_await read(*answer, r);
-    where->ended();
-  }
+  error_code why = errc::closed;  // nobody listens there
+  if (where->at().up()) why = co_await ask_at(*where, std::move(what), r);
   if (is_loss(why)) lost(r, *where);
+  co_return why;
+}
+
+awaitable<error_code> clients::ask_at(place where, generation_request order, request& r) {
+  if (r.spent) co_return co_await apart(where, std::move(order), r);
+  auto answer = where.at().engine().submit(std::move(order));
+  if (!answer) co_return answer.error();
+  where.give();
+  const auto why = co_await read(*answer, r);
+  where.ended();
   co_return why;
 }
 

@@ -93,6 +93,7 @@ class clients {
   awaitable<void> ask(const workload::load_item& item, std::size_t i, asked_requests& out);
   generation_request order(const request& r) const;
   awaitable<error_code> attempt(request& r);
+  awaitable<error_code> ask_at(place where, generation_request order, request& r);
   awaitable<error_code> read(generation& answer, request& r);
   awaitable<error_code> apart(place decode, generation_request order, request& r);
   awaitable<error_code> bring(place decode, arrival& to, std::vector<token_id> prompt, request& r);

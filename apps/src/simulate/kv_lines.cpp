@@ -33,8 +33,9 @@ awaitable<void> kv_inlet::accept(std::shared_ptr<kv_inlet> self) {
 }
 
 awaitable<void> kv_inlet::read(byte_stream from, std::shared_ptr<line> expected) {
-  std::vector<std::byte> into(most_at_once);
   for (;;) {
+    // What arrives is counted, and looked at by nobody: all connections of a simulation have the same room for it.
+    thread_local std::vector<std::byte> into(most_at_once);
     auto got = co_await from.async_read_some(asio::buffer(into), as_result);
     if (!got) co_return;
     for (auto n = *got; n > 0;) {

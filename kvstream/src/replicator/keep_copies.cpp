@@ -118,7 +118,7 @@ awaitable<bool> known_here(std::shared_ptr<replicator_state> s, peer_link link, 
       (void)co_await link.async_closed(as_result);
       group.cancel();
     });
-    while (epoch > s->epoch) co_await s->changed.async_wait();
+    while (epoch > s->epoch) co_await s->changed->async_wait();
     group.cancel();
   });
   co_return epoch <= s->epoch;

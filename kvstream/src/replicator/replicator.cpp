@@ -36,7 +36,7 @@ awaitable<error_code> await_ahead(std::shared_ptr<replicator_state> s, replicato
     if (!own) co_return errc::closed;
     if (own->broken) co_return own->broken;
     if (s->may_compute(*own, ahead)) co_return error_code();
-    if (auto waited = co_await s->changed.async_wait(as_result); !waited) co_return waited.error();
+    if (auto waited = co_await s->changed_of(m)->async_wait(as_result); !waited) co_return waited.error();
   }
 }
 
@@ -55,7 +55,7 @@ void replicator_state::acknowledge(microbatch_id m, std::uint32_t steps) {
   there = std::max(there, steps);
   mine->safe = std::max(mine->safe, steps);
   if (options.acknowledged) options.acknowledged(m, steps, epoch);
-  changed.notify();
+  changed_of(m)->notify();
 }
 
 result<buffer> replicator_state::room(std::uint64_t bytes) {
@@ -89,29 +89,26 @@ void replicator::follow(std::uint64_t epoch, std::optional<worker_id> successor)
   state_->epoch = epoch;
   state_->successor = successor;
   for (auto& [m, own] : state_->own) own.broken = {};
-  state_->changed.notify();
+  state_->notify_all();
 }
 
 void replicator::open(microbatch_id m, std::uint64_t bytes) {
   if (bytes == 0) detail::misuse("a microbatch without KV");
-  auto [own, fresh] = state_->own.try_emplace(m);
+  auto [own, fresh] = state_->own.try_emplace(m, get_executor());
   if (!fresh) detail::misuse("microbatch " + std::to_string(m) + " is open already");
   own->second.capacity = bytes;
-  state_->changed.notify();
+  state_->changed->notify();
 }
 
 void replicator::close(microbatch_id m) {
   auto& s = *state_;
-  s.own.erase(m);
+  s.erase(m);
   std::erase_if(s.copies, [&](const auto& c) { return c.first.second == m; });
   s.closed.insert(m);
   if (s.closed.size() > s.remembered) s.closed.erase(s.closed.begin());
-  s.changed.notify();
 }
 
-void replicator::close_own(microbatch_id m) {
-  if (state_->own.erase(m) > 0) state_->changed.notify();
-}
+void replicator::close_own(microbatch_id m) { state_->erase(m); }
 
 bool replicator::may_compute(microbatch_id m) const { return state_->may_compute(state_->known(m)); }
 bool replicator::all_kept(microbatch_id m) const { return state_->may_compute(state_->known(m), 1); }
@@ -120,7 +117,7 @@ void replicator::computed(microbatch_id m, replicated_step step, event ready, co
   auto& own = state_->known(m);
   if (!state_->may_compute(own)) detail::misuse("microbatch " + std::to_string(m) + " is too far ahead");
   detail::note(own, std::move(step), std::move(ready), tag);
-  state_->changed.notify();
+  own.changed->notify();
 }
 
 std::uint32_t replicator::steps(microbatch_id m) const {
@@ -134,7 +131,7 @@ void replicator::recovered(microbatch_id m, std::uint32_t resume, std::uint32_t 
   own.steps.erase(own.steps.begin() + resume, own.steps.end());
   for (auto& [holder, steps] : own.at) steps = std::min(steps, resume);
   own.safe = safe;
-  state_->changed.notify();
+  own.changed->notify();
 }
 
 void replicator::restored(microbatch_id m, std::vector<replicated_step> steps, worker_id kept_by) {
@@ -142,7 +139,7 @@ void replicator::restored(microbatch_id m, std::vector<replicated_step> steps, w
   if (!own.steps.empty()) detail::misuse("restored into a microbatch that has steps");
   for (auto& step : steps) detail::note(own, std::move(step), {}, {});
   own.safe = own.at[kept_by] = static_cast<std::uint32_t>(own.steps.size());
-  state_->changed.notify();
+  own.changed->notify();
 }
 
 void replicator::replaced(worker_id lost, worker_id fresh) {

@@ -11,6 +11,8 @@ namespace cokv::detail {
 
 // Of a microbatch.
 struct own_steps {
+  explicit own_steps(const asio::any_io_executor& ex) : changed(std::make_shared<changes>(ex)) {}
+
   struct one {
     replicated_step what;
     event ready;
@@ -22,6 +24,7 @@ struct own_steps {
   std::uint32_t safe = 0;                             // kept by somebody that lives
   std::map<replicator::worker_id, std::uint32_t> at;  // what each holder is known to keep
   error_code broken;                                  // why nothing more of it is sent in this epoch
+  std::shared_ptr<changes> changed;                   // of this one alone: with hundreds, each would wake them all
 
   std::uint64_t end(std::uint32_t n) const { return n == 0 ? 0 : steps[n - 1].end; }
 };
@@ -42,7 +45,10 @@ struct replica_copy {
 
 struct replicator_state {
   replicator_state(window_table w, replicator::worker_id id, replicator_options o)
-      : windows(std::move(w)), self(id), options(std::move(o)), changed(windows.get_executor()) {}
+      : windows(std::move(w)),
+        self(id),
+        options(std::move(o)),
+        changed(std::make_shared<changes>(windows.get_executor())) {}
 
   using microbatch_id = replicator::microbatch_id;
   using copy_key = std::pair<replicator::worker_id, microbatch_id>;
@@ -58,8 +64,23 @@ struct replicator_state {
   std::set<microbatch_id> closed;
   // In bytes, until nobody touches them.
   std::uint64_t& kept() const { return *options.kept; }
-  changes changed;
+  std::shared_ptr<changes> changed;  // the epoch, and what there is
 
+  // Who waits for either waits for these. Of one that is over, the second.
+  std::shared_ptr<changes> changed_of(microbatch_id m) {
+    const auto* mine = find(m);
+    return mine ? mine->changed : changed;
+  }
+  void notify_all() {
+    for (auto& [m, mine] : own) mine.changed->notify();
+    changed->notify();
+  }
+  void erase(microbatch_id m) {
+    const auto mine = own.extract(m);
+    if (mine.empty()) return;
+    mine.mapped().changed->notify();
+    changed->notify();
+  }
   own_steps* find(microbatch_id m) {
     const auto it = own.find(m);
     return it == own.end() ? nullptr : &it->second;

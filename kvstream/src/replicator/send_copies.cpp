@@ -46,7 +46,7 @@ awaitable<error_code> listen(std::shared_ptr<sending> to) {
     if (m->owner != to->s->self || m->epoch != to->epoch || lane == to->lanes.end() || to->over()) continue;  // late
     if (m->type == replica_type::room) {
       lane->second.room = *m;
-      to->s->changed.notify();
+      to->s->changed_of(m->microbatch)->notify();
     } else if (m->type == replica_type::kept && m->code == 0 && m->steps <= lane->second.sent) {
       to->s->acknowledge(m->microbatch, m->steps);
     } else {
@@ -86,7 +86,7 @@ awaitable<result<replica_message>> ask_for_room(std::shared_ptr<sending> to, mic
   if (auto ec = co_await to->tell(ask)) co_return ec;
   while (!to->lanes[m].room) {
     if (to->over()) co_return asio::error::operation_aborted;
-    if (auto waited = co_await s.changed.async_wait(as_result); !waited) co_return waited.error();
+    if (auto waited = co_await s.changed_of(m)->async_wait(as_result); !waited) co_return waited.error();
   }
   const auto room = *to->lanes[m].room;
   own = s.find(m);
@@ -106,8 +106,8 @@ awaitable<error_code> carry(std::shared_ptr<sending> to, microbatch_id m) {
     const auto why = from_wire(room->code);
     if (why == errc::stale_reference) co_return why;
     if (auto* own = s.find(m)) own->broken = why;
-    s.changed.notify();
-    while (!to->over() && s.find(m)) co_await s.changed.async_wait(asio::deferred);
+    s.changed_of(m)->notify();
+    while (!to->over() && s.find(m)) co_await s.changed_of(m)->async_wait(asio::deferred);
     mine.over = true;
     co_return error_code();
   }
@@ -122,7 +122,7 @@ awaitable<error_code> carry(std::shared_ptr<sending> to, microbatch_id m) {
       co_return co_await to->tell(to->message(replica_type::forget, m));
     }
     if (own->broken || next >= own->steps.size()) {
-      if (auto waited = co_await s.changed.async_wait(as_result); !waited) co_return waited.error();
+      if (auto waited = co_await s.changed_of(m)->async_wait(as_result); !waited) co_return waited.error();
       continue;
     }
     const auto step = own->steps[next];
@@ -132,7 +132,7 @@ awaitable<error_code> carry(std::shared_ptr<sending> to, microbatch_id m) {
       const auto mine = own_fault(step);
       if (!mine) co_return failed;
       s.find(m)->broken = mine;
-      s.changed.notify();
+      s.changed_of(m)->notify();
       continue;
     }
     auto stored = to->message(replica_type::stored, m);
@@ -153,7 +153,7 @@ awaitable<error_code> send_copies(std::shared_ptr<replicator_state> s, peer_link
       std::erase_if(to->lanes, [](const auto& l) { return l.second.over; });
       for (const auto& [m, own] : to->s->own)
         if (to->lanes.try_emplace(m).second) group.spawn(carry(to, m));
-      co_await to->s->changed.async_wait();
+      co_await to->s->changed->async_wait();
     }
     group.cancel();
   });

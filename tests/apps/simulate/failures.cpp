@@ -304,3 +304,23 @@ TEST_CASE("cokv simulate: failures that can't be are one line that names the fla
     CHECK(std::count(r.err.begin(), r.err.end(), '\n') == 1);
   }
 }
+
+// Of a hundred sequences each copy's answer used to wake the other ninety-nine.
+TEST_CASE("cokv simulate: what copies cost a token does not grow with the sequences that run") {
+  const auto before = spdlog::get_level();
+  spdlog::set_level(spdlog::level::err);
+  const std::shared_ptr<void> at_end(nullptr, [before](void*) { spdlog::set_level(before); });
+  const auto handlers_a_token = [](std::uint32_t running) {
+    sim::options o;
+    o.pipeline = 2, o.kv_copies = 1;
+    o.stage_prompt = 10, o.stage_token = 2;
+    o.closed_loop = running;
+    o.load.requests = running;
+    o.load.lengths = "fixed:10:20";
+    const auto got = sim::simulated(o, sim::deployment_of(o), 1);
+    return static_cast<double>(got.handlers) / (20. * running);
+  };
+  const auto few = handlers_a_token(10), many = handlers_a_token(100);
+  MESSAGE(few, " handlers a token of ten sequences, ", many, " of a hundred");
+  CHECK(many < few);
+}

@@ -48,7 +48,7 @@ void add_plan(CLI::App& app, action& chosen) {
                          ->check(CLI::Range(0.01, 1.0))
                          ->capture_default_str();
   const auto [arrivals, duration, cuts] = workload::add_shape(*c, o->load);
-  duration->description("Seconds in which the requests of a run come; 60, or until they are 100");
+  duration->description("Seconds in which the requests of a run come; 30, or until they are 100");
   std::vector<CLI::Option*> of_search{
       attainment,
       arrivals,

@@ -30,6 +30,23 @@ std::vector<shape> shapes_of(const search_problem& p) {
   return all;
 }
 
+// How often it finds room.
+std::uint32_t times_there(const search_problem& p, const search_runs& runs, const placement& w) {
+  std::uint32_t some = 1, many = p.gpus / w.gpus() + 1;
+  while (many - some > 1) {
+    const auto n = some + (many - some) / 2;
+    auto all = w;
+    all.prompt_replicas *= n, all.answer_replicas *= n;
+    try {
+      (void)runs.made(phase::whole, all);
+      some = n;
+    } catch (const config_error&) {
+      many = n;
+    }
+  }
+  return some;
+}
+
 class searcher {
  public:
   explicit searcher(const search_problem& p) : p_(p), runs_(p) {}
@@ -91,13 +108,9 @@ tried_phase searcher::alone(phase what) {
   return out;
 }
 
-// The one phase alone says what is too much for both. Several replicas may share a load a little better than each its part of it.
+// One phase alone says what is too much for both, and several replicas carry no more than each its part.
 candidate searcher::beside(placement w, const tried_shape& prompts, const tried_shape& answers) const {
-  constexpr double shared = 1.1;
-  const auto bound = [](std::uint32_t replicas, const tried_shape& s) {
-    return (replicas > 1 ? shared : 1.) * replicas * s.what.gpus() * s.a_gpu.fails;
-  };
-  const double p = bound(w.prompt_replicas, prompts), a = bound(w.answer_replicas, answers);
+  const double p = w.prompt_gpus() * prompts.a_gpu.fails, a = w.answer_gpus() * answers.a_gpu.fails;
   return {w, std::min(p, a) / w.gpus(), p < a ? prompts.bad.binds : answers.bad.binds};
 }
 
@@ -106,7 +119,9 @@ std::vector<candidate> searcher::anywhere() const {
   for (auto& p : out_.prompts.shapes)
     for (auto& a : out_.answers.shapes) {
       if (p.a_gpu.found == 0 || a.a_gpu.found == 0) continue;
-      const auto u = unit_of({p.what.gpus(), p.good.rate}, {a.what.gpus(), a.good.rate}, p_.gpus);
+      // Of the best of each phase what carries most; of others what nearly does, with fewer GPUs.
+      const bool best = &p == out_.prompts.best() && &a == out_.answers.best();
+      const auto u = unit_of({p.what.gpus(), p.good.rate}, {a.what.gpus(), a.good.rate}, p_.gpus, best ? 1 : 1.05);
       if (!u) continue;
       all.push_back(beside({.prompts = p.what,
                             .answers = a.what,
@@ -207,8 +222,13 @@ search_answer searcher::run() {
   std::ranges::move(pairs(), std::back_inserter(all));
   try_joint(std::move(all));
   try_neighbours();
+  for (auto* f : {&out_.apart, &out_.together})
+    if (*f) (*f)->times = times_there(p_, runs_, (*f)->where);
   if (p_.rate) {
-    const auto times = [&](double rate) { return static_cast<std::uint32_t>(std::ceil(*p_.rate / rate - 1e-9)); };
+    const auto times = [&](double rate) {
+      return static_cast<std::uint32_t>(
+          std::min(std::ceil(*p_.rate / rate - 1e-9), p_.gpus + 1.));  // too many are enough
+    };
     std::vector<placement> apart, together;
     for (auto& p : out_.prompts.shapes)
       for (auto& a : out_.answers.shapes)

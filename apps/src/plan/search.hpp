@@ -32,7 +32,7 @@ struct search_problem {
   std::uint32_t replica_gpus = 1;  // the most of one replica
   std::uint32_t layers = 1;
   // Requests come for so many seconds, or for so long that they are so many.
-  float seconds = 60;
+  float seconds = 30;
   std::uint32_t requests = 100;
   std::optional<double> rate = {};  // a second, which is to be carried
 };
@@ -66,8 +66,9 @@ struct tried_phase {
 
 struct found_placement {
   placement where;
-  double a_gpu = 0;       // requests a second
-  run_figures at, above;  // `above`: at the least rate that was too much, or with the fewest GPUs that are too few
+  double a_gpu = 0;         // requests a second
+  run_figures at, above;    // `above`: at the least rate that was too much, or with the fewest GPUs that are too few
+  std::uint32_t times = 1;  // that it finds room in the cluster
 };
 
 struct search_answer {

@@ -30,16 +30,11 @@ std::string quoted(const std::string& word) {
   return out + "'";
 }
 
-// How often it finds room; of others beside it no more is known than that.
-std::uint32_t copies(const search_problem& p, const placement& w) {
-  if (!w.pairs) return p.gpus / w.gpus();
-  const auto a_machine = p.machine_gpus / (w.prompts.tensor + w.answers.tensor);
-  return p.gpus / p.machine_gpus * a_machine / w.gpus() * (w.prompts.tensor + w.answers.tensor);
-}
-
 void print_phase(std::ostream& out, const char* name, const tried_phase& all) {
   const auto* best = all.best();
+  std::size_t others = 0;
   for (auto& s : all.shapes) {
+    others += s.why_not.empty() && s.a_gpu.found == 0;
     if (s.a_gpu.found == 0) continue;
     const auto& t = s.good.told;
     out << fmt::format("  {:<10}{:>8}{:>7}{:>13.3f}{:>10.4f}{:>8.1f} %{:>11.1f}{:>11.1f}   {}{}\n", name, text(s.what),
@@ -47,6 +42,7 @@ void print_phase(std::ostream& out, const char* name, const tried_phase& all) {
                        to_string(s.bad.binds), &s == best ? "  <" : "");
   }
   if (!best) out << fmt::format("  {:<10}none\n", name);
+  if (best && others > 0) out << fmt::format("  {:<10}{} other shapes carry no more a GPU\n", name, others);
 }
 
 // Each text once, with the first shape that it is of.
@@ -54,7 +50,7 @@ void print_impossible(std::ostream& out, const char* name, const tried_phase& al
   std::set<std::string> told;
   for (auto& s : all.shapes)
     if (!s.why_not.empty() && told.insert(s.why_not).second)
-      out << fmt::format("  {:<10}{:>8}  {}\n", name, text(s.what), s.why_not);
+      out << fmt::format("  {:<10}{:>8}  can't be: {}\n", name, text(s.what), s.why_not);
 }
 
 void print_role(std::ostream& out, const char* name, std::uint32_t replicas, const shape& s) {
@@ -75,8 +71,7 @@ void print_placement(std::ostream& out, const search_problem& p, const machine_k
   out << fmt::format("  TTFT {:.1f} ms (p50), {:.1f} (p90); TPOT {:.1f}, {:.1f}", t.ttft.p50, t.ttft.p90, t.tpot.p50,
                      t.tpot.p90);
   if (m.price_per_hour > 0) out << fmt::format("; {:.4g} a million tokens of answers", price_a_million(m, f));
-  if (const auto times = copies(p, w); times > 1 && !p.rate)
-    out << fmt::format("; {} times in the cluster, {:.1f} requests/s", times, times * f.at.rate);
+  if (f.times > 1) out << fmt::format("; {} times in the cluster, {:.1f} requests/s", f.times, f.times * f.at.rate);
   out << fmt::format("\n  {}\n", command_line(p, w, f.at.rate));
 }
 
@@ -117,7 +112,7 @@ json::value to_json(const search_problem& p, const machine_kind& m, const std::o
   }
   out["answers"] = to_json(w.answers), out["replicas"] = w.answer_replicas;
   out["requests_per_s"] = f->at.rate, out["requests_per_gpu_s"] = f->at.rate / w.gpus();
-  out["at"] = to_json(f->at), out["binds"] = to_string(f->above.binds);
+  out["times"] = f->times, out["at"] = to_json(f->at), out["binds"] = to_string(f->above.binds);
   if (m.price_per_hour > 0) out["price_a_million_tokens"] = price_a_million(m, *f);
   out["command"] = command_line(p, w, f->at.rate);
   return out;
@@ -188,7 +183,7 @@ void print(std::ostream& out, const search_problem& p, const machine_kind& m, co
   print_phase(out, "prompts", a.prompts);
   print_phase(out, "answers", a.answers);
   print_phase(out, "both", a.both);
-  out << "\nWhat can't be\n";
+  out << '\n';
   print_impossible(out, "prompts", a.prompts);
   print_impossible(out, "answers", a.answers);
   const auto tell = [&](const char* name, const std::optional<found_placement>& f) {

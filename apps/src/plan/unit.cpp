@@ -6,7 +6,6 @@
 namespace cokv::plan {
 namespace {
 
-constexpr double much = 1.05;
 constexpr std::uint32_t most_replicas = 64;  // of a phase: a ratio that needs more is nearly that of fewer
 
 unit of(const replica_rate& p, const replica_rate& a, std::uint32_t np, std::uint32_t na) {
@@ -21,12 +20,12 @@ void each_unit(const replica_rate& p, const replica_rate& a, std::uint32_t gpus,
 
 }  // namespace
 
-std::optional<unit> unit_of(const replica_rate& p, const replica_rate& a, std::uint32_t gpus) {
+std::optional<unit> unit_of(const replica_rate& p, const replica_rate& a, std::uint32_t gpus, double less) {
   double most = 0;
   each_unit(p, a, gpus, [&](const unit& u) { most = std::max(most, u.a_gpu()); });
   std::optional<unit> best;
   each_unit(p, a, gpus, [&](const unit& u) {
-    if (u.a_gpu() < most / much) return;
+    if (u.a_gpu() < most / less) return;
     if (!best || u.gpus < best->gpus || (u.gpus == best->gpus && u.rate > best->rate)) best = u;
   });
   return best;

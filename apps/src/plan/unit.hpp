@@ -20,8 +20,9 @@ struct unit {
   double a_gpu() const noexcept { return rate / gpus; }
 };
 
-// On at most so many GPUs the fewest with which a GPU carries as much as it can, or up to 5 % less; nothing: not even one replica of
-// each finds room.
-std::optional<unit> unit_of(const replica_rate& prompts, const replica_rate& answers, std::uint32_t gpus);
+// On at most so many GPUs the fewest with which a GPU carries as much as it can, or so many times less; nothing: not even one replica
+// of each finds room.
+std::optional<unit> unit_of(const replica_rate& prompts, const replica_rate& answers, std::uint32_t gpus,
+                            double less = 1.05);
 
 }  // namespace cokv::plan

@@ -54,6 +54,7 @@ class clients {
 
   // When a request has ended so that this is true, all others are given up: they are told as stopped.
   void stop_when(std::function<bool(const workload::request_record&)> enough) { enough_ = std::move(enough); }
+  bool stopped() const noexcept { return stopped_; }
 
   // `out` is filled in as requests end.
   awaitable<void> open(const std::vector<workload::load_item>& items, asked_requests& out);

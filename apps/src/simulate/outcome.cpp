@@ -5,6 +5,7 @@
 #include <map>
 
 #include "checkpoint.hpp"
+#include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
 #include "simulate/roles.hpp"
 #include "simulate/seconds.hpp"
@@ -92,6 +93,11 @@ awaitable<void> drive(const options& o, const deployment& d, replicas& answers, 
   });
   if (v.error() && v.error() != asio::error::operation_aborted) throw boost::system::system_error(v.error());
   out.outages = losses.seen();
+  if (!all.stopped()) co_return;
+  // What devices have begun ends before they do.
+  for (auto* every : {&answers, &prompts})
+    for (auto& r : *every)
+      if (r->up()) (void)co_await r->engine().async_drain(as_result);
 }
 
 std::uint64_t longest(const role_deployment& r) {

@@ -17,12 +17,12 @@ namespace {
 // A prompt takes 10 ms in a stage, by itself, and a step of answers 2, so that at most 16 are under way: 100 prompts a second, and
 // with 18 to 20 ms an answer and 10 to 15 a prompt that waits for it, a good 400 answers.
 search_problem by_hand(std::uint32_t gpus = 4) {
-  search_problem p{.gpus = gpus, .machine_gpus = 1, .replica_gpus = 2, .layers = 2, .seconds = 2};
+  search_problem p{.gpus = gpus, .machine_gpus = 1, .replica_gpus = 2, .layers = 2, .seconds = 1};
   auto& o = p.base;
   o.stage_prompt = 10, o.stage_token = 2;
-  o.max_batched_tokens = 100, o.max_running = 16;
+  o.kv_blocks = 1000, o.max_batched_tokens = 100, o.max_running = 16;
   o.load.arrivals = "uniform", o.load.lengths = "fixed:100:10";
-  o.slo_ttft = 30, o.slo_tpot = 4;
+  o.slo_ttft = 20, o.slo_tpot = 4;
   return p;
 }
 
@@ -98,7 +98,7 @@ TEST_CASE("search: of random small problems each phase's best is that of all run
     search_problem p{.gpus = 4, .machine_gpus = 1, .replica_gpus = 3, .layers = 6, .seconds = 1, .requests = 40};
     auto& o = p.base;
     o.stage_prompt = number(20, 90), o.stage_token = number(10, 40);
-    o.max_batched_tokens = 100, o.max_running = 2 + bits() % 6;
+    o.kv_blocks = 1000, o.max_batched_tokens = 100, o.max_running = 2 + bits() % 6;
     o.load.lengths = "uniform:20-100:2-12", o.load.arrivals = bits() % 2 ? "poisson" : "uniform";
     o.load.seed = bits();
     o.slo_ttft = *o.stage_prompt * number(1.5, 8), o.slo_tpot = *o.stage_token * number(1.1, 8);

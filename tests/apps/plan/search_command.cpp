@@ -61,7 +61,7 @@ TEST_CASE("cokv plan, with bounds: the placement it tells is what cokv simulate 
     CHECK(number(same.at("summary").at("ttft_ms").at("p90")) == number(best.at("at").at("ttft_ms").at("p90")));
     CHECK(number(same.at("summary").at("tpot_ms").at("p90")) == number(best.at("at").at("tpot_ms").at("p90")));
   }
-  CHECK(r.out.find("3 ranks can't share 32 heads equally; 1, 2 can") != std::string::npos);
+  CHECK(r.out.find("can't be: --tensor: 3 ranks can't share 32 heads equally; 1, 2 can") != std::string::npos);
   CHECK(r.out.find("Apart a GPU carries") != std::string::npos);
   const auto second = run_command(with(cluster, {"20", "--json", figures}));
   CHECK(second.out == r.out);
@@ -84,7 +84,7 @@ TEST_CASE("cokv plan, with bounds: where the network is slow, a pair's KV stays 
   CHECK(told.at("apart").at("affinity") == "stage");
   CHECK(told.at("apart").at("prompts").at("pipeline") == 2);
   CHECK(r.out.find("--pairs") != std::string::npos);
-  CHECK(r.out.find("1 x 1  --pipeline: the first of 1 stages has 16.1 GB of weights") != std::string::npos);
+  CHECK(r.out.find("1 x 1  can't be: --pipeline: the first of 1 stages has 16.1 GB of weights") != std::string::npos);
 }
 
 TEST_CASE("cokv plan, with bounds: what can't be is one line that says what binds, and what would do") {

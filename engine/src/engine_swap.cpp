@@ -7,6 +7,11 @@ namespace cokv::detail {
 // What comes in may be computed with when the host has seen that it is there: by then a copy that failed is known, and
 // nobody else's step has to fail with it. The blocks are nobody else's before all workers have ended their copies.
 void engine_state::begin_swap(const schedule_swap& s) {
+  // All of it is there already. Not before the plan has been gone through.
+  if (s.count == 0)
+    return asio::post(ex, [weak = weak_from_this(), s] {
+      if (auto self = weak.lock()) self->swapped(s, {});
+    });
   const auto on_device = scheduler_.blocks(s.id).subspan(s.first, s.count);
   const auto on_host = scheduler_.host_blocks(s.id).subspan(s.first, s.count);
   struct copies {

@@ -65,7 +65,9 @@ void stage_leader::swap(swap_order o, on_swapped ended) {
   o.number = swaps_ + 1;
   auto bytes = encode(o);
   if (error_) return ended(error_);
-  if (!to_tell_.try_send(work{0, {}, bytes, std::move(bytes), {}, {}})) return ended(errc::queue_full);
+  // Steps find room whatever is moved.
+  if (to_tell_.size() >= sizes_.max_running || !to_tell_.try_send(work{0, {}, bytes, std::move(bytes), {}, {}}))
+    return ended(errc::queue_full);
   auto& s = moving_[++swaps_];
   s.ended = std::move(ended);
   s.awaited.assign(links_.workers.size(), true);

@@ -192,11 +192,15 @@ awaitable<error_code> clients::bring(place decode, arrival& to, std::vector<toke
   const auto tokens = static_cast<std::uint32_t>(prompt.size());
   auto where = co_await find(r, cluster::worker_role::prefill, tokens, tokens + 1);
   if (!where) r.record.error = nobody;
+  if (where && !where->at().up()) lost(r, *where);
   if (!where || !where->at().up()) co_return errc::unavailable;
   const auto moves = std::make_shared<prompt_transfer>(ex_, where->at(), decode.at(), tokens);
   auto computes = where->at().engine().submit(
       {.prompt = std::move(prompt), .max_tokens = 1, .ignore_end_tokens = true, .sink = moves->begin()});
-  if (!computes) co_return computes.error();
+  if (!computes) {
+    if (is_loss(computes.error())) lost(r, *where);
+    co_return computes.error();
+  }
   where->give();
   const std::shared_ptr<void> at_end(nullptr, [&](void*) { where->ended(); });
   auto first = co_await computes->async_next(as_result);

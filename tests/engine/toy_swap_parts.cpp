@@ -71,7 +71,7 @@ TEST_CASE(
 }
 
 TEST_CASE("swap in parts: copies that fail and workers that are lost cost their requests alone, and nothing is wrong") {
-  stage_tally t;
+  stage_tally t{.devices_fail = true};
   std::uint64_t failed_copies = 0, losses = 0, moved = 0;
   co_test(
       [&](asio::any_io_executor ex) -> awaitable<void> {
@@ -112,6 +112,7 @@ TEST_CASE("swap in parts: copies that fail and workers that are lost cost their 
         });
         CHECK(!v.error());
         co_await wait_for(10ms);
+        for (auto why : s.ended) CHECK(why != errc::protocol);
         const auto c = s.leader->counters();
         failed_copies += c.swap_failures, losses += c.ranks_lost, moved += c.swapped_in_bytes > 0;
         CHECK(c.blocks_in_use == 0);
@@ -148,13 +149,17 @@ TEST_CASE("swap in parts: blocks of who gives up are nobody's before the slowest
               const auto prompt = toy_prompt(30 + ctx.below(30), i);
               const auto n = static_cast<std::uint32_t>(40 + ctx.below(80));
               const auto patience = ctx.chance(0.6) ? ctx.between(5ms, 100ms) : duration::zero();
-              group.spawn(read_right(s.leader->submit(toy_request(prompt, n)).value(), prompt, n, patience, t));
+              auto request = toy_request(prompt, n);
+              request.priority =
+                  static_cast<std::int32_t>(ctx.below(3));  // who came to the device just now gives way too
+              group.spawn(read_right(s.leader->submit(std::move(request)).value(), prompt, n, patience, t));
               co_await wait_for(ctx.between(1ns, 3ms));
             }
           });
           CHECK(!v.error());
         });
         in_bytes += s.leader->counters().swapped_in_bytes;
+        for (auto why : s.ended) CHECK(why != errc::protocol);
         CHECK(s.leader->counters().blocks_in_use == 0);
       },
       {.real = false, .seeds = 5});

@@ -112,8 +112,7 @@ awaitable<void> clients::ask(const workload::load_item& item, std::size_t i, ask
     if (record.error.empty()) record.error = why.message();
     if (record.error == nobody || !is_loss(why) || ++faults >= patiently_.attempts) break;
     record.error.clear();
-    ++r.losses.again;
-    if (r.told() > 0) r.losses.computed += item.prompt_tokens + r.told() - 1;
+    r.again = true;
   }
   if (r.told() > 0) record.prompt_tokens = item.prompt_tokens;
   record.total_ms = ms(r.last - r.begun);
@@ -130,26 +129,38 @@ awaitable<error_code> clients::attempt(request& r) {
     co_return errc::unavailable;
   }
   error_code why = errc::closed;  // nobody listens there
+  r.elsewhere = false;
   if (where->at().up()) why = co_await ask_at(*where, std::move(what), r);
-  if (is_loss(why)) lost(r, *where);
+  if (is_loss(why) && !r.elsewhere) lost(r, *where);
   co_return why;
+}
+
+// A replica has it, again.
+void clients::taken(request& r) {
+  if (!std::exchange(r.again, false)) return;
+  ++r.losses.again;
+  r.losses.computed += std::exchange(r.had, 0);
 }
 
 awaitable<error_code> clients::ask_at(place where, generation_request order, request& r) {
   if (r.spent) co_return co_await apart(where, std::move(order), r);
+  const auto prompt = order.prompt.size();
   auto answer = where.at().engine().submit(std::move(order));
   if (!answer) co_return answer.error();
+  taken(r);
   where.give();
-  const auto why = co_await read(*answer, r);
+  const auto why = co_await read(*answer, prompt, r);
   where.ended();
   co_return why;
 }
 
 // To its end. What was told already is not told again.
-awaitable<error_code> clients::read(generation& answer, request& r) {
+awaitable<error_code> clients::read(generation& answer, std::uint64_t prompt, request& r) {
+  r.had = 0;
   for (auto again = patiently_.from_start ? r.told() : 0;;) {
     const auto [ec, piece] = co_await answer.async_next(asio::as_tuple(asio::deferred));
     if (ec) co_return ec == asio::error::eof ? error_code() : ec;
+    r.had = r.had == 0 ? prompt : r.had + 1;  // the last token's KV is not
     if (again > 0) {
       --again;
       continue;
@@ -168,14 +179,15 @@ awaitable<error_code> clients::apart(place decode, generation_request order, req
   auto both = decode.at().engine().receive(std::move(order));
   if (!both) co_return both.error();
   auto& [answer, to] = *both;
+  taken(r);
   decode.give();
   error_code ended;
   (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn([&]() -> awaitable<void> {
-      const auto why = co_await bring(decode, to, std::move(prompt), r);
+      const auto why = co_await bring(decode, to, prompt, r);
       to.fail(why);  // nothing, where it is complete
     });
-    ended = co_await read(answer, r);
+    ended = co_await read(answer, prompt.size(), r);
     group.cancel();  // the first token was all of it: nobody waits for its KV
   });
   decode.ended();
@@ -184,37 +196,38 @@ awaitable<error_code> clients::apart(place decode, generation_request order, req
 
 // Success: all of it is there, and decodes.
 awaitable<error_code> clients::bring(place decode, arrival& to, std::vector<token_id> prompt, request& r) {
-  auto& spent = *r.spent;
+  prompt_journey later;
+  auto& spent = r.told() > 0 ? later : *r.spent;
   const auto asked = time_.now();
   if (auto room = co_await to.async_room(as_result); !room) co_return room.error();
   const auto begun = time_.now();
-  spent.room_ms = ms(begun - asked);
+  spent.room_ms += ms(begun - asked);
   const auto tokens = static_cast<std::uint32_t>(prompt.size());
   auto where = co_await find(r, cluster::worker_role::prefill, tokens, tokens + 1);
+  const auto state = co_await asio::this_coro::cancellation_state;
+  const auto failed = [&](error_code why) {
+    if (state.cancelled() != asio::cancellation_type::none) return why;  // where it is decoded there is an end of it
+    r.elsewhere = true;
+    if (where && is_loss(why)) lost(r, *where);
+    return why;
+  };
   if (!where) r.record.error = nobody;
-  if (where && !where->at().up()) lost(r, *where);
-  if (!where || !where->at().up()) co_return errc::unavailable;
+  if (!where || !where->at().up()) co_return failed(errc::unavailable);
   const auto moves = std::make_shared<prompt_transfer>(ex_, where->at(), decode.at(), tokens);
   auto computes = where->at().engine().submit(
       {.prompt = std::move(prompt), .max_tokens = 1, .ignore_end_tokens = true, .sink = moves->begin()});
-  if (!computes) {
-    if (is_loss(computes.error())) lost(r, *where);
-    co_return computes.error();
-  }
+  if (!computes) co_return failed(computes.error());
   where->give();
   const std::shared_ptr<void> at_end(nullptr, [&](void*) { where->ended(); });
   auto first = co_await computes->async_next(as_result);
-  if (!first) {
-    if (is_loss(first.error())) lost(r, *where);
-    co_return first.error();
-  }
+  if (!first) co_return failed(first.error());
   const auto known = time_.now();
-  spent.prompt_ms = ms(known - begun);
+  spent.prompt_ms += ms(known - begun);
   const auto way = where->at().outlet(0).latency(*decode.at().inlet(0));
   if (way > duration(0)) co_await time_.async_wait_for(way, asio::deferred);
   if (auto ec = to.first(answer_token)) co_return ec;
   if (auto ec = co_await moves->all_there()) co_return ec;
-  spent.kv_ms = ms(std::max(moves->there() - known, duration(0)));
+  spent.kv_ms += ms(std::max(moves->there() - known, duration(0)));
   if (to) to.complete();
   co_return error_code();
 }

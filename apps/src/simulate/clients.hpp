@@ -21,6 +21,7 @@ namespace cokv::simulate {
 
 // What the time to a request's second token was spent on, where its prompt is computed elsewhere. Milliseconds.
 struct prompt_journey {
+  // Of a request that is asked again before its first token is told, of all attempts until then.
   double room_ms = 0;    // until there was room where it is decoded
   double prompt_ms = 0;  // from then on until the prompt was computed: the first token is told
   double kv_ms = 0;      // from then on until the rest of its KV was there: it decodes
@@ -29,7 +30,7 @@ struct prompt_journey {
 // What became of a request whose replicas were lost.
 struct request_losses {
   std::uint32_t again = 0;     // times that it was asked again
-  std::uint64_t computed = 0;  // tokens that had been by then; of those whose first was told
+  std::uint64_t computed = 0;  // tokens that the attempts before had computed, of those that told some
 };
 
 struct asking {
@@ -87,6 +88,9 @@ class clients {
     router& by;
     time_point begun, last;  // asked; the last token was told
     ids bad = {};            // met an error there just now
+    std::uint64_t had = 0;   // tokens that the last attempt had computed, where it told some
+    bool again = false;      // it was asked before, and lost there
+    bool elsewhere = false;  // it is not the replica that decodes which failed it
     std::uint32_t told() const { return record.output_tokens; }
   };
 
@@ -95,11 +99,12 @@ class clients {
   generation_request order(const request& r) const;
   awaitable<error_code> attempt(request& r);
   awaitable<error_code> ask_at(place where, generation_request order, request& r);
-  awaitable<error_code> read(generation& answer, request& r);
+  awaitable<error_code> read(generation& answer, std::uint64_t prompt, request& r);
   awaitable<error_code> apart(place decode, generation_request order, request& r);
   awaitable<error_code> bring(place decode, arrival& to, std::vector<token_id> prompt, request& r);
   awaitable<std::optional<place>> find(request& r, cluster::worker_role what, std::uint32_t prompt,
                                        std::uint32_t length);
+  static void taken(request& r);
   void lost(request& r, const place& at);
   void share(router& r, replicas& all, std::size_t n);
   void hear(router& r, cluster::worker_table::id id);

@@ -113,7 +113,7 @@ awaitable<void> kv_outlet::deliver(kv_parcel p) {
   if (!way) co_return;
   auto& line = *way;
   const auto turn = co_await p.to->turn_.async_acquire(1, as_result);
-  if (!turn) co_return;
+  if (!turn || p.to->gone_ || !p.wanted()) co_return;
   const auto begun = time_.now();
   const auto seconds = seconds_of(p);
   if (seconds > 0) co_await time_.async_wait_for(of_seconds(seconds), asio::deferred);

@@ -182,15 +182,19 @@ std::shared_ptr<cluster::rank_links> replica::links_of(const window_table& windo
   return made;
 }
 
-// Once, and again behind each loss.
+// Once, and again behind each loss. The engine may end on the way, a moment before its host does.
 awaitable<error_code> replica::come_together(cluster::rank_links& links) {
+  if (!engine_) co_return errc::closed;
   auto& time = clock::of(engine_->get_executor());
   cluster::rank_links::planner recover;
-  if (options_.copies) recover = [this](std::vector<stage_holding> said) { return engine_->recover(std::move(said)); };
+  if (options_.copies)
+    recover = [this](std::vector<stage_holding> said) {
+      return engine_ ? engine_->recover(std::move(said)) : stage_recovery();
+    };
   auto met = co_await links.gather(engine_->sizes(), engine_->running().fingerprint(), recover);
   if (!met) co_return met.error();
   error_code ec;
-  while ((ec = engine_->join(met->links, met->how)) == errc::in_use)
+  while ((ec = engine_ ? engine_->join(met->links, met->how) : errc::closed) == errc::in_use)
     co_await time.async_wait_for(std::chrono::milliseconds(1), asio::deferred);
   if (!ec) joins_.push_back(time.now());
   co_return ec;

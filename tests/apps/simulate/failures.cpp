@@ -305,6 +305,21 @@ TEST_CASE("cokv simulate: failures that can't be are one line that names the fla
   }
 }
 
+// Lost while it has nothing to do, and before routers hear of it: whoever meets that asks the other one at once.
+TEST_CASE("cokv simulate, disaggregated: a prefill replica that is gone is not asked again and again") {
+  const command_folder dir;
+  std::int64_t again = 0;
+  for (const char* lost : {"0.05:prefill0.0", "0.05:prefill1.0"}) {
+    const auto all = told(
+        dir, {"--stage-prompt", "10", "--stage-token", "2", "--prefill-replicas", "2", "--fail", lost, "--detect", "0",
+              "--repair", "100", "--trace",
+              dir.file("t.jsonl", trace_of({2}) + R"({"at": 0.06, "prompt_tokens": 100, "output_tokens": 3})" + "\n")});
+    CHECK(all.at("losses").at("failed") == 0);
+    again += all.at("requests").at(1).at("asked_again").as_int64();
+  }
+  CHECK(again == 1);
+}
+
 // Of a hundred sequences each copy's answer used to wake the other ninety-nine.
 TEST_CASE("cokv simulate: what copies cost a token does not grow with the sequences that run") {
   const auto before = spdlog::get_level();

@@ -12,11 +12,11 @@ namespace {
 
 constexpr double from = 1;  // requests a second and GPU, where each search begins
 
-// What may be worth a run, and what is known to be too much for it.
+// What may be worth a run. Requests a second and GPU: of its phases alone, and what is known to be too much for it (0: nothing is).
 struct candidate {
   placement where;
-  double bound = 0;  // requests a second and GPU
-  binding binds = binding::nothing;
+  double likely = 0, bound = 0;
+  binding binds = binding::nothing;  // of the phase that carries less
 };
 
 std::vector<shape> shapes_of(const search_problem& p) {
@@ -54,8 +54,7 @@ class searcher {
 
  private:
   tried_phase alone(phase what);
-  contest_entry enter(goodput_contest& contest, phase what, const placement& where, double bound, run_figures& good,
-                      run_figures& bad);
+  contest_entry enter(goodput_contest& contest, phase what, const candidate& c, run_figures& good, run_figures& bad);
   std::vector<candidate> anywhere() const;
   std::vector<candidate> pairs() const;
   candidate beside(placement w, const tried_shape& prompts, const tried_shape& answers) const;
@@ -71,18 +70,19 @@ class searcher {
 };
 
 // Each run says yes or no here, and is kept where it is the greatest that was good, or the least that was not.
-contest_entry searcher::enter(goodput_contest& contest, phase what, const placement& where, double bound,
-                              run_figures& good, run_figures& bad) {
+contest_entry searcher::enter(goodput_contest& contest, phase what, const candidate& c, run_figures& good,
+                              run_figures& bad) {
+  const auto& where = c.where;
   const auto d = runs_.made(what, where);
   const auto share_at = [&](double rate) {
-    if (bound > 0 && rate >= bound * where.gpus()) return 0.;
+    if (c.bound > 0 && rate >= c.bound * where.gpus()) return 0.;
     auto now = runs_.at(what, where, d, rate);
     const bool enough = now.share >= p_.base.attainment;
     if (enough ? now.rate > good.rate : bad.rate == 0 || now.rate < bad.rate) (enough ? good : bad) = std::move(now);
     return enough ? 1. : 0.;
   };
-  constexpr double likely = 0.95;  // of what one phase alone carries
-  return contest.enter(where.gpus(), share_at, likely * bound);
+  constexpr double nearly = 0.95;  // of what one phase alone carries
+  return contest.enter(where.gpus(), share_at, nearly * c.likely);
 }
 
 tried_phase searcher::alone(phase what) {
@@ -99,7 +99,7 @@ tried_phase searcher::alone(phase what) {
           if (!out.miss || miss->ms < out.miss->ms) out.miss = miss;
           continue;
         }
-      now.a_gpu = enter(contest, what, where, 0, now.good, now.bad);
+      now.a_gpu = enter(contest, what, {.where = where}, now.good, now.bad);
     } catch (const config_error& e) {
       now.why_not = e.what();
     }
@@ -108,10 +108,14 @@ tried_phase searcher::alone(phase what) {
   return out;
 }
 
-// One phase alone says what is too much for both, and several replicas carry no more than each its part.
+// What is too much for a phase alone is too much for both. Of several replicas it is not known: they even out what comes at once.
 candidate searcher::beside(placement w, const tried_shape& prompts, const tried_shape& answers) const {
   const double p = w.prompt_gpus() * prompts.a_gpu.fails, a = w.answer_gpus() * answers.a_gpu.fails;
-  return {w, std::min(p, a) / w.gpus(), p < a ? prompts.bad.binds : answers.bad.binds};
+  candidate out{
+      .where = w, .likely = std::min(p, a) / w.gpus(), .binds = p < a ? prompts.bad.binds : answers.bad.binds};
+  for (auto [replicas, fails] : {std::pair{w.prompt_replicas, p}, {w.answer_replicas, a}})
+    if (replicas == 1 && (out.bound == 0 || fails < out.bound * w.gpus())) out.bound = fails / w.gpus();
+  return out;
 }
 
 std::vector<candidate> searcher::anywhere() const {
@@ -148,14 +152,14 @@ std::vector<candidate> searcher::pairs() const {
 void searcher::try_joint(std::vector<candidate> all) {
   std::ranges::sort(all, {}, [](const candidate& c) {
     const auto& w = c.where;
-    return std::tuple(w.gpus(), -c.bound, w.prompt_gpus(), w.pairs, w.prompts.pipeline, w.answers.pipeline);
+    return std::tuple(w.gpus(), -c.likely, w.prompt_gpus(), w.pairs, w.prompts.pipeline, w.answers.pipeline);
   });
   for (auto& c : all) {
     if (std::ranges::find(entered_, c.where) != entered_.end()) continue;
     entered_.push_back(c.where);
     run_figures good, bad;
     try {
-      const auto e = enter(joint_, phase::whole, c.where, c.bound, good, bad);
+      const auto e = enter(joint_, phase::whole, c, good, bad);
       if (e.found == 0) continue;
       if (bad.rate == 0) bad.binds = c.binds;
       out_.apart = {c.where, e.found, std::move(good), std::move(bad)};

@@ -9,8 +9,8 @@
 // replicas of the best of each as keep up with each other, anywhere; and pairs of replicas, stage by stage on one machine. These are
 // runs of both phases, and what is told of the best is what its own run came to.
 //
-// No phase carries more beside the other than alone: what is too much there is not tried, nor what prompts take too long for by the
-// roofline.
+// No phase carries more beside the other than alone: what is too much for one replica there is not tried, nor what prompts take too
+// long for by the roofline.
 #pragma once
 
 #include <optional>

@@ -8,19 +8,14 @@
 
 namespace cokv::simulate {
 
-trial tried(const options& o, const deployment& d, const workload::slo& bounds, double rate) {
-  trial t{.rate = rate, .run = simulated(o, d, rate)};
-  t.share = workload::summarise(t.run.asked.records, bounds).attainment.value_or(0);
-  return t;
-}
-
 goodput_found goodput(const options& o, const deployment& d, const workload::slo& bounds,
                       const std::function<void(const trial&)>& tell) {
   constexpr std::size_t fewest = 20;  // requests
   workload::goodput_search search(o.load.rate, o.attainment);
   goodput_found out;
   while (const auto rate = search.next()) {
-    auto now = tried(o, d, bounds, *rate);
+    trial now{.rate = *rate, .run = simulated(o, d, *rate)};
+    now.share = workload::summarise(now.run.asked.records, bounds).attainment.value_or(0);
     if (const auto n = now.run.asked.records.size(); n < fewest)
       throw config_error(
           fmt::format("--duration: {:g} s at {:g} requests/s are {} requests, and of fewer than {} no share "

@@ -1,7 +1,7 @@
-// How a deployment does at a rate, and the greatest at which enough requests are within the bounds.
+// The greatest rate at which a deployment serves enough requests within the bounds.
 //
-//     const auto at = tried(options, deployment, {.ttft_ms = 200}, 10);
-//     print(at.share, at.run.makespan);
+//     const auto got = goodput(options, deployment, {.ttft_ms = 200}, [](const trial& t) { print(t.rate, t.share); });
+//     print(got.found, got.best.run.makespan);
 #pragma once
 
 #include <functional>
@@ -16,7 +16,6 @@ struct trial {
   double share = 0;  // of them that met the bounds
   outcome run;
 };
-trial tried(const options& o, const deployment& d, const workload::slo& bounds, double rate);
 
 // From o.load.rate on, by runs in which requests come for o.load.seconds. The best run; where none is good, the last, and
 // `found` is 0.

@@ -3,7 +3,7 @@
 as stages and as ranks, over every kind of link.
 
 usage: bench/pipeline.py COKV [--geometry bench/geometries/qwen2.5-0.5b-served.json] [--dtype bf16] [--at-once 1,8,32]
-                         [--tokens 64] [--starts 0,16] [--rounds 3] [--json FILE]
+                         [--tokens 64] [--starts 0,16] [--links tcp,shm,ucx,mpi] [--rounds 3] [--json FILE]
 
 Each run: AT-ONCE greedy answers of TOKENS tokens without end tokens, to prompts of 16. Two processes compute with a thread each, so the fair
 baseline is one process with two, and that with one shows what a stage by itself could do at the most: stages that never waited would be
@@ -44,6 +44,7 @@ def main():
     p.add_argument("--at-once", default="1,8,32")
     p.add_argument("--tokens", type=int, default=64)
     p.add_argument("--starts", help="as --stage-starts: stages of other sizes, once over shm")
+    p.add_argument("--links", default="tcp,shm,ucx" + (",mpi" if shutil.which("mpirun") else ""))
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--json")
     o = p.parse_args()
@@ -51,12 +52,12 @@ def main():
     if o.geometry:
         model += ["--random-weights", os.path.join(ROOT, o.geometry)]
     counts = [int(n) for n in o.at_once.split(",")]
-    links = ["tcp", "shm", "ucx"] + (["mpi"] if shutil.which("mpirun") else [])
+    links = o.links.split(",")
     parts = lambda n, m, link, *more: lambda folder, log: Parts(o.cokv, folder, n, m, link, *model, "--threads", 1, *more,
                                                                 log=log)
     alone = lambda threads: lambda folder, log: Server(o.cokv, "serve", *model, "--threads", threads, log=log)
     ways = {"one process, 1 thread": alone(1), "one process, 2 threads": alone(2),
-            "2 stages, tcp, one step": parts(2, 1, "tcp", "--microbatches", 1)}
+            f"2 stages, {links[0]}, one step": parts(2, 1, links[0], "--microbatches", 1)}
     if o.starts:
         ways |= {f"2 stages, shm, at {o.starts}": parts(2, 1, "shm", "--stage-starts", o.starts)}
     ways |= {f"2 stages, {link}": parts(2, 1, link) for link in links}

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import time
 
-from lib_servers import Server, free_ports, metric
+from lib_servers import Server, free_ports, metric, with_device
 
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}  # containers have no other user
 
@@ -38,7 +38,7 @@ class Parts:
                 *(("--spares", ",".join(spares)) if spares else ()))
 
     def begin(self, number):
-        return subprocess.Popen([*self.command, *self.where(number)], stdout=subprocess.DEVNULL, stderr=self.log)
+        return subprocess.Popen([self.command[0], *with_device((*self.command[1:], *self.where(number)))], stdout=subprocess.DEVNULL, stderr=self.log)
 
     def all_here(self):
         end = time.monotonic() + 120

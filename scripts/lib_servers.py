@@ -21,6 +21,13 @@ def free_ports(count):
     return ports
 
 
+def with_device(arguments):
+    """What a server of a model is started with, and COKV_SERVE."""
+    if arguments[0] == "serve" and "router" not in arguments and "--device" not in arguments:
+        return (*arguments, *os.environ.get("COKV_SERVE", "").split())
+    return arguments
+
+
 class Server:
     """One `cokv` server process, listening on a port of its own choice unless told. `prefix` is what its command begins with.
 
@@ -29,8 +36,7 @@ class Server:
 
     def __init__(self, binary, *arguments, log=None, host="127.0.0.1", port=0, prefix=()):
         self.host = host
-        if arguments[0] == "serve" and "router" not in arguments and "--device" not in arguments:
-            arguments = (*arguments, *os.environ.get("COKV_SERVE", "").split())
+        arguments = with_device(arguments)
         self.process = subprocess.Popen([*prefix, binary, *map(str, arguments), "--listen", f"{host}:{port}"],
                                         stdout=subprocess.PIPE, stderr=log, text=True)
         for line in self.process.stdout:

@@ -2,7 +2,7 @@
 """A model in parts, as processes: any number of stages and ranks, over every kind of link, answers as one server does; a
 worker that dies fails what is under way, and nothing else.
 
-COKV_REQUESTS says how many each time; 12 unless told.
+COKV_REQUESTS says how many each time; 12 unless told. COKV_SERVE what computes, as lib_servers.py has it: on a GPU, over shm.
 """
 import os
 import shutil
@@ -39,7 +39,7 @@ def every_shape_over_every_link_answers_as_one_server(binary, folder):
     requests = list(some_requests(COUNT, 200))
     wanted = one_server(binary, requests)
     slow = bool(os.environ.get("COKV_SANITIZE"))
-    links = ["shm"] if slow else ["tcp", "shm", "ucx"] + (["mpi"] if shutil.which("mpirun") else [])
+    links = ["shm"] if slow or os.environ.get("COKV_SERVE") else ["tcp", "shm", "ucx"] + (["mpi"] if shutil.which("mpirun") else [])
     for link in links:
         for n, m in [(2, 2)] if slow else SHAPES:
             with Parts(binary, folder, n, m, link) as parts:

@@ -55,14 +55,14 @@ struct parts_bench {
         REQUIRE(!r->m->forward_half(l, which, r->step, r->kv, r->compute));
         drain(*r);
       }
-      auto sum = ranks[0]->step->summand;
+      std::vector<float> sum(ranks[0]->step->summand.begin(), ranks[0]->step->summand.end());
       for (auto& r : ranks.subspan(1)) {
         REQUIRE(r->step->summand.size() == sum.size());
         for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += r->step->summand[i];
       }
       for (auto& r : ranks) {
-        r->step->summand = sum;
-        REQUIRE(!r->m->add_summand(l, which, r->step, r->compute));
+        std::ranges::copy(sum, r->step->summand.begin());
+        REQUIRE(!r->m->take_sum(l, which, r->step, r->compute));
         drain(*r);
       }
     }
@@ -168,7 +168,7 @@ TEST_CASE("parts: what does not divide is refused by its name, and so is half a 
   model_bench whole(load_model(folder, {.compute = dtype::f32}), 16);
   CHECK(whole.m->part().whole());
   CHECK(whole.m->forward_half(0, layer_half::mlp, whole.step, whole.kv, whole.compute) == errc::unsupported);
-  CHECK(whole.m->add_summand(0, layer_half::mlp, whole.step, whole.compute) == errc::unsupported);
+  CHECK(whole.m->take_sum(0, layer_half::mlp, whole.step, whole.compute) == errc::unsupported);
   parts_bench cut(folder, dtype::f32, 2, 2);
   auto& first = *cut.all[0];
   CHECK(first.m->part().who == worker{0, 0});

@@ -18,15 +18,22 @@ namespace cokv::test {
 struct part_workers {
   using part_maker = std::function<std::shared_ptr<model>(model_part)>;
 
-  // `copies`: bytes, as stage_sizes has them.
+  using device_of = std::function<device(std::uint32_t number)>;
+
+  // `copies`: bytes, as stage_sizes has them. Simulated devices are told apart by their number.
   part_workers(asio::any_io_executor ex, std::string device, topology t, const part_maker& make, engine_options o,
                std::uint64_t copies = 0)
+      : part_workers(
+            ex,
+            [ex, device](std::uint32_t n) {
+              return open_device(ex, device.starts_with("sim:") ? device + ":" + std::to_string(n) : device,
+                                 {.threads = 1})
+                  .value();
+            },
+            std::move(t), make, std::move(o), copies) {}
+  part_workers(asio::any_io_executor ex, device_of open, topology t, const part_maker& make, engine_options o,
+               std::uint64_t copies = 0)
       : ex(ex), split(std::move(t)) {
-    // Simulated ones are told apart by their number.
-    const auto open = [ex, device](std::uint32_t n) {
-      return open_device(ex, device.starts_with("sim:") ? device + ":" + std::to_string(n) : device, {.threads = 1})
-          .value();
-    };
     kv_memory = o.kv_memory;
     if (copies > 0) o.copies = {windows, copies, 1};
     o.on_broken = [](error_code, std::string_view what) { FAIL_CHECK(what); };

@@ -69,10 +69,9 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
     }
     return compute.launch("summand", [self = shared_from_this(), step] { self->take_apart(*step); });
   }
-  error_code add_summand(std::uint32_t layer, layer_half, const std::shared_ptr<batch>& step,
-                         stream& compute) override {
+  error_code take_sum(std::uint32_t layer, layer_half, const std::shared_ptr<batch>& step, stream& compute) override {
     return compute.launch("sum", [self = shared_from_this(), step, layer] {
-      auto& hidden = *static_cast<std::vector<std::uint64_t>*>(step->scratch.get());
+      auto& hidden = words_of(*step);
       for (std::size_t r = 0; r < hidden.size(); ++r) {
         hidden[r] = 0;
         for (std::size_t i = 4; i-- > 0;)
@@ -84,7 +83,7 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
 
   error_code finish(const std::shared_ptr<batch>& step, stream& compute) override {
     return compute.launch("logits", [step] {
-      auto& hidden = *static_cast<std::vector<std::uint64_t>*>(step->scratch.get());
+      auto& hidden = words_of(*step);
       step->logits.assign(step->samples() * vocab, 0.f);
       std::size_t row = 0, sample = 0;
       for (auto& s : step->sequences) {
@@ -102,17 +101,26 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
   }
 
  private:
+  struct scratch {
+    std::vector<std::uint64_t> words;  // of each row
+    std::vector<float> summand;
+  };
+  static scratch& scratch_of(const batch& step) { return *static_cast<scratch*>(step.scratch.get()); }
+  static std::vector<std::uint64_t>& words_of(const batch& step) { return scratch_of(step).words; }
+
   void run(std::uint32_t local, batch& step, std::byte* segments, std::size_t each, std::uint32_t block_tokens) const {
     const auto layer = first_ + local;
     if (local == 0) {
-      auto fresh = std::make_shared<std::vector<std::uint64_t>>(part_.first() ? 0 : step.rows());
-      if (!part_.first()) std::memcpy(fresh->data(), step.hidden.data(), 8 * step.rows());
+      auto fresh = std::make_shared<scratch>();
+      auto& words = fresh->words;
+      words.resize(part_.first() ? 0 : step.rows());
+      if (!part_.first()) std::memcpy(words.data(), step.hidden.data(), 8 * step.rows());
       for (auto& s : step.sequences)
         for (std::size_t i = 0; part_.first() && i < s.tokens.size(); ++i)
-          fresh->push_back(mix(static_cast<std::uint64_t>(s.tokens[i]) + 1, s.start + i));
+          words.push_back(mix(static_cast<std::uint64_t>(s.tokens[i]) + 1, s.start + i));
       step.scratch = fresh;
     }
-    auto& hidden = *static_cast<std::vector<std::uint64_t>*>(step.scratch.get());
+    auto& hidden = words_of(step);
     // A token's two words, each in its plane of the segment: so that a slice of some tokens moves those tokens' words.
     auto at = [&](const batch_sequence& s, std::size_t position, std::size_t plane) {
       return segments + s.blocks.at(position / block_tokens) * each +
@@ -141,7 +149,7 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
 
   void hand_on(std::uint32_t local, batch& step) const {
     if (part_.last() || local + 1 < config_.layers) return;
-    auto& hidden = *static_cast<std::vector<std::uint64_t>*>(step.scratch.get());
+    auto& hidden = words_of(step);
     step.hidden.resize(2 * hidden.size());
     std::memcpy(step.hidden.data(), hidden.data(), 8 * hidden.size());
   }
@@ -149,14 +157,16 @@ class toy_model final : public model, public std::enable_shared_from_this<toy_mo
   // Of each word four numbers below 2^16, which floats add up exactly: each rank has as much of it as its low bits say, and the
   // first what is left. The words are lost.
   void take_apart(batch& step) const {
-    auto& hidden = *static_cast<std::vector<std::uint64_t>*>(step.scratch.get());
-    step.summand.resize(4 * hidden.size());
+    auto& hidden = words_of(step);
+    auto& all = scratch_of(step).summand;
+    all.resize(4 * hidden.size());
+    step.summand = all;
     for (std::size_t r = 0; r < hidden.size(); ++r)
       for (std::size_t i = 0; i < 4; ++i) {
-        const auto all = static_cast<float>(hidden[r] >> (16 * i) & 0xffff),
+        const auto word = static_cast<float>(hidden[r] >> (16 * i) & 0xffff),
                    low = static_cast<float>(hidden[r] >> (16 * i) & 0xff);
         const auto others = static_cast<float>(part_.split.degree() - 1);
-        step.summand[4 * r + i] = part_.who.rank == 0 ? all - others * low : low;
+        step.summand[4 * r + i] = part_.who.rank == 0 ? word - others * low : low;
       }
     std::ranges::fill(hidden, 0);
   }

@@ -81,15 +81,10 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
     });
   }
 
-  error_code add_summand(std::uint32_t layer, layer_half which, const std::shared_ptr<batch>& step,
-                         stream& compute) override {
+  error_code take_sum(std::uint32_t layer, layer_half which, const std::shared_ptr<batch>& step,
+                      stream& compute) override {
     if (part_.alone()) return errc::unsupported;
     return compute.launch("sum " + std::to_string(layer), [self = shared_from_this(), step, layer, which] {
-      auto& s = scratch(*step);
-      kernel::parallel(self->rows_of(s), static_cast<double>(self->config_.hidden), [&](std::size_t r) {
-        const std::size_t h = self->config_.hidden;
-        for (std::size_t i = r * h; i < (r + 1) * h; ++i) s.x[i] += step->summand[i];
-      });
       which == layer_half::attention ? self->after_attention(layer, *step) : self->after_mlp(layer, *step);
     });
   }
@@ -197,12 +192,11 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
     return s.rows.empty() ? 0 : s.rows.back().row + s.rows.back().count;
   }
 
-  // Where a product's result is added to: the stream, or what all ranks add up.
+  // To the stream; of ranks that add up but the first, in its place: the sum is the stream.
   void add(const kernel::product& p, batch& step) const {
-    if (part_.alone())
-      kernel::matmul(p, scratch(step).x.data(), kernel::into::adds);
-    else
-      step.summand.resize(p.m * config_.hidden), kernel::matmul(p, step.summand.data());
+    auto* x = scratch(step).x.data();
+    part_.who.rank == 0 ? kernel::matmul(p, x, kernel::into::adds) : kernel::matmul(p, x);
+    step.summand = {x, p.m * config_.hidden};
   }
 
   void attend(std::uint32_t layer, batch& step, const kernel::layer_kv& kv) const {

@@ -23,12 +23,6 @@ void check_compute(const model_options& o) {
 
 bool on_cuda(const model_options& o) { return o.where && o.where.name().starts_with("cuda:"); }
 
-void check_part(const model_config& c, const model_options& o) {
-  if (on_cuda(o) && !o.part.whole())
-    throw config_error("pipeline, tensor: parts of a model are computed on the CPU as yet");
-  (void)part_of(c, o.part);
-}
-
 void check_fits(const model_config& c, dtype compute, std::uint64_t beside = 0) {
   detail::check_memory_for({{"weights", weight_bytes(c, compute)}, {"random numbers", beside}});
 }
@@ -46,8 +40,8 @@ std::uint64_t weight_bytes(const model_config& c, dtype compute) {
 std::shared_ptr<model> load_model(const std::filesystem::path& dir, model_options options) {
   check_compute(options);
   auto config = load_model_config(dir);
-  check_part(config, options);
-  if (!on_cuda(options)) check_fits(part_of(config, options.part), options.compute);
+  const auto part = part_of(config, options.part);
+  if (!on_cuda(options)) check_fits(part, options.compute);
   auto file = weights::open(dir);
   checkpoint_source source(file);
   const auto tensors = find_family(config.architecture)->bind(config, source);
@@ -55,7 +49,7 @@ std::shared_ptr<model> load_model(const std::filesystem::path& dir, model_option
     const auto seen = scan(file, options.progress);
     source.require_finite(seen);
     const auto id = fingerprint(config, file, seen);
-    return make_cuda_decoder(options.where, std::move(config), tensors, id, options);
+    return make_cuda_decoder(options.where, config, tensors, id, options);
   }
   // Both read all of the file: one waits for the disk while the other computes.
   weight_scan seen;
@@ -75,17 +69,17 @@ std::shared_ptr<model> random_model(const std::filesystem::path& config_json, mo
                                     std::uint64_t seed) {
   check_compute(options);
   auto config = load_model_config_file(config_json);
-  check_part(config, options);
+  const auto part = part_of(config, options.part);
   const auto type = config.stored_type.value_or(dtype::bf16);
   const auto beside = random_source::bytes_for(config, type);
   if (on_cuda(options))
     detail::check_memory_for({{"random numbers", beside}});
   else
-    check_fits(part_of(config, options.part), options.compute, beside);
+    check_fits(part, options.compute, beside);
   random_source source(type, seed);
   auto tensors = find_family(config.architecture)->bind(config, source);
   const auto id = fingerprint(config, seed);
-  if (on_cuda(options)) return make_cuda_decoder(options.where, std::move(config), tensors, id, options);
+  if (on_cuda(options)) return make_cuda_decoder(options.where, config, tensors, id, options);
   cpu_weights packed(options.compute, part_of(tensors, config, options.part), options.batch_invariant);
   return make_cpu_decoder(config, std::move(packed), source.keep_alive(), id, options.compute, options.part);
 }

@@ -22,7 +22,7 @@ void choose(batch_sample& one, std::span<const float> logits) {
 error_code model::forward_half(std::uint32_t, layer_half, const std::shared_ptr<batch>&, const kv_pool&, stream&) {
   return errc::unsupported;
 }
-error_code model::add_summand(std::uint32_t, layer_half, const std::shared_ptr<batch>&, stream&) {
+error_code model::take_sum(std::uint32_t, layer_half, const std::shared_ptr<batch>&, stream&) {
   return errc::unsupported;
 }
 

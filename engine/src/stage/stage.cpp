@@ -38,7 +38,7 @@ awaitable<error_code> stage::run(std::shared_ptr<batch> step, std::span<const si
       if (which == layer_half::attention) tell(l);
       if (auto ec = co_await drained(compute)) co_return ec;
       if (auto ec = co_await ranks.all_reduce(step->summand)) co_return ec;
-      if (auto ec = part->add_summand(l, which, step, compute)) co_return ec;
+      if (auto ec = part->take_sum(l, which, step, compute)) co_return ec;
     }
   }
   if (samples() && !step->sampled.empty()) {
@@ -46,7 +46,7 @@ awaitable<error_code> stage::run(std::shared_ptr<batch> step, std::span<const si
     if (auto ec = part->sample(step, compute)) co_return ec;
   }
   if (auto ec = co_await drained(compute)) co_return ec;
-  if (samples()) part->collect(*step);
+  part->collect(*step);
   co_return error_code();
 }
 

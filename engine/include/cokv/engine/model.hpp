@@ -12,13 +12,14 @@
 //
 // A part of a model (model_options::part) is some of its layers, and of each some of its heads and of its MLP's columns. Its
 // config and KV are the part's. A stage that is not the first begins with step->hidden as the one before left it. Ranks
-// of a stage, where there are several, take each layer in two halves, behind each of which their summands are added up:
+// of a stage, where there are several, take each layer in two halves, behind each of which their summands are added up
+// (rank 0's has what went in):
 //
 //     for (std::uint32_t l = 0; l < m->config().layers; ++l)
 //       for (auto which : {cokv::layer_half::attention, cokv::layer_half::mlp}) {
 //         m->forward_half(l, which, step, kv, compute);
 //         ...all of it is done: step->summand becomes the sum over all ranks, the same bits in each...
-//         m->add_summand(l, which, step, compute);
+//         m->take_sum(l, which, step, compute);
 //       }
 #pragma once
 
@@ -86,7 +87,7 @@ struct batch {
   std::vector<batch_sample> sampled;  // of the sequences that sample, in order; or none, where logits are wanted
   std::vector<float> logits;          // [sequences that sample, in order][vocab]
   std::vector<float> hidden;          // [rows][hidden], between two stages of a model
-  std::vector<float> summand;         // [rows][hidden], of one rank of several
+  std::span<float> summand;           // [rows][hidden], of one rank of several, in memory of the model's
   std::shared_ptr<void> scratch;      // the model's
 
   std::size_t rows() const noexcept {
@@ -148,8 +149,8 @@ class model {
   // For ranks that are not alone, instead of forward(): see above. errc::unsupported of a model that is whole.
   virtual error_code forward_half(std::uint32_t layer, layer_half which, const std::shared_ptr<batch>& step,
                                   const kv_pool& kv, stream& compute);
-  virtual error_code add_summand(std::uint32_t layer, layer_half which, const std::shared_ptr<batch>& step,
-                                 stream& compute);
+  virtual error_code take_sum(std::uint32_t layer, layer_half which, const std::shared_ptr<batch>& step,
+                              stream& compute);
   // Enqueues what follows the last layer: the logits. Of a last stage.
   virtual error_code finish(const std::shared_ptr<batch>& step, stream& compute) = 0;
 
@@ -165,7 +166,7 @@ class model {
   virtual error_code feed(const std::shared_ptr<batch>& step, const std::shared_ptr<batch>& before,
                           std::vector<fed_token> places, stream& compute);
   // When all of it is done, and before the next step's: logits and samples are the host's to read. Logits are there where
-  // nothing was sampled, or a sample wants logprobs.
+  // nothing was sampled, or a sample wants logprobs. Of a stage that is not the last: hidden.
   virtual void collect(batch& step);
 };
 
@@ -178,7 +179,6 @@ struct model_options {
   // it, as on a CUDA device prompts do.
   bool batch_invariant = false;
   // Of the checkpoint's matrices only this is kept, and computed with. config_error naming what of the model it does not divide.
-  // On the CPU.
   model_part part = {};
 };
 

@@ -10,6 +10,7 @@
 #include "cokv/runtime/error.hpp"
 #include "model/cuda/cuda_step.hpp"
 #include "model/cuda/device_weights.hpp"
+#include "model/part_of.hpp"
 #include "model/positions.hpp"
 
 namespace cokv {
@@ -31,22 +32,37 @@ gpu::device_activation on_gpu(activation a) {
   return gpu::device_activation::silu;
 }
 
-// The residual stream is f32 in both types; what goes into a product is of the compute type.
+std::vector<float> slopes_of(const model_config& whole, const model_part& part) {
+  const auto all = alibi_slopes(whole);
+  if (all.empty()) return {};
+  const auto heads = static_cast<std::ptrdiff_t>(whole.heads / part.split.degree());
+  const auto own = all.begin() + part.who.rank * heads;
+  return {own, own + heads};
+}
+
+// The residual stream is f32 in both types; what goes into a product is of the compute type. Of ranks that add up, rank 0
+// adds what it computes to the stream and the others put theirs in the stream's place: the sum is the stream.
 class cuda_decoder final : public model, public std::enable_shared_from_this<cuda_decoder> {
  public:
-  cuda_decoder(device where, model_config config, const decoder_tensors& tensors, id256 id, dtype compute,
-               bool batch_invariant)
+  // Of all of a model's tensors.
+  cuda_decoder(device where, const model_config& whole, const decoder_tensors& tensors, id256 id,
+               const model_options& how)
       : where_(std::move(where)),
-        config_(std::move(config)),
+        config_(part_of(whole, how.part)),
+        part_(how.part),
+        shard_(kv_shard_of(whole, part_)),
         fingerprint_(id),
-        compute_(compute),
+        compute_(how.compute),
         half_(config_.positions == position_type::rotary ? config_.rotary_dims / 2 : 0),
         kernels_(opened<kernel::device_kernels>("kernels", [] { return kernel::device_kernels::open(); })),
         products_(opened<kernel::device_products>("cuBLASLt",
-                                                  [&] { return kernel::device_products::open(batch_invariant); })),
-        weights_(where_, compute, tensors, rotary_frequencies(config_), alibi_slopes(config_)),
+                                                  [&] { return kernel::device_products::open(how.batch_invariant); })),
+        weights_(where_, compute_, part_of(tensors, whole, part_), rotary_frequencies(config_),
+                 slopes_of(whole, part_)),
         recorder_(stream_for("graphs")) {}
 
+  model_part part() const noexcept override { return part_; }
+  shard kv_shard() const noexcept override { return shard_; }
   const model_config& config() const noexcept override { return config_; }
   dtype compute_type() const noexcept override { return compute_; }
   const id256& fingerprint() const noexcept override { return fingerprint_; }
@@ -64,7 +80,7 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
     const auto prompt = std::max<std::uint32_t>(1, most.rows - std::min(most.rows, most.samples - 1));
     add(std::max(most.context, prompt) - prompt, prompt, blocks);
     auto prepare = [&] {
-      step_words words(like, {}, config_, compute_);
+      auto words = words_of(like, {});
       words.wants_logits = false;  // of few requests
       return made(step).prepare(where_, config_, compute_, std::move(words));
     };
@@ -76,33 +92,53 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
 
   error_code forward(std::uint32_t layer, const std::shared_ptr<batch>& step, const kv_pool& kv,
                      stream& compute) override {
-    if (layer == 0) {
-      if (auto ec = begin(step, compute)) return ec;
-      auto& s = scratch(*step);
-      const auto fed_memory = std::exchange(s.fed_memory, {});
-      const std::array<buffer, 3> uses{weights_.memory, s.far, fed_memory};
-      const auto ec =
-          compute.launch_native("embed", std::span(uses).first(fed_memory.empty() ? 2 : 3), [&](void* native) {
-            const auto ec = take_fed(s, native);
-            return ec ? ec : embed(s, native);
-          });
-      if (ec) return ec;
-    }
+    if (!part_.alone()) return errc::unsupported;
+    if (auto ec = enter(layer, step, compute)) return ec;
     auto& s = scratch(*step);
     const auto part = layer_of(kv, layer, s);
     const std::array<buffer, 3> uses{weights_.memory, s.far, kv.memory()};
-    return compute.launch_native("layer " + std::to_string(layer), uses,
-                                 [&](void* native) { return run_layer(layer, s, part, native); });
+    const auto ec = compute.launch_native("layer " + std::to_string(layer), uses,
+                                          [&](void* native) { return run_layer(layer, s, part, native); });
+    return ec || !hands_on(layer) ? ec : bring_rows(s, layer, compute);
+  }
+
+  error_code forward_half(std::uint32_t layer, layer_half which, const std::shared_ptr<batch>& step, const kv_pool& kv,
+                          stream& compute) override {
+    if (part_.alone()) return errc::unsupported;
+    if (which == layer_half::attention)
+      if (auto ec = enter(layer, step, compute)) return ec;
+    auto& s = scratch(*step);
+    const auto part = layer_of(kv, layer, s);
+    const std::array<buffer, 3> uses{weights_.memory, s.far, kv.memory()};
+    const auto ec = compute.launch_native("layer " + std::to_string(layer), uses, [&](void* native) {
+      return which == layer_half::attention ? run_attention(layer, s, part, native) : run_mlp(layer, s, native);
+    });
+    if (ec) return ec;
+    step->summand = {reinterpret_cast<float*>(s.near_rows.data()), rows_behind(layer, s) * config_.hidden};
+    return bring_rows(s, layer, compute);
+  }
+
+  error_code take_sum(std::uint32_t layer, layer_half which, const std::shared_ptr<batch>& step,
+                      stream& compute) override {
+    if (part_.alone()) return errc::unsupported;
+    auto& s = scratch(*step);
+    if (const auto bytes = rows_behind(layer, s) * config_.hidden * sizeof(float))
+      if (auto ec = compute.copy(s.slice_of(stream_behind(layer, s), bytes), s.near_rows.slice(0, bytes), "sum"))
+        return ec;
+    if (which == layer_half::attention) return {};
+    const std::array<buffer, 2> uses{weights_.memory, s.far};
+    const auto ec = compute.launch_native("settle", uses, [&](void* native) { return end_layer(layer, s, native); });
+    return ec || !hands_on(layer) ? ec : bring_rows(s, layer, compute);
   }
 
   std::optional<error_code> whole(const std::shared_ptr<batch>& step, const kv_pool& kv, stream& compute) override {
-    if (!is_decoding(*step)) return std::nullopt;
+    if (!part_.alone() || !is_decoding(*step) || (part_.last() && step->sampled.empty())) return std::nullopt;
     if (auto ec = begin(step, compute)) return ec;
     auto& s = scratch(*step);
     auto enqueue = [&](void* native) {
       auto ec = embed(s, native);
       for (std::uint32_t l = 0; !ec && l < config_.layers; ++l) ec = run_layer(l, s, layer_of(kv, l, s), native);
-      return ec ? ec : run_head(s, native);
+      return ec || !part_.last() ? ec : run_head(s, native);
     };
     const auto* graph = s.graphs.find(s.shape(layer_of(kv, 0, s)), recorder_, enqueue);
     const auto fed_memory = std::exchange(s.fed_memory, {});
@@ -111,11 +147,13 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
       if (auto failed = take_fed(s, native)) return failed;
       return graph ? graph->launch(native) : enqueue(native);
     });
+    if (!part_.last()) return ec ? ec : bring_rows(s, config_.layers - 1, compute);
     if (!ec) ec = bring_logits(s, compute);  // before penalties and biases change them
     return ec ? ec : sample(step, compute);
   }
 
   error_code finish(const std::shared_ptr<batch>& step, stream& compute) override {
+    if (!chooses()) return errc::unsupported;
     auto& s = scratch(*step);
     if (s.words().samples == 0) return {};
     const std::array<buffer, 2> uses{weights_.memory, s.far};
@@ -144,6 +182,11 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
   void collect(batch& step) override {
     auto& s = scratch(step);
     step.logits.clear();
+    if (!part_.last()) {
+      const auto* rows = reinterpret_cast<const float*>(s.near_rows.data());
+      step.hidden.assign(rows, rows + s.words().rows * config_.hidden);
+    }
+    if (!chooses()) return;
     if (s.words().wants_logits) {
       step.logits.resize(s.logits.size() / sizeof(float));
       if (!step.logits.empty()) std::memcpy(step.logits.data(), s.near_logits.data(), s.logits.size());
@@ -189,14 +232,45 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
     throw config_error("device " + std::string(where_.name()) + ": " + what + ": " + ec.message());
   }
 
-  // What kernels are told of the step, on its way to the device.
+  bool chooses() const noexcept { return part_.last() && part_.who.rank == 0; }
+  bool ends(std::uint32_t layer) const noexcept { return part_.last() && layer + 1 == config_.layers; }
+  bool hands_on(std::uint32_t layer) const noexcept { return !part_.last() && layer + 1 == config_.layers; }
+  // The stream behind a layer: of the last, nobody asks for other rows than those that are sampled.
+  float* stream_behind(std::uint32_t layer, const cuda_step& s) const { return ends(layer) ? s.sampled_x : s.x; }
+  std::size_t rows_behind(std::uint32_t layer, const cuda_step& s) const {
+    return ends(layer) ? s.words().samples : s.words().rows;
+  }
+
+  step_words words_of(const batch& step, std::span<const fed_token> feed) const {
+    return {step, feed, config_, compute_, part_};
+  }
+
+  // What kernels are told of the step, on its way to the device, and the rows of the stage before.
   error_code begin(const std::shared_ptr<batch>& step, stream& compute) {
     auto& s = made(*step);
     const auto feed = std::exchange(s.feed, {});
     for (auto& q : step->sequences)  // a table of positions ends there
       if (q.start + q.tokens.size() > config_.max_positions) return errc::invalid_argument;
-    if (auto ec = s.prepare(where_, config_, compute_, step_words(*step, feed, config_, compute_))) return ec;
-    return compute.copy(s.far_words, s.near_words.slice(0, s.far_words.size()), "tokens");
+    const auto bytes = part_.first() ? 0 : step->rows() * config_.hidden * sizeof(float);
+    if (bytes > 0 && step->hidden.size() * sizeof(float) != bytes) return errc::invalid_argument;
+    if (auto ec = s.prepare(where_, config_, compute_, words_of(*step, feed))) return ec;
+    if (auto ec = compute.copy(s.far_words, s.near_words.slice(0, s.far_words.size()), "tokens")) return ec;
+    if (bytes == 0) return {};
+    std::memcpy(s.near_rows.data(), step->hidden.data(), bytes);
+    return compute.copy(s.slice_of(s.x, bytes), s.near_rows.slice(0, bytes), "rows");
+  }
+
+  // Before a layer: of the first, what comes in.
+  error_code enter(std::uint32_t layer, const std::shared_ptr<batch>& step, stream& compute) {
+    if (layer > 0) return {};
+    if (auto ec = begin(step, compute)) return ec;
+    auto& s = scratch(*step);
+    const auto fed_memory = std::exchange(s.fed_memory, {});
+    const std::array<buffer, 3> uses{weights_.memory, s.far, fed_memory};
+    return compute.launch_native("embed", std::span(uses).first(fed_memory.empty() ? 2 : 3), [&](void* native) {
+      const auto ec = take_fed(s, native);
+      return ec ? ec : embed(s, native);
+    });
   }
 
   error_code take_fed(const cuda_step& s, void* native) const {
@@ -232,6 +306,11 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
     if (!s.words().wants_logits) return {};
     return compute.copy(s.near_logits.slice(0, s.logits.size()), s.logits, "logits");
   }
+  error_code bring_rows(const cuda_step& s, std::uint32_t layer, stream& compute) const {
+    const auto bytes = rows_behind(layer, s) * config_.hidden * sizeof(float);
+    if (bytes == 0) return {};
+    return compute.copy(s.near_rows.slice(0, bytes), s.slice_of(stream_behind(layer, s), bytes), "rows");
+  }
   error_code bring_tokens(const cuda_step& s, stream& compute) const {
     return compute.copy(s.near_chosen.slice(0, s.chosen.size()), s.chosen, "tokens");
   }
@@ -243,7 +322,7 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
     error_code ec;
     if (half_ > 0)
       ec = kernels_.angles({weights_.frequencies, s.list(s.words().position), s.turns, rows, half_}, native);
-    if (ec) return ec;
+    if (ec || !part_.first()) return ec;
     if (weights_.project_in) {
       ec = kernels_.embed(weights_.embedding.type, compute_,
                           {weights_.embedding.rows, tokens, s.input, 0, rows, config_.embedding_dim, false}, native);
@@ -263,37 +342,64 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
   }
 
   error_code run_layer(std::uint32_t layer, const cuda_step& s, const gpu::paged_kv& kv, void* native) {
+    auto ec = run_attention(layer, s, kv, native);
+    if (!ec) ec = run_mlp(layer, s, native);
+    return ec ? ec : end_layer(layer, s, native);
+  }
+
+  error_code run_attention(std::uint32_t layer, const cuda_step& s, const gpu::paged_kv& kv, void* native) {
     const auto& l = weights_.layers[layer];
     const auto& w = s.words();
-    const bool last = layer + 1 == config_.layers;
-    auto rows = static_cast<std::uint32_t>(w.rows);
-    auto ec =
-        take_in(l.attention_norm, layer > 0 ? weights_.layers[layer - 1].down.bias : nullptr, s.x, s, rows, native);
+    const bool last = ends(layer);
+    const auto rows = static_cast<std::uint32_t>(w.rows);
+    auto ec = take_in(l.attention_norm, layer > 0 ? late_bias(weights_.layers[layer - 1].down) : nullptr, s.x, s, rows,
+                      native);
     if (!ec) ec = multiply(l.qkv, s, s.input, s.qkv, rows, false, native);
     if (!ec)
       ec = kernels_.rotary(compute_,
                            {s.qkv, l.qkv.bias, s.list(w.position), s.list(w.table), last ? s.list(w.kept) : nullptr,
                             s.turns, s.q, kv, rows, config_.heads, half_, config_.rotary_interleaved},
                            native);
-    auto* x = s.x;
-    if (last && !ec) {  // nobody asks for the others any more
-      rows = static_cast<std::uint32_t>(w.samples);
-      x = s.sampled_x;
-      ec = kernels_.gather({s.x, x, s.list(w.sampled), rows, config_.hidden}, native);
-    }
+    if (last && !ec)
+      ec = kernels_.gather({s.x, s.sampled_x, s.list(w.sampled), static_cast<std::uint32_t>(w.samples), config_.hidden},
+                           native);
     if (!ec) ec = attend(last ? w.last : w.all, s, kv, native);
-    if (!ec) ec = multiply(l.out, s, s.attended, x, rows, true, native);
-    if (!ec) ec = settle(l.attention_norm, l.out.bias, x, rows, native);
-    if (!ec) ec = take_in(l.mlp_norm, l.out.bias, x, s, rows, native);
+    return ec ? ec : add(l.out, s, s.attended, layer, native);
+  }
+
+  error_code run_mlp(std::uint32_t layer, const cuda_step& s, void* native) {
+    const auto& l = weights_.layers[layer];
+    const auto rows = static_cast<std::uint32_t>(rows_behind(layer, s));
+    auto* x = stream_behind(layer, s);
+    auto ec = settle(l.attention_norm, late_bias(l.out), x, rows, native);
+    if (!ec) ec = take_in(l.mlp_norm, late_bias(l.out), x, s, rows, native);
     if (!ec) ec = multiply(l.up, s, s.input, s.up, rows, false, native);
     if (!ec)
       ec = kernels_.activate(
           compute_, {s.up, l.up.bias, s.active, rows, config_.intermediate, on_gpu(config_.act), config_.gated},
           native);
-    if (!ec) ec = multiply(l.down, s, s.active, x, rows, true, native);
-    if (!ec) ec = settle(l.mlp_norm, l.down.bias, x, rows, native);
-    return ec;
+    return ec ? ec : add(l.down, s, s.active, layer, native);
   }
+
+  // What the next stage is given lacks nothing.
+  error_code end_layer(std::uint32_t layer, const cuda_step& s, void* native) {
+    const auto& l = weights_.layers[layer];
+    const auto rows = static_cast<std::uint32_t>(rows_behind(layer, s));
+    auto* x = stream_behind(layer, s);
+    if (auto ec = settle(l.mlp_norm, late_bias(l.down), x, rows, native)) return ec;
+    const auto* bias = config_.norm_first ? late_bias(l.down) : nullptr;
+    return hands_on(layer) && bias ? norm({}, bias, x, x, dtype::f32, rows, native) : error_code();
+  }
+
+  // To the stream, or in its place. A rank's bias is in its summand.
+  error_code add(const device_linear& w, const cuda_step& s, const void* in, std::uint32_t layer, void* native) {
+    const auto rows = static_cast<std::uint32_t>(rows_behind(layer, s));
+    auto* x = stream_behind(layer, s);
+    const auto ec = multiply(w, s, in, x, rows, part_.who.rank == 0, native);
+    return ec || part_.alone() || !w.bias ? ec : norm({}, w.bias, x, x, dtype::f32, rows, native);
+  }
+  // One that whoever reads the stream next adds.
+  const float* late_bias(const device_linear& w) const noexcept { return part_.alone() ? w.bias : nullptr; }
 
   error_code attend(const step_attention& a, const cuda_step& s, const gpu::paged_kv& kv, void* native) {
     gpu::attention_job job{};
@@ -318,7 +424,7 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
   error_code run_head(const cuda_step& s, void* native) {
     const auto n = static_cast<std::uint32_t>(s.words().samples);
     auto* logits = reinterpret_cast<float*>(s.logits.data());
-    const auto* bias = config_.norm_first ? weights_.layers.back().down.bias : nullptr;
+    const auto* bias = config_.norm_first ? late_bias(weights_.layers.back().down) : nullptr;
     auto ec =
         norm(config_.final_norm ? weights_.final_norm : device_norm(), bias, s.sampled_x, s.input, compute_, n, native);
     if (!ec && weights_.project_out) {
@@ -357,7 +463,9 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
   }
 
   device where_;
-  model_config config_;
+  model_config config_;  // of the part
+  model_part part_;
+  shard shard_;
   id256 fingerprint_;
   dtype compute_;
   std::uint32_t half_;  // of the rotary dimensions; 0: no rotary positions
@@ -369,12 +477,11 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
 
 }  // namespace
 
-std::shared_ptr<model> make_cuda_decoder(device where, model_config config, const decoder_tensors& tensors,
+std::shared_ptr<model> make_cuda_decoder(device where, const model_config& config, const decoder_tensors& tensors,
                                          id256 fingerprint, const model_options& how) {
   if (!tensors.head.bias.empty())
     throw config_error("device " + std::string(where.name()) + ": an output matrix with a bias");
-  return std::make_shared<cuda_decoder>(std::move(where), std::move(config), tensors, fingerprint, how.compute,
-                                        how.batch_invariant);
+  return std::make_shared<cuda_decoder>(std::move(where), config, tensors, fingerprint, how);
 }
 
 }  // namespace cokv

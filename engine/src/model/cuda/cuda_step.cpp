@@ -51,8 +51,7 @@ error_code grow(device& where, buffer& b, std::size_t bytes, memory_kind kind) {
 }  // namespace
 
 bool is_decoding(const batch& step) {
-  return !step.sampled.empty() &&
-         std::ranges::all_of(step.sequences, [](const batch_sequence& s) { return s.sample && s.tokens.size() == 1; });
+  return std::ranges::all_of(step.sequences, [](const batch_sequence& s) { return s.sample && s.tokens.size() == 1; });
 }
 
 template <class T>
@@ -86,8 +85,13 @@ step_attention step_words::attention_of(const std::vector<kernel::gpu::attention
   return out;
 }
 
-step_words::step_words(const batch& step, std::span<const fed_token> feed, const model_config& config, dtype compute)
-    : rows(step.rows()), samples(step.samples()), decodes(is_decoding(step)) {
+step_words::step_words(const batch& step, std::span<const fed_token> feed, const model_config& config, dtype compute,
+                       const model_part& part)
+    : rows(step.rows()),
+      samples(part.last() ? step.samples() : 0),
+      chooses(part.last() && part.who.rank == 0),
+      rows_move(!part.whole()),
+      decodes(is_decoding(step)) {
   std::vector<std::uint32_t> token, positions, tables, q_row, last_row, lists, first_row;
   std::vector<kernel::gpu::attention_sequence> each, ends;
   for (auto& s : step.sequences) {
@@ -96,12 +100,12 @@ step_words::step_words(const batch& step, std::span<const fed_token> feed, const
     first_row.push_back(row);
     each.push_back({s.start, count, row, list});
     for (std::uint32_t t = 0; t < count; ++t) {
-      const bool wanted = s.sample && t + 1 == count;
+      const bool wanted = part.last() && s.sample && t + 1 == count;
       token.push_back(static_cast<std::uint32_t>(s.tokens[t]));
       positions.push_back(s.start + t), tables.push_back(list);
       q_row.push_back(wanted ? static_cast<std::uint32_t>(ends.size()) : kernel::gpu::not_kept);
     }
-    if (s.sample) {
+    if (part.last() && s.sample) {
       ends.push_back({s.start + count - 1, 1, static_cast<std::uint32_t>(ends.size()), list});
       last_row.push_back(row + count - 1);
     }
@@ -115,8 +119,8 @@ step_words::step_words(const batch& step, std::span<const fed_token> feed, const
   blocks = append_growing<std::uint32_t>(lists);
   all = attention_of(each, config, compute);
   last = attention_of(ends, config, compute);
-  wants_logits = step.sampled.empty();
-  add_choices(step, last_row, config.vocab);
+  wants_logits = chooses && step.sampled.empty();
+  if (chooses) add_choices(step, last_row, config.vocab);
   std::vector<kernel::gpu::fed_place> places;
   for (auto& f : feed) places.push_back({static_cast<std::uint32_t>(f.sample), first_row[f.sequence]});
   feeds = places.size();
@@ -184,7 +188,7 @@ error_code cuda_step::prepare(device& where, const model_config& c, dtype comput
   const std::size_t h = c.hidden, q_width = std::size_t{c.heads} * c.head_dim,
                     width = std::size_t{c.heads + 2 * c.kv_heads} * c.head_dim, mlp = c.intermediate;
   const auto bytes_of_words = words_.words.size() * sizeof(std::uint32_t),
-             logit_bytes = samples * c.vocab * sizeof(float);
+             logit_bytes = words_.chooses ? samples * c.vocab * sizeof(float) : 0;
   const auto scratch = sizeof(float) * std::max(words_.all.plan.slots, words_.last.plan.slots);
   carver from;
   std::byte *room = nullptr, *wide = nullptr, *table = nullptr, *tokens = nullptr;
@@ -204,6 +208,7 @@ error_code cuda_step::prepare(device& where, const model_config& c, dtype comput
   from.add(table, bytes_of_words), from.add(times, words_.looks_back ? logit_bytes : 0);
 
   if (auto ec = grow(where, near_words, bytes_of_words, memory_kind::pinned)) return ec;
+  if (auto ec = grow(where, near_rows, words_.rows_move ? rows * h * sizeof(float) : 0, memory_kind::pinned)) return ec;
   if (auto ec = grow(where, near_logits, words_.wants_logits ? logit_bytes : 0, memory_kind::pinned)) return ec;
   if (auto ec = grow(where, near_chosen, token_bytes, memory_kind::pinned)) return ec;
   if (from.bytes() > far.size()) {
@@ -212,11 +217,10 @@ error_code cuda_step::prepare(device& where, const model_config& c, dtype comput
   }
   if (auto ec = grow(where, far, from.bytes(), memory_kind::device)) return ec;
   from.carve(far.data());
-  auto slice = [&](std::byte* at, std::size_t n) { return far.slice(static_cast<std::size_t>(at - far.data()), n); };
-  workspace = slice(room, kernel::device_products::workspace_bytes);
-  far_words = slice(table, bytes_of_words);
-  logits = slice(wide, logit_bytes);
-  chosen = slice(tokens, token_bytes);
+  workspace = slice_of(room, kernel::device_products::workspace_bytes);
+  far_words = slice_of(table, bytes_of_words);
+  logits = slice_of(wide, logit_bytes);
+  chosen = slice_of(tokens, token_bytes);
   std::memcpy(near_words.data(), words_.words.data(), bytes_of_words);
   return {};
 }

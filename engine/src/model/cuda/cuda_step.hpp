@@ -20,7 +20,7 @@ struct step_attention {
   kernel::attention_plan plan;
 };
 
-// It samples one token for each of its sequences, behind the last one, and does nothing else.
+// It wants one token for each of its sequences, behind the last one, and does nothing else.
 bool is_decoding(const batch& step);
 
 // All that kernels are told of a step, in one copy to the device; of tokens that are still being sampled, their places.
@@ -32,13 +32,16 @@ struct step_words {
   std::size_t tokens = 0, position = 0, table = 0, kept = 0, sampled = 0, blocks = 0;
   step_attention all, last;  // layers, and the last one, which sampled rows alone go through
   std::size_t choices = 0, history = 0, biases = 0, fed = 0, feeds = 0;  // sample_row, tokens, token_bias_at; fed_place
+  bool chooses = false;                                                  // tokens; else it ends before, or others do
+  bool rows_move = false;  // to the host, or from there: it is of a part of a model
   bool looks_back = false, wants_logits = false;
   std::vector<bool> refused;  // of samples: they ban or favour a token that there is not
 
   bool decodes = false;  // its lists of blocks take the room of longer ones: its shape stays what it is for many steps
 
   step_words() = default;
-  step_words(const batch& step, std::span<const fed_token> feed, const model_config& config, dtype compute);
+  step_words(const batch& step, std::span<const fed_token> feed, const model_config& config, dtype compute,
+             const model_part& part);
 
  private:
   template <class T>
@@ -69,7 +72,12 @@ class cuda_step {
   const std::int32_t* fed_from = nullptr;
   buffer fed_memory;
 
+  buffer slice_of(const void* at, std::size_t bytes) const {
+    return far.slice(static_cast<std::size_t>(static_cast<const std::byte*>(at) - far.data()), bytes);
+  }
+
   buffer near_words, near_logits, near_chosen;  // pinned
+  buffer near_rows;                             // pinned, [rows][hidden], of a part of a model
   buffer far;                                   // everything below
   buffer far_words, workspace;
   float *x = nullptr, *sampled_x = nullptr;  // [rows][hidden], [samples][hidden]

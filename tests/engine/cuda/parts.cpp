@@ -1,0 +1,121 @@
+// Workers of a model in parts, all of them on one CUDA device: the answers that the whole model gives on the CPU. On stand-ins
+// for CUDA and cuBLASLt in every build, and unchanged on a device with the library (label gpu).
+#include "engine/cuda/some_families.hpp"
+#include "engine/generate_fixture.hpp"
+#include "engine/stage_fixture.hpp"
+
+using namespace cokv;
+using namespace cokv::test;
+
+namespace {
+
+std::vector<generation_request> requests_of(const golden& family, std::mt19937& random) {
+  std::vector<generation_request> out;
+  for (auto& c : family.cases) {
+    out.push_back({.prompt = c.prompt, .max_tokens = 6, .logprobs = 2, .ignore_end_tokens = true});
+    out.back().sampling.temperature = 0;
+  }
+  for (int i = 0; i < 3; ++i) {  // chosen on the device, with what they look back at there
+    generation_request r{.max_tokens = static_cast<std::uint32_t>(1 + random() % 8), .ignore_end_tokens = true};
+    for (auto n = 1 + random() % 30; n > 0; --n) r.prompt.push_back(static_cast<token_id>(2 + random() % 250));
+    r.sampling.temperature = 0;
+    if (random() % 2) r.sampling.frequency_penalty = 0.5f, r.sampling.repetition_penalty = 1.2f;
+    if (random() % 3 == 0) r.sampling.logit_bias = {{7, 3.f}, {9, -3.f}};
+    out.push_back(std::move(r));
+  }
+  return out;
+}
+
+std::vector<answer> whole_answers(const golden& family, dtype type, const std::vector<generation_request>& requests) {
+  asio::io_context io{1};
+  engine serves(io.get_executor(), open_device(io.get_executor(), "cpu").value(),
+                load_model(family.folder, {.compute = type}), std::nullopt, {});
+  std::vector<answer> out(requests.size());
+  for (std::size_t i = 0; i < requests.size(); ++i)
+    asio::co_spawn(io, collect(serves.submit(requests[i]).value(), out[i]), asio::detached);
+  io.run();
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("cuda parts: stages, ranks, and stages of ranks say what the whole says, crowded and in chunks") {
+  with_decoders([&](cuda_machine& m, std::mt19937& random, bool all) {
+    some_families(all, [&](const golden& family, dtype type) {
+      constexpr std::pair<std::uint32_t, std::uint32_t> shapes[] = {{2, 1}, {1, 2}, {2, 2}, {3, 1}, {3, 2}};
+      for (auto [stages, ranks] : shapes) {
+        if (!all && random() % std::size(shapes) != 0) continue;
+        engine_options o{.block_tokens = static_cast<std::uint32_t>(4 + random() % 13),
+                         .max_batched_tokens = static_cast<std::uint32_t>(random() % 2 ? 1024 : 1 + random() % 40),
+                         .microbatches = static_cast<std::uint32_t>(1 + random() % 3)};
+        o.kv_blocks = random() % 2 ? 400 : 160 / o.block_tokens + 1;
+        INFO(stages, " stages of ", ranks, ", blocks of ", o.block_tokens, ": ", o.kv_blocks);
+        CAPTURE(o.max_batched_tokens);
+        CAPTURE(o.microbatches);
+        const auto requests = requests_of(family, random);
+        const auto want = whole_answers(family, type, requests);
+        std::vector<answer> got(requests.size());
+        part_workers w(
+            m.context.get_executor(), [&](std::uint32_t) { return m.device; }, topology(stages, ranks),
+            [&](model_part p) {
+              return load_model(family.folder, {.compute = type, .where = m.device, .part = std::move(p)});
+            },
+            o);
+        asio::co_spawn(
+            m.context,
+            [&]() -> awaitable<void> {
+              const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+                co_await w.join_all(group);
+                for (std::size_t i = 0; i < requests.size(); ++i)
+                  group.spawn(collect(w.leader->submit(requests[i]).value(), got[i]));
+                co_await w.leader->async_drain(asio::as_tuple(asio::deferred));
+                w.stop();
+              });
+              CHECK(!v.error());
+            },
+            asio::detached);
+        m.run();
+        CHECK(w.leader->counters().blocks_in_use == 0);
+        for (std::size_t i = 0; i < requests.size(); ++i) {
+          CAPTURE(i);
+          CHECK(got[i].ended == asio::error::eof);
+          CHECK(got[i].tokens.size() == want[i].tokens.size());
+          REQUIRE(got[i].logprobs.size() == want[i].logprobs.size());
+          if (type != dtype::f32) continue;
+          CHECK(got[i].tokens == want[i].tokens);
+          for (std::size_t t = 0; t < got[i].logprobs.size(); ++t)
+            CHECK(got[i].logprobs[t].chosen == doctest::Approx(want[i].logprobs[t].chosen).epsilon(1e-3));
+        }
+      }
+    });
+  });
+}
+
+TEST_CASE(
+    "cuda parts: half a layer of what is whole is refused, as is a layer of a rank, and rows that are not there") {
+  with_decoders([](cuda_machine& m, std::mt19937&, bool) {
+    const auto& family = families()[0];
+    const auto open = [&](std::uint32_t stages, std::uint32_t ranks, worker who) {
+      return load_model(family.folder, {.where = m.device, .part = {topology(stages, ranks), who}});
+    };
+    const auto whole = open(1, 1, {}), rank = open(1, 2, {}), second = open(2, 1, {1, 0});
+    auto compute = m.device.make_stream({.name = "compute"}).value();
+    for (auto& model : {whole, rank, second}) {
+      const auto shape = model->kv_geometry(16);
+      kv_pool kv(shape, 4, m.device.allocate(pool_bytes(shape, 4)).value());
+      auto step = std::make_shared<batch>();
+      step->sequences = {{{0}, 0, {5, 6, 7}, true}};
+      step->hidden.assign(2 * model->config().hidden, 0.f);  // one row too few
+      const bool alone = model->part().alone();
+      if (model == second)
+        CHECK(model->forward(0, step, kv, compute) == errc::invalid_argument);
+      else if (!alone)
+        CHECK(model->forward(0, step, kv, compute) == errc::unsupported);
+      CHECK(model->forward_half(0, layer_half::attention, step, kv, compute) ==
+            (alone ? make_error_code(errc::unsupported) : error_code()));
+      if (alone) CHECK(model->take_sum(0, layer_half::attention, step, compute) == errc::unsupported);
+    }
+    CHECK_THROWS_AS(open(1, 7, {}), config_error);
+    REQUIRE(!m.wait(compute.record()));
+  });
+}

@@ -2,7 +2,8 @@
 """What do turns on the device cost? The same answers with room for a part of them, against room for all, in turns.
 
 usage: bench/swapping.py COKV [--geometry bench/geometries/qwen2.5-0.5b-served.json] [--sequences 8] [--prompt 192]
-                              [--tokens 256] [--rounds 3] [--parts 1,0.75,0.5,0.25] [--copy-gb-s 7] [--json FILE]
+                              [--tokens 256] [--rounds 3] [--parts 1,0.75,0.5,0.25] [--copy-gb-s 7] [--trace FOLDER]
+                              [--json FILE]
 
 Each run: one server on loopback, bf16, random weights of that shape; SEQUENCES greedy answers at once, without end tokens.
 Need is the KV blocks of all of them at their full length. For each part P of the need two servers compute steps of at most P
@@ -12,7 +13,8 @@ the last token. `alone` is the same small pool without --swap.
 
 The bound: copies are hidden while bytes / rate < time, with the rate of copies from extent to extent (--copy-gb-s;
 bench_copy_digest measures it). `link` is bytes / rate / time: beyond 1 nothing could hide them. `at once` is how many
-answers had begun when the first ended: those that are held, whether they compute or not.
+answers had begun when the first ended: those that are held, whether they compute or not. With --trace the folder gets a Perfetto trace of one
+more run of each kind.
 """
 import argparse
 import json
@@ -26,9 +28,9 @@ from lib_servers import Server, complete, metric
 BLOCK = 16
 
 
-def one_run(o, blocks, running, swap):
+def one_run(o, blocks, running, swap, *more):
     serve = ("serve", "--model", MODEL, "--random-weights", os.path.join(ROOT, o.geometry), "--kv-blocks", blocks,
-             "--block-tokens", BLOCK, "--max-running", running, *(("--swap", "4GiB") if swap else ()))
+             "--block-tokens", BLOCK, "--max-running", running, *(("--swap", "4GiB") if swap else ()), *more)
     with open(os.devnull, "w") as quiet, Server(o.cokv, *serve, log=quiet) as server:
         got = [None] * o.sequences
         def one(i):
@@ -58,6 +60,7 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--parts", default="1,0.75,0.5,0.25")
     p.add_argument("--copy-gb-s", type=float, default=7)
+    p.add_argument("--trace")
     p.add_argument("--json")
     o = p.parse_args()
     each = (o.prompt + o.tokens + BLOCK - 1) // BLOCK
@@ -72,6 +75,9 @@ def main():
         for i in range(o.rounds):
             for kind in list(kinds) if i % 2 == 0 else reversed(kinds):
                 runs[kind].append(one_run(o, *kinds[kind]))
+        if o.trace:
+            for kind in kinds:
+                one_run(o, *kinds[kind], "--trace", os.path.join(o.trace, f"{kind}-{part}.json"))
         middle = {kind: statistics.median(r["tokens_s"] for r in all) for kind, all in runs.items()}
         ratio = statistics.median(a["tokens_s"] / b["tokens_s"] for a, b in zip(runs["turns"], runs["room"]))
         copied = statistics.median(r["bytes"] for r in runs["turns"])

@@ -144,7 +144,7 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
                        .samples = options.max_running,
                        .context = max_sequence,
                        .block_tokens = options.block_tokens};
-  for (auto n = options.async_scheduling ? 2 : 1; n > 0; --n) {
+  for (auto n = in_parts() ? options.microbatches : options.async_scheduling ? 2u : 1u; n > 0; --n) {
     batches_.push_back(std::make_shared<batch>());
     if (auto ec = runs->reserve(*batches_.back(), most))
       throw config_error("max-batched-tokens: device " + std::string(device_.name()) + " has no room for steps of " +

@@ -20,30 +20,39 @@ awaitable<void> settled(stream s) {
   co_await asio::this_coro::throw_if_cancelled(throwing);
 }
 
-awaitable<error_code> stage::run(std::shared_ptr<batch> step, std::span<const sink_part> told) {
+void stage::tell(std::span<const sink_part> told, std::uint32_t layer) {
+  if (told.empty()) return;
+  const auto computed = compute.record();
+  for (const auto& s : told) s.sink->layer(layer, s.tokens, computed);
+}
+
+awaitable<error_code> stage::run_layers(const std::shared_ptr<batch>& step, std::span<const sink_part> told) {
   const auto layers = part->config().layers;
-  const auto tell = [&](std::uint32_t layer) {
-    if (told.empty()) return;
-    const auto computed = compute.record();
-    for (const auto& s : told) s.sink->layer(layer, s.tokens, computed);
-  };
   for (std::uint32_t l = 0; l < layers; ++l) {
     if (part->part().alone()) {
       if (auto ec = part->forward(l, step, pool, compute)) co_return ec;
-      tell(l);
+      tell(told, l);
       continue;
     }
     for (auto which : {layer_half::attention, layer_half::mlp}) {
       if (auto ec = part->forward_half(l, which, step, pool, compute)) co_return ec;
-      if (which == layer_half::attention) tell(l);
+      if (which == layer_half::attention) tell(told, l);
       if (auto ec = co_await drained(compute)) co_return ec;
       if (auto ec = co_await ranks.all_reduce(step->summand)) co_return ec;
       if (auto ec = part->take_sum(l, which, step, compute)) co_return ec;
     }
   }
-  if (samples() && !step->sampled.empty()) {
-    if (auto ec = part->finish(step, compute)) co_return ec;
-    if (auto ec = part->sample(step, compute)) co_return ec;
+  if (!samples() || step->sampled.empty()) co_return error_code();
+  if (auto ec = part->finish(step, compute)) co_return ec;
+  co_return part->sample(step, compute);
+}
+
+awaitable<error_code> stage::run(std::shared_ptr<batch> step, std::span<const sink_part> told) {
+  if (const auto whole = part->whole(step, pool, compute)) {
+    for (std::uint32_t l = 0; !*whole && l < part->config().layers; ++l) tell(told, l);
+    if (*whole) co_return *whole;
+  } else if (auto ec = co_await run_layers(step, told)) {
+    co_return ec;
   }
   if (auto ec = co_await drained(compute)) co_return ec;
   part->collect(*step);

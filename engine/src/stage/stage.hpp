@@ -31,6 +31,10 @@ struct stage {
   // time, in the same order as every rank. Cancelled, the device may still be at it. `told`: as soon as a layer's KV is
   // enqueued.
   awaitable<error_code> run(std::shared_ptr<batch> step, std::span<const sink_part> told = {});
+
+ private:
+  awaitable<error_code> run_layers(const std::shared_ptr<batch>& step, std::span<const sink_part> told);
+  void tell(std::span<const sink_part> told, std::uint32_t layer);
 };
 
 // Until all that was enqueued is done, whoever cancels.

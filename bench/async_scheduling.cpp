@@ -12,8 +12,12 @@ int main(int argc, char** argv) {
   std::uint32_t prompt = 16, output = 64;
   app.add_option("--prompt", prompt, "tokens of each prompt")->capture_default_str();
   app.add_option("--output", output, "tokens of each answer")->capture_default_str();
+  app.add_option("--device", bed.device_name, "cpu, or cuda:N")->capture_default_str();
   CLI11_PARSE(app, argc, argv);
-  bed.load();
+  asio::io_context loading{1};
+  auto where = open_device(loading.get_executor(), bed.device_name);
+  if (!where) return std::fprintf(stderr, "--device: %s\n", explain_device(bed.device_name).c_str()), 2;
+  bed.load(*where);
   std::printf("%s, prompts of %u tokens, %u out, medians of %d\n\n", bed.name.c_str(), prompt, output, bed.repeat);
   std::puts("| at once | sync tokens/s | async tokens/s | async / sync | sync CPU ms/token | async | CPU ratio |");
   std::puts("|---|---|---|---|---|---|---|");

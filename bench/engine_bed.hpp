@@ -20,6 +20,7 @@ namespace cokv::bench {
 
 struct engine_bed {
   std::string model = COKV_SOURCE_DIR "/models/tiny-kjv", type = "bf16", json_path, random;
+  std::string device_name = "cpu";  // of bed_engine
   bool batch_invariant = false;
   int threads = 0, repeat = 5;
   std::shared_ptr<cokv::model> what;
@@ -77,7 +78,7 @@ class bed_engine {
  public:
   bed_engine(const engine_bed& bed, engine_options o,
              const std::function<std::vector<kv_tier>(asio::any_io_executor)>& tiers)
-      : device_(open_device(io_.get_executor(), "cpu", {.threads = bed.threads}).value()) {
+      : device_(open_device(io_.get_executor(), bed.device_name, {.threads = bed.threads}).value()) {
     if (tiers) o.tiers = tiers(io_.get_executor());
     run.emplace(io_.get_executor(), device_, bed.what, std::nullopt, std::move(o));
   }

@@ -12,7 +12,8 @@ int run(const options& o, cli::streams io) {
   cli::result_file out("--out", o.out);
   // Before there are others, each of which would say the same.
   const auto config = load_config(o.model);
-  detail::check_memory_for({{"--workers: weights", o.workers * weight_bytes(config, *parse_dtype(o.dtype))}});
+  if (o.device == "cpu")
+    detail::check_memory_for({{"--workers: weights", o.workers * weight_bytes(config, *parse_dtype(o.dtype))}});
   std::vector<std::unique_ptr<busy_worker>> others;
   for (std::uint32_t n = 1; n < o.workers; ++n) others.push_back(std::make_unique<busy_worker>(o));
   for (auto& w : others) w->ready();

@@ -12,6 +12,7 @@ namespace cokv::fit {
 struct options {
   checkpoint_options model;
   std::string dtype = "bf16";
+  std::string device = "cpu";
   std::uint32_t threads = 0;                // of a worker; 0: one a core
   std::uint32_t max_batched_tokens = 1024;  // of a step
   std::uint32_t context = 1024;             // of the longest sequence that is measured

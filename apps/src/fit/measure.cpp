@@ -1,6 +1,7 @@
 #include "fit/measure.hpp"
 
 #include <algorithm>
+#include <charconv>
 
 #include "cokv/engine/engine.hpp"
 #include "cokv/kvstream/peer_link.hpp"
@@ -57,10 +58,11 @@ awaitable<double> engine_gap(engine& e, std::uint32_t sequences, std::uint32_t t
   co_return gaps.empty() ? 0 : gaps[gaps.size() / 2];
 }
 
+// From the host's memory to the device's.
 awaitable<double> copy_speed(device where) {
   constexpr std::size_t bytes = 64 << 20;
   auto& time = clock::of(where.get_executor());
-  auto from = where.allocate(bytes), to = where.allocate(bytes);
+  auto from = where.allocate(bytes, memory_kind::pinned), to = where.allocate(bytes);
   auto copies = where.make_stream({.name = "copies"});
   if (!from || !to || !copies) throw config_error("--device: no memory to copy");
   double best = 0;
@@ -116,11 +118,20 @@ awaitable<link_figures> link_speed(asio::any_io_executor ex) {
   co_return out;
 }
 
+std::string name_of(const device& d, const doctor::facts& here) {
+  constexpr std::string_view begins = "cuda:";
+  std::size_t nth = 0;
+  if (!d.name().starts_with(begins)) return here.cpu_model;
+  const auto number = d.name().substr(begins.size());
+  std::from_chars(number.data(), number.data() + number.size(), nth);
+  return nth < here.cuda_devices.size() ? here.cuda_devices[nth].name : std::string(d.name());
+}
+
 }  // namespace
 
 subject subject::open(const asio::any_io_executor& ex, const options& o) {
-  auto where = open_device(ex, "cpu", {.threads = static_cast<int>(o.threads)});
-  if (!where) throw config_error("--threads: " + where.error().message());
+  auto where = open_device(ex, o.device, {.threads = static_cast<int>(o.threads)});
+  if (!where) throw config_error("--device: " + explain_device(o.device));
   auto what = load(o.model, {.compute = *parse_dtype(o.dtype), .where = *where});
   const auto longest = what->config().max_positions;
   constexpr std::uint32_t fewest = 16;
@@ -156,7 +167,7 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
   const auto here = doctor::probe();
   const auto kv_bytes =
       static_cast<std::uint32_t>(2 * config.kv_heads * config.head_dim * size_of(it.what->compute_type()));
-  profile p{.machine = here.cpu_model,
+  profile p{.machine = name_of(it.where, here),
             .model = o.model.random_weights.empty() ? o.model.dir : o.model.random_weights,
             .dtype = o.dtype,
             .source = {},

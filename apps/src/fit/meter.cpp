@@ -53,14 +53,19 @@ std::vector<batch_sequence> meter::of_answers(std::uint32_t sequences, std::uint
   return out;
 }
 
-awaitable<step_times> meter::once(const std::vector<batch_sequence>& what) {
+void meter::begin(const std::vector<batch_sequence>& what) {
   step_->sequences = what;
   step_->sampled.clear();
   for (const auto& s : what)
     step_->sampled.push_back(
         {std::make_shared<sampling_state>(sampling_state{.params = {.temperature = 0}}), s.start + s.tokens.size()});
+}
+
+awaitable<step_times> meter::once(const std::vector<batch_sequence>& what) {
+  const auto seconds = [](duration d) { return std::chrono::duration<double>(d).count(); };
   const auto last = model_->config().layers - 1;
-  const auto begun = time_.now();
+  begin(what);
+  auto begun = time_.now();
   for (std::uint32_t l = 0; l < last; ++l) throw_if(model_->forward(l, step_, pool_, compute_));
   co_await compute_.async_drain();
   const auto between = time_.now();
@@ -69,8 +74,18 @@ awaitable<step_times> meter::once(const std::vector<batch_sequence>& what) {
   throw_if(model_->sample(step_, compute_));
   co_await compute_.async_drain();
   model_->collect(*step_);
-  const auto seconds = [](duration d) { return std::chrono::duration<double>(d).count(); };
-  co_return step_times{seconds(between - begun), seconds(time_.now() - between)};
+  step_times out{seconds(between - begun), seconds(time_.now() - between)};
+  begin(what);
+  begun = time_.now();
+  if (const auto replayed = model_->whole(step_, pool_, compute_)) {
+    throw_if(*replayed);
+    co_await compute_.async_drain();
+    model_->collect(*step_);
+    const auto all = seconds(time_.now() - begun);
+    out.end = std::min(out.end, all);
+    out.layers = all - out.end;
+  }
+  co_return out;
 }
 
 awaitable<step_times> meter::median(std::vector<batch_sequence> what) {

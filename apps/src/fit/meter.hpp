@@ -4,7 +4,8 @@
 //     step_times t = co_await m.prompt(256, 1024);        // 256 tokens of a prompt behind 1024
 //     t = co_await m.answers(16, 1024);                   // a token of each of 16 sequences that have 1024
 //
-// The last layer is timed apart: of what does not sample it computes little.
+// The last layer is timed apart: of what does not sample it computes little. Where the model replays whole steps, which cost the
+// host less, such a step is what both come to.
 #pragma once
 
 #include <functional>
@@ -39,6 +40,7 @@ class meter {
   std::vector<batch_sequence> of_prompt(std::uint32_t tokens, std::uint32_t before) const;
   std::vector<batch_sequence> of_answers(std::uint32_t sequences, std::uint32_t context) const;
   awaitable<step_times> median(std::vector<batch_sequence> what);
+  void begin(const std::vector<batch_sequence>& what);
   awaitable<step_times> once(const std::vector<batch_sequence>& what);
 
   clock& time_;

@@ -66,6 +66,7 @@ def main():
     p.add_argument("--model", default=os.path.join(ROOT, "models/tiny-kjv"), help="a checkpoint, or the tokenizer of --random-weights")
     p.add_argument("--random-weights", help="a config.json")
     p.add_argument("--dtype", default="bf16")
+    p.add_argument("--device", default="cpu", help="cuda:0: all of them share it")
     p.add_argument("--rate", type=float, default=2)
     p.add_argument("--requests", type=int, default=40)
     p.add_argument("--lengths", default="uniform:64-256:16-64")
@@ -75,7 +76,7 @@ def main():
     p.add_argument("--profile", help="taken instead of measuring one")
     p.add_argument("--json", help="where the figures go")
     o = p.parse_args()
-    checkpoint = ["--model", o.model, "--dtype", o.dtype]
+    checkpoint = ["--model", o.model, "--dtype", o.dtype, "--device", o.device]
     if o.random_weights:
         checkpoint += ["--random-weights", o.random_weights]
     load = ["--rate", o.rate, "--requests", o.requests, "--lengths", o.lengths, "--seed", 7]

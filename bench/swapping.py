@@ -44,9 +44,12 @@ def one_run(o, blocks, running, swap, *more):
             t.join()
         ends = [g["arrivals"][-1] for g in got]
         seconds = max(ends)
+        counted = {name: metric(server.port, name) for name in ("cokv_swapped_bytes_total", "cokv_preemptions_total")}
+        if more:
+            server.stop()  # which writes the trace
         return {"tokens_s": o.sequences * o.tokens / seconds, "seconds": seconds,
-                "bytes": metric(server.port, "cokv_swapped_bytes_total") - before,
-                "preempted": metric(server.port, "cokv_preemptions_total"),
+                "bytes": counted["cokv_swapped_bytes_total"] - before,
+                "preempted": counted["cokv_preemptions_total"],
                 "at_once": sum(g["arrivals"][0] < min(ends) for g in got)}
 
 

@@ -287,8 +287,7 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                           {"--kv-remote", !o->kv_remote.empty()},
                                                                           {"--async-scheduling", o->async_scheduling},
                                                                           {"--borrow-from", !o->borrow_from.empty()},
-                                                                          {"--replicate-to", !o->replicate_to.empty()},
-                                                                          {"--device", o->device != "cpu"}})
+                                                                          {"--replicate-to", !o->replicate_to.empty()}})
         if (told) throw CLI::ValidationError(flag, "does not go together with --pipeline or --tensor");
     if (o->dead_after <= o->heartbeat) throw CLI::ValidationError("--dead-after", "has to be more than --heartbeat");
     chosen = [o](streams io) {

@@ -45,6 +45,9 @@ class Parts:
         while metric(self.port, "cokv_workers_joined") != 1:
             if time.monotonic() > end:
                 raise AssertionError("the workers did not come together")
+            for n, p in enumerate(self.others, 1):
+                if p.poll() is not None:
+                    raise AssertionError(f"worker {n} has ended: {p.returncode}")
             time.sleep(0.01)
 
     def kill(self, number):

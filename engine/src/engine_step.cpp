@@ -18,7 +18,10 @@ awaitable<void> engine_state::loop(std::shared_ptr<engine_state> self) {
     if (s.flying_.size() < most && !refused && s.scheduler_.has_work()) {
       const schedule& plan = s.plan_step();
       planned = !plan.items.empty();
-      if (planned) s.lent_ ? co_await s.enqueue_with_lent(plan) : s.enqueue(plan);
+      if (planned && !s.lent_) s.enqueue(plan);
+      // Who moves is not computed: the device has something to do meanwhile.
+      for (auto& m : plan.swaps) s.begin_swap(m);
+      if (planned && s.lent_) co_await s.enqueue_with_lent(plan);
     }
     if (s.flying_.size() == most || (!planned && !s.flying_.empty()))
       co_await s.end_oldest();
@@ -44,7 +47,6 @@ const schedule& engine_state::plan_step() {
   woken_ = false;  // what it gave back itself, having found no room for a request, makes none
   for (auto id : plan.preempted) preempted(id);
   for (auto& l : plan.loads) begin_load(l);
-  for (auto& m : plan.swaps) begin_swap(m);
   release_unused();
   return plan;
 }

@@ -31,9 +31,26 @@ stream stream_for(device& d, bool out) {
   return *made;
 }
 
-// A layer's part of a block.
-buffer part_of(const kv_pool& pool, std::uint32_t layer, block_index block) {
-  return pool.memory().slice(pool.offset(layer, block), pool.shape().segment_bytes(layer));
+// Blocks that follow each other on both sides: a layer's parts of them lie together.
+struct run {
+  block_index there, here;
+  std::uint32_t count;
+};
+
+std::vector<run> runs_of(std::span<const block_index> there, std::span<const block_index> here) {
+  std::vector<run> out;
+  for (std::size_t i = 0; i < there.size(); ++i)
+    if (!out.empty() && there[i] == out.back().there + out.back().count &&
+        here[i] == out.back().here + out.back().count)
+      ++out.back().count;
+    else
+      out.push_back({there[i], here[i], 1});
+  return out;
+}
+
+buffer part_of(const kv_pool& pool, std::uint32_t layer, block_index first, std::uint32_t count) {
+  const auto begin = pool.offset(layer, first);
+  return pool.memory().slice(begin, pool.offset(layer, first + count - 1) + pool.shape().segment_bytes(layer) - begin);
 }
 
 }  // namespace
@@ -70,10 +87,12 @@ result<event> swap_space::copy(const kv_pool& device, std::span<const block_inde
     if (!fresh) return fresh.error();
     by = std::move(*fresh);
   }
+  const auto runs = runs_of(there, here);
   std::vector<copy_op> batch;
+  batch.reserve(runs.size() * pool_.shape().layers());
   for (std::uint32_t layer = 0; layer < pool_.shape().layers(); ++layer)
-    for (std::size_t i = 0; i < there.size(); ++i) {
-      auto on_device = part_of(device, layer, there[i]), on_host = part_of(pool_, layer, here[i]);
+    for (const auto& r : runs) {
+      auto on_device = part_of(device, layer, r.there, r.count), on_host = part_of(pool_, layer, r.here, r.count);
       out ? batch.push_back({std::move(on_host), std::move(on_device)})
           : batch.push_back({std::move(on_device), std::move(on_host)});
     }

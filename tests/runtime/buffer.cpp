@@ -35,6 +35,9 @@ TEST_CASE("buffer: a slice keeps the whole allocation alive and can't leave it")
   CHECK_THROWS_AS((void)part.slice(16, 0), std::out_of_range);
   CHECK_THROWS_AS((void)part.slice(1, ~std::size_t{0}), std::out_of_range);
   CHECK(part.slice(15, 0).empty());
+  CHECK(part.shares_memory_with(part.slice(3, 2)));
+  CHECK(!part.shares_memory_with(buffer::host(10)));
+  CHECK(!part.shares_memory_with({}));
   part = {};
   CHECK(watch.expired());
 }

@@ -78,7 +78,7 @@ void add_serve(CLI::App& app, action& chosen) {
            "shm:///PATH, ucx://HOST:PORT, tcp://HOST:PORT; the "
            "first that a peer can use is taken. mpi:// is for "
            "workers of one mpirun, prefill ones too, all of which are told it. Unless told a socket "
-           "of this machine, UCX where "
+           "of this machine, one for GPUs before it where KV is in a GPU's memory, UCX where "
            "there is an RDMA adapter, TCP. Neither encrypted nor authenticated")
           ->type_name("URL[,URL...]")
           ->delimiter(',');

@@ -10,7 +10,8 @@
 namespace cokv::serve {
 
 void open_doors(cluster::link_door& door, const options& o, const std::string& host, const std::string& life) {
-  for (auto& url : o.links.empty() ? default_doors(host, life, std::filesystem::temp_directory_path()) : o.links) {
+  const auto folder = std::filesystem::temp_directory_path();
+  for (auto& url : o.links.empty() ? default_doors(host, life, o.device.starts_with("cuda:"), folder) : o.links) {
     // An address that stands for all of a machine's is none that others can call.
     if (o.advertise.empty() && (url.find("://0.0.0.0:") != url.npos || url.find("://[::]:") != url.npos))
       throw config_error("--advertise: has to say what others call this machine, since KV comes in at " + url);

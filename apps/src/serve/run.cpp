@@ -30,7 +30,7 @@
 namespace cokv::serve {
 namespace {
 
-std::shared_ptr<model> load_weights(const options& o, device where, model_part part = {}) {
+std::shared_ptr<model> load_weights(const options& o, device where, model_part part = {}, bool aside = false) {
   int said = 0;
   auto progress = [&said, &o](std::uint64_t done, std::uint64_t total) {
     if (total < (256ull << 20)) return;  // a moment
@@ -42,6 +42,7 @@ std::shared_ptr<model> load_weights(const options& o, device where, model_part p
                         .progress = progress,
                         .where = std::move(where),
                         .batch_invariant = o.batch_invariant,
+                        .aside = aside,
                         .part = std::move(part)});
 }
 
@@ -245,7 +246,7 @@ awaitable<void> follow(const options& o, std::ostream& out, part_choice mine) {
   if (mine.spare() && !co_await wait_as_spare(o, out, mine, held)) co_return;
   check_fits(o, part_of(whole, mine.part), false);
   spdlog::info("{}", describe(mine, whole));
-  co_await serve_part(o, out, mine, where, [&] { return load_weights(o, where, mine.part); }, std::move(held));
+  co_await serve_part(o, out, mine, where, [&] { return load_weights(o, where, mine.part, true); }, std::move(held));
   if (file) file->write(spans);
 }
 

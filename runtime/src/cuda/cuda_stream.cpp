@@ -160,8 +160,8 @@ error_code cuda_stream::copy(std::span<const copy_op> batch, std::string_view na
   flight& f = begin(name, status);
   try {
     for (auto& c : batch) {
-      f.keep.push_back(c.dst);
-      f.keep.push_back(c.src);
+      f.hold(c.dst);
+      f.hold(c.src);
       f.bytes += static_cast<std::int64_t>(c.src.size());
     }
     if (status == cudaSuccess) status = batch_copy(batch, f, begun);

@@ -24,6 +24,13 @@ struct flight {
   std::string name;
   std::int64_t bytes = 0;
   std::vector<trace::place> after;
+
+  // Of many parts of the same memory one is enough: a batch's alternate between two.
+  void hold(const buffer& b) {
+    for (std::size_t i = keep.size(); i-- > 0 && i + 2 >= keep.size();)
+      if (keep[i].shares_memory_with(b)) return;
+    keep.push_back(b);
+  }
 };
 
 class flight_ring {

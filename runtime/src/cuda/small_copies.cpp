@@ -42,15 +42,17 @@ bool no_code(cudaError_t e) {
 }
 
 // A kernel that touches what its device doesn't have ends everything on it. Pages of 2 MiB, which allocations of two devices
-// never share, are asked for once.
+// never share, are asked for once. A side's pieces are mostly neighbours.
 class reach {
  public:
   explicit reach(int ordinal) : ordinal_(ordinal) {}
-  bool has(const void* data, std::size_t bytes) {
+  enum side : std::uint8_t { to, from };
+  bool has(const void* data, std::size_t bytes, side s) {
     const auto at = reinterpret_cast<std::uintptr_t>(data);
     for (auto p = at / page; p <= (at + bytes - 1) / page; ++p) {
-      if (p == last_ || !known_.insert(p).second) continue;
-      last_ = p;
+      if (p == last_[s]) continue;
+      last_[s] = p;
+      if (!known_.insert(p).second) continue;
       if (!asks(reinterpret_cast<const void*>(std::max(at, p * page)))) return false;
     }
     return true;
@@ -71,7 +73,7 @@ class reach {
 
   const int ordinal_;
   std::set<std::uintptr_t> known_;
-  std::uintptr_t last_ = 0;
+  std::uintptr_t last_[2] = {};
   std::optional<bool> host_;
 };
 
@@ -94,7 +96,8 @@ std::optional<small_copies::outcome> small_copies::enqueue(const copy_list& all,
   if (bytes / count >= (wide ? least_by_cuda_on_device : least_by_cuda) || !kernel()) return std::nullopt;
   reach device(ordinal_);
   for (std::size_t i = 0; i < count; ++i)
-    if (!device.has(all.to[i], all.sizes[i]) || !device.has(all.from[i], all.sizes[i])) return std::nullopt;
+    if (!device.has(all.to[i], all.sizes[i], reach::to) || !device.has(all.from[i], all.sizes[i], reach::from))
+      return std::nullopt;
   move_job job;
   job.count = 0;
   outcome out;

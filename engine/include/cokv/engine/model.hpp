@@ -178,6 +178,9 @@ struct model_options {
   // the CPU they do in any case, but in bf16 on processors with a matrix unit (Intel AMX): there decoding gets slower by
   // it, as on a CUDA device prompts do.
   bool batch_invariant = false;
+  // The caller is on another thread than the device's context, which runs meanwhile (on(device, ..), compute.hpp): what the
+  // device is told it is told there.
+  bool aside = false;
   // Of the checkpoint's matrices only this is kept, and computed with. config_error naming what of the model it does not divide.
   model_part part = {};
 };

@@ -48,6 +48,7 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
   cuda_decoder(device where, const model_config& whole, const decoder_tensors& tensors, id256 id,
                const model_options& how)
       : where_(std::move(where)),
+        on_(where_, how.aside),
         config_(part_of(whole, how.part)),
         part_(how.part),
         shard_(kv_shard_of(whole, part_)),
@@ -57,9 +58,9 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
         kernels_(opened<kernel::device_kernels>("kernels", [] { return kernel::device_kernels::open(); })),
         products_(opened<kernel::device_products>("cuBLASLt",
                                                   [&] { return kernel::device_products::open(how.batch_invariant); })),
-        weights_(where_, compute_, part_of(tensors, whole, part_), rotary_frequencies(config_),
+        weights_(where_, on_, compute_, part_of(tensors, whole, part_), rotary_frequencies(config_),
                  slopes_of(whole, part_)),
-        recorder_(stream_for("graphs")) {}
+        recorder_(on_([this] { return stream_for("graphs"); })) {}
 
   model_part part() const noexcept override { return part_; }
   shard kv_shard() const noexcept override { return shard_; }
@@ -216,12 +217,14 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
 
   template <class T, class Open>
   T opened(const char* what, Open open) {
-    auto s = stream_for(what);
-    std::optional<result<T>> made;
-    auto ec = s.launch_native("", {}, [&](void*) { made = open(); });
-    if (!ec && !*made) ec = made->error();
-    if (ec) refuse(what, ec);
-    return std::move(**made);
+    return on_([&] {
+      auto s = stream_for(what);
+      std::optional<result<T>> made;
+      auto ec = s.launch_native("", {}, [&](void*) { made = open(); });
+      if (!ec && !*made) ec = made->error();
+      if (ec) refuse(what, ec);
+      return std::move(**made);
+    });
   }
   stream stream_for(const char* what) {
     auto s = where_.make_stream({.name = what});
@@ -463,6 +466,7 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
   }
 
   device where_;
+  device_calls on_;      // while it is loaded
   model_config config_;  // of the part
   model_part part_;
   shard shard_;

@@ -48,7 +48,15 @@ void write_row(const kernel::matrix_rows& m, std::size_t row, dtype type, std::s
 // written while the other is copied.
 class uploader {
  public:
-  explicit uploader(device where) : where_(std::move(where)) {}
+  uploader(device where, device_calls on) : where_(std::move(where)), on_(std::move(on)) {}
+  ~uploader() {
+    try {
+      on_([this] {
+        for (auto& half : halves_) half = {};
+      });
+    } catch (...) {  // the context is gone, and what was of it
+    }
+  }
 
   std::size_t add(std::size_t rows, std::size_t row_bytes, std::function<void(std::size_t, std::byte*)> write) {
     const auto at = bytes_;
@@ -58,6 +66,34 @@ class uploader {
   }
 
   buffer run() {
+    const auto memory = on_([this] { return begin(); });
+    std::size_t turn = 0;
+    for (auto& p : parts_) {
+      const auto most = std::max<std::size_t>(1, staging_bytes / p.row_bytes);
+      for (std::size_t first = 0; first < p.rows; first += most) {
+        const auto count = std::min(most, p.rows - first);
+        auto& half = halves_[turn++ % 2];
+        on_([&] { wait(half.on); });
+        kernel::parallel(count, static_cast<double>(p.row_bytes) / 4,
+                         [&](std::size_t r) { p.write(first + r, half.staging.data() + r * p.row_bytes); });
+        const auto n = count * p.row_bytes;
+        on_([&] {
+          check(half.on.copy(memory.slice(p.offset + first * p.row_bytes, n), half.staging.slice(0, n), "weights"));
+        });
+      }
+    }
+    on_([this] {
+      for (auto& half : halves_) wait(half.on);
+    });
+    return memory;
+  }
+
+ private:
+  struct half {
+    stream on;
+    buffer staging;
+  };
+  buffer begin() {
     auto memory = where_.allocate(std::max(bytes_, tensor_alignment));
     if (!memory) throw failed(where_, bytes_, memory.error());
     for (auto& half : halves_) {
@@ -66,34 +102,14 @@ class uploader {
       if (!on || !staging) throw failed(where_, bytes_, on ? staging.error() : on.error());
       half = {*on, *staging};
     }
-    std::size_t turn = 0;
-    for (auto& p : parts_) {
-      const auto most = std::max<std::size_t>(1, staging_bytes / p.row_bytes);
-      for (std::size_t first = 0; first < p.rows; first += most) {
-        const auto count = std::min(most, p.rows - first);
-        auto& half = halves_[turn++ % 2];
-        wait(half.on);
-        kernel::parallel(count, static_cast<double>(p.row_bytes) / 4,
-                         [&](std::size_t r) { p.write(first + r, half.staging.data() + r * p.row_bytes); });
-        const auto n = count * p.row_bytes;
-        check(half.on.copy(memory->slice(p.offset + first * p.row_bytes, n), half.staging.slice(0, n), "weights"));
-      }
-    }
-    for (auto& half : halves_) wait(half.on);
     return *memory;
   }
-
- private:
-  struct half {
-    stream on;
-    buffer staging;
-  };
   std::size_t widest() const {
     std::size_t out = 0;
     for (auto& p : parts_) out = std::max(out, p.row_bytes);
     return out;
   }
-  // A model is loaded before anything runs: there is nothing else for the thread to do.
+  // For a moment: one piece is on its way.
   void wait(stream& s) {
     check(s.launch_native("", {}, [](void* native) {
       return detail::cuda_error(cudaStreamSynchronize(static_cast<cudaStream_t>(native)));
@@ -104,6 +120,7 @@ class uploader {
   }
 
   device where_;
+  device_calls on_;
   half halves_[2];
   std::vector<part> parts_;
   std::size_t bytes_ = 0;
@@ -111,9 +128,9 @@ class uploader {
 
 }  // namespace
 
-device_weights::device_weights(device where, dtype compute, const decoder_tensors& from,
+device_weights::device_weights(device where, const device_calls& on, dtype compute, const decoder_tensors& from,
                                const std::vector<float>& with_frequencies, const std::vector<float>& with_slopes) {
-  uploader up(std::move(where));
+  uploader up(std::move(where), on);
   // Where things are is known when all of them have a place.
   std::vector<std::function<void()>> place;
   auto later = [&](auto& to, std::size_t at) {

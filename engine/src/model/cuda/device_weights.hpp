@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cokv/runtime/device.hpp"
+#include "model/cuda/device_calls.hpp"
 #include "model/decoder_tensors.hpp"
 
 namespace cokv {
@@ -32,8 +33,8 @@ struct device_layer {
 
 struct device_weights {
   // Uploads all of it, and returns when it is there. Throws config_error naming the device: it has no room.
-  device_weights(device where, dtype compute, const decoder_tensors& from, const std::vector<float>& frequencies,
-                 const std::vector<float>& slopes);
+  device_weights(device where, const device_calls& on, dtype compute, const decoder_tensors& from,
+                 const std::vector<float>& frequencies, const std::vector<float>& slopes);
 
   buffer memory;
   device_table embedding, positions;

@@ -55,6 +55,11 @@ class buffer {
   // n bytes from offset, sharing the memory. Throws std::out_of_range beyond the end.
   buffer slice(std::size_t offset, std::size_t n) const;
 
+  // Both own the same memory, whichever part of it they are.
+  bool shares_memory_with(const buffer& other) const noexcept {
+    return !owner_.owner_before(other.owner_) && !other.owner_.owner_before(owner_);
+  }
+
   // How many handles share the memory; for tests and for pools that wait for the last one.
   long use_count() const noexcept { return owner_.use_count(); }
 

@@ -18,6 +18,7 @@ awaitable<void> engine_state::pipeline(std::shared_ptr<engine_state> self) {
     }
     if (s.leader_ && !s.leader_->error() && s.flying_.size() < s.options.microbatches && s.scheduler_.has_work()) {
       const schedule& plan = s.plan_step();
+      for (auto& m : plan.swaps) s.begin_swap(m);
       if (!plan.items.empty()) {
         s.order(plan);
         continue;

@@ -58,7 +58,7 @@ def stages_of_other_sizes_answer_the_same(binary, folder):
 
 
 def with_few_blocks_they_are_preempted_or_take_turns_and_answer_the_same(binary, folder):
-    requests = [r | {"max_tokens": 60} for r in some_requests(COUNT, 201)]
+    requests = [r | {"max_tokens": 60} for r in some_requests(max(COUNT, 12), 201)]
     wanted = one_server(binary, requests)
     few = ("--kv-blocks", 60, "--max-batched-tokens", 100)
     with Parts(binary, folder, 2, 2, "tcp", *few) as parts:

@@ -151,10 +151,12 @@ cudaError_t cudaDeviceReset() {
   ++m.resets;
   return cudaSuccess;
 }
-cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int ordinal) {
+  CALL(cudaGetDeviceProperties);
   *p = {};
+  p->uuid.bytes[0] = static_cast<char>(1 + ordinal);
   std::strcpy(p->name, "fake");
-  p->totalGlobalMem = model::get().how.memory;
+  p->totalGlobalMem = m.how.memory;
   return cudaSuccess;
 }
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }

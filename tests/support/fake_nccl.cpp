@@ -2,11 +2,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "support/fake_cuda_model.hpp"
@@ -29,16 +31,28 @@ struct way {
   std::vector<std::shared_ptr<part>> sends, receives;
 };
 
-struct clique {
-  std::array<ncclComm*, 2> ranks{};
-  std::array<way, 2> from;
+// What all ranks add up, at the same place in their order.
+struct total {
+  struct summand {
+    ncclComm* by = nullptr;  // none: not asked for yet
+    std::byte* p = nullptr;
+    std::size_t n = 0;                // floats
+    std::vector<float> numbers = {};  // as they were when its kernel began
+    bool active = false;
+  };
+  std::vector<summand> of;  // by rank
+  bool done = false;
 };
 
-class exchange;
+struct clique {
+  std::vector<ncclComm*> ranks;
+  std::array<way, 2> from;  // of two
+  std::vector<std::shared_ptr<total>> totals;
+};
 
 struct deferred {
   CUstream_st* stream;
-  std::shared_ptr<exchange> kernel;
+  std::shared_ptr<fake_cuda::kernel> kernel;
   std::uint64_t accepted;
 };
 
@@ -53,9 +67,16 @@ struct ncclComm {
   bool alive = true, aborted = false;
   ncclResult_t error = ncclSuccess;
   std::optional<cokv::test::fake_nccl::deferred> group;
-  int running = 0;  // kernels
+  int running = 0;         // kernels
+  std::size_t totals = 0;  // it has a part in
 
-  ncclComm* peer() const { return in->ranks[1 - rank]; }
+  // Of every other rank; false where it is not there.
+  template <class F>
+  bool others(F f) const {
+    for (auto* r : in->ranks)
+      if (r != this && !(r && f(*r))) return false;
+    return true;
+  }
   bool in_progress() const { return error == ncclSuccess && (!made || group || (finalizing && !finalized)); }
 };
 
@@ -134,6 +155,52 @@ class exchange final : public fake_cuda::kernel {
   bool begun_ = false;
 };
 
+class addition final : public fake_cuda::kernel {
+ public:
+  addition(ncclComm* by, std::shared_ptr<total> all, total::summand& own) : by_(by), all_(std::move(all)), own_(own) {
+    ++by_->running;
+  }
+
+  bool ready() const override { return done() || !own_.active || everybody(); }
+  void step() override {
+    if (!std::exchange(own_.active, true)) {
+      const auto* numbers = reinterpret_cast<const float*>(own_.p);
+      own_.numbers.assign(numbers, numbers + own_.n);
+      std::memset(own_.p, 0xDB, own_.n * sizeof(float));
+    } else if (everybody()) {
+      add();
+    }
+    model::get().changed();
+  }
+  bool done() const override { return all_->done || by_->aborted; }
+  bool uses(const std::byte* p, std::size_t n) const override {
+    return !done() && own_.p < p + n && p < own_.p + own_.n * sizeof(float);
+  }
+  ~addition() override { --by_->running; }
+
+ private:
+  bool everybody() const {
+    return std::ranges::all_of(all_->of, [](auto& s) { return s.active && !s.by->aborted && !s.by->error; });
+  }
+  void add() {
+    auto& of = all_->of;
+    auto sum = of.front().numbers;
+    for (std::size_t r = 1; r < of.size(); ++r) {
+      if (of[r].n != sum.size()) {
+        for (auto& s : of) s.by->error = ncclInternalError;
+        return;
+      }
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += of[r].numbers[i];
+    }
+    for (auto& s : of) std::memcpy(s.p, sum.data(), sum.size() * sizeof(float));
+    all_->done = true;
+  }
+
+  ncclComm* by_;
+  const std::shared_ptr<total> all_;
+  total::summand& own_;
+};
+
 struct asked {
   ncclComm* comm;
   CUstream_st* stream;
@@ -145,7 +212,8 @@ thread_local int depth = 0;
 thread_local std::vector<asked> group;
 
 ncclResult_t failed(model& m, cudaError_t e) {
-  return m.lost != cudaSuccess || static_cast<int>(e) > ncclRemoteError ? ncclUnhandledCudaError : static_cast<ncclResult_t>(e);
+  return m.lost != cudaSuccess || static_cast<int>(e) > ncclRemoteError ? ncclUnhandledCudaError
+                                                                        : static_cast<ncclResult_t>(e);
 }
 
 #define CALL(name)        \
@@ -160,7 +228,7 @@ bool usable(model& m, ncclComm* c, const char* call, bool also_in_progress = fal
   return true;
 }
 
-void put(model& m, CUstream_st* s, std::shared_ptr<exchange> kernel) {
+void put(model& m, CUstream_st* s, std::shared_ptr<fake_cuda::kernel> kernel) {
   fake_cuda::operation op;
   op.kernel = std::move(kernel);
   m.enqueue(*s, std::move(op));
@@ -168,15 +236,19 @@ void put(model& m, CUstream_st* s, std::shared_ptr<exchange> kernel) {
 
 // One look at what is in progress.
 void progress(model& m, ncclComm& c) {
-  auto* peer = c.peer();
   if (c.error || !c.in_progress()) return;
   if (!c.made) {
-    if (!peer || peer->aborted) return;
-    if (c.device == peer->device) return (void)(c.error = peer->error = ncclInvalidUsage);  // duplicate GPU
+    if (!c.others([](auto& o) { return !o.aborted; })) return;
+    std::set<int> devices;
+    for (auto* r : c.in->ranks) devices.insert(r->device);
+    if (devices.size() < c.in->ranks.size()) {  // duplicate GPU
+      for (auto* r : c.in->ranks) r->error = ncclInvalidUsage;
+      return;
+    }
   } else if (c.group) {
-    if (!c.connected && !(peer && peer->connecting)) return;
+    if (!c.connected && !c.others([](auto& o) { return o.connecting; })) return;
     c.connected = true;
-  } else if (c.running || !peer || !peer->finalizing) {
+  } else if (c.running || !c.others([](auto& o) { return o.finalizing; })) {
     return;
   }
   if (c.polls-- > 0) return;
@@ -213,11 +285,14 @@ ncclResult_t comm_init(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, n
   if (config->blocking != 0) m.violate("ncclCommInitRankConfig that blocks");
   auto& in = cliques[std::string(id.internal, sizeof id.internal)];
   if (!in) in = std::make_shared<clique>();
-  if (ranks != 2 || rank < 0 || rank > 1 || in->ranks[rank]) return ncclInvalidArgument;
+  if (in->ranks.empty() && ranks > 0) in->ranks.resize(static_cast<std::size_t>(ranks));
+  const auto at = static_cast<std::size_t>(rank);
+  if (in->ranks.size() != static_cast<std::size_t>(ranks) || rank < 0 || rank >= ranks || in->ranks[at])
+    return ncclInvalidArgument;
   auto& made = comms.emplace_back(new ncclComm{in, rank, 0});
   (void)cudaGetDevice(&made->device);
   made->polls = some_polls(m);
-  in->ranks[rank] = *comm = made.get();
+  in->ranks[at] = *comm = made.get();
   return ncclInProgress;
 }
 
@@ -235,6 +310,14 @@ ncclResult_t group_start() {
   return ncclSuccess;
 }
 
+// At once, where the ranks are connected and NCCL has a good day.
+ncclResult_t launch(model& m, ncclComm& c, CUstream_st* s, std::shared_ptr<fake_cuda::kernel> kernel) {
+  c.polls = some_polls(m);
+  if (std::exchange(c.connecting, true) && c.polls == 0) return put(m, s, std::move(kernel)), ncclSuccess;
+  c.group = deferred{s, std::move(kernel), s->accepted};
+  return ncclInProgress;
+}
+
 ncclResult_t put_group(model& m) {
   auto all = std::move(group);
   group.clear();
@@ -249,11 +332,7 @@ ncclResult_t put_group(model& m) {
     mine.push_back(std::make_shared<part>(part{c, a.p, a.n}));
     moves.push_back({mine.back(), a.sends, mine.size() - 1});
   }
-  auto kernel = std::make_shared<exchange>(c, std::move(moves));
-  c->polls = some_polls(m);
-  if (std::exchange(c->connecting, true) && c->polls == 0) return put(m, s, std::move(kernel)), ncclSuccess;
-  c->group = deferred{s, std::move(kernel), s->accepted};
-  return ncclInProgress;
+  return launch(m, *c, s, std::make_shared<exchange>(c, std::move(moves)));
 }
 
 ncclResult_t group_end() {
@@ -272,7 +351,7 @@ ncclResult_t move(const char* call, bool sends, void* p, std::size_t n, ncclData
   if (auto planned = m.enter(call); planned != cudaSuccess) return failed(m, planned);
   if (!usable(m, c, call) || !m.valid(s, call)) return ncclInvalidArgument;
   if (c->error) return c->error;
-  if (type != ncclInt8 || peer != 1 - c->rank) return ncclInvalidArgument;
+  if (type != ncclInt8 || c->in->ranks.size() != 2 || peer != 1 - c->rank) return ncclInvalidArgument;
   if (s->device != c->device) m.violate(std::string(call) + " on another device's stream");
   if (n == 0) m.violate(std::string(call) + " of nothing");
   if (sends) sent += n;
@@ -286,6 +365,27 @@ ncclResult_t receive(void* p, std::size_t n, ncclDataType_t type, int peer, nccl
   return move("ncclRecv", false, p, n, type, peer, c, s);
 }
 
+ncclResult_t all_reduce(const void* from, void* to, std::size_t n, ncclDataType_t type, ncclRedOp_t op, ncclComm_t c,
+                        cudaStream_t s) {
+  CALL(AllReduce);
+  if (!usable(m, c, "ncclAllReduce") || !m.valid(s, "ncclAllReduce")) return ncclInvalidArgument;
+  if (c->error) return c->error;
+  if (type != ncclFloat32 || op != ncclSum || from != to) return ncclInvalidArgument;
+  if (depth > 0) m.violate("ncclAllReduce in a group");
+  if (s->device != c->device) m.violate("ncclAllReduce on another device's stream");
+  if (!m.has(to, n * sizeof(float), c->device)) m.violate("ncclAllReduce of memory that is not the device's");
+  if (n == 0) m.violate("ncclAllReduce of nothing");
+  auto& all = c->in->totals;
+  const auto at = c->totals++;
+  if (at == all.size()) {
+    all.push_back(std::make_shared<total>());
+    all[at]->of.resize(c->in->ranks.size());
+  }
+  auto& own = all[at]->of[static_cast<std::size_t>(c->rank)];
+  own = {c, static_cast<std::byte*>(to), n};
+  return launch(m, *c, s, std::make_shared<addition>(c, all[at], own));
+}
+
 ncclResult_t comm_abort(ncclComm_t c) {
   auto& m = model::get();
   auto lock = m.lock();
@@ -295,8 +395,9 @@ ncclResult_t comm_abort(ncclComm_t c) {
   c->aborted = true;
   c->group.reset();
   ++aborted;
-  auto* peer = c->peer();
-  if (how.peer_notices && peer && peer->alive && !peer->error && c->made) peer->error = ncclRemoteError;
+  if (how.peer_notices && c->made)
+    for (auto* r : c->in->ranks)
+      if (r && r->alive && !r->error) r->error = ncclRemoteError;
   m.changed();
   return planned == cudaSuccess ? ncclSuccess : failed(m, planned);
 }
@@ -322,7 +423,8 @@ ncclResult_t comm_destroy(ncclComm_t c) {
 }  // namespace
 
 detail::nccl_api table() {
-  return {.CommAbort = comm_abort,
+  return {.AllReduce = all_reduce,
+          .CommAbort = comm_abort,
           .CommDestroy = comm_destroy,
           .CommFinalize = comm_finalize,
           .CommGetAsyncError = get_async_error,

@@ -34,10 +34,9 @@ inline void start_machine(std::uint64_t seed = 0, fake_nccl::options how = {}) {
   fake_nccl::reset(how);
 }
 
-struct two_devices {
+// A context that is driven by hand.
+struct driven {
   asio::io_context ctx{1};
-  std::array<device, 2> on{open_device(ctx.get_executor(), "cuda:0").value(),
-                           open_device(ctx.get_executor(), "cuda:1").value()};
 
   // One round of the loop and of the devices; whether anything happened.
   bool round() {
@@ -63,6 +62,12 @@ struct two_devices {
     REQUIRE(drive([&] { return got.has_value(); }));
     return std::move(*got);
   }
+};
+
+struct two_devices : driven {
+  std::array<device, 2> on{open_device(ctx.get_executor(), "cuda:0").value(),
+                           open_device(ctx.get_executor(), "cuda:1").value()};
+
   detail::nccl_id id() { return get(detail::make_nccl_id(fake_nccl::table(), on[0])).value(); }
   awaitable<result<detail::nccl_pair>> connect(detail::nccl_id id, int rank, detail::nccl_pair_options o = {}) {
     return detail::nccl_pair::connect(fake_nccl::table(), on[static_cast<std::size_t>(rank)], id, rank, o);

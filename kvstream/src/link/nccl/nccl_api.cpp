@@ -31,6 +31,12 @@ error_code nccl_error(ncclResult_t status) {
   return status == ncclSuccess || status == ncclInProgress ? error_code() : error_code(status, instance);
 }
 
+ncclResult_t nccl_state(const nccl_api& api, ncclComm_t comm) {
+  auto state = ncclSuccess;
+  const auto asked = api.CommGetAsyncError(comm, &state);
+  return asked == ncclSuccess ? state : asked;
+}
+
 result<nccl_api> nccl_api::load(const char* name) {
   shared_library library(name);
   nccl_api api;

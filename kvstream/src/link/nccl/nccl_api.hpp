@@ -1,5 +1,5 @@
-// NCCL, found at run time: nothing of it is linked, so a program starts where there is none. The functions that a pair
-// of ranks needs.
+// NCCL, found at run time: nothing of it is linked, so a program starts where there is none. The functions that
+// communicators need.
 #pragma once
 
 #include <nccl.h>
@@ -17,9 +17,9 @@ struct nccl_api {
   // For tests: what load() gives from now on. Null: the library again.
   static void stand_in(const nccl_api* api);
 
-#define COKV_NCCL_FUNCTIONS(of)                                                                                    \
-  of(CommAbort) of(CommDestroy) of(CommFinalize) of(CommGetAsyncError) of(CommInitRankConfig) of(GetErrorString)   \
-      of(GetUniqueId) of(GetVersion) of(GroupEnd) of(GroupStart) of(Recv) of(Send)
+#define COKV_NCCL_FUNCTIONS(of)                                                                             \
+  of(AllReduce) of(CommAbort) of(CommDestroy) of(CommFinalize) of(CommGetAsyncError) of(CommInitRankConfig) \
+      of(GetErrorString) of(GetUniqueId) of(GetVersion) of(GroupEnd) of(GroupStart) of(Recv) of(Send)
 #define COKV_NCCL_MEMBER(name) decltype(&::nccl##name) name = nullptr;
   COKV_NCCL_FUNCTIONS(COKV_NCCL_MEMBER)
 #undef COKV_NCCL_MEMBER
@@ -30,5 +30,8 @@ void use_texts_of(const nccl_api& api);
 
 // Success for what is merely in progress; else NCCL's own code and text, in a category "nccl".
 error_code nccl_error(ncclResult_t status);
+
+// What became of what the communicator was asked for last; ncclInProgress: it may not be asked for anything else yet.
+ncclResult_t nccl_state(const nccl_api& api, ncclComm_t comm);
 
 }  // namespace cokv::detail

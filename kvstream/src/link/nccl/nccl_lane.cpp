@@ -13,12 +13,6 @@ nccl_lane::nccl_lane(const nccl_api& api, const ncclUniqueId& id, stream on, boo
       sends_(sends),
       line_(std::make_shared<timeline_core>(on_.get_executor())) {}
 
-ncclResult_t nccl_lane::state() const {
-  auto state = ncclSuccess;
-  const auto asked = api_.CommGetAsyncError(comm_, &state);
-  return asked == ncclSuccess ? state : asked;
-}
-
 std::uint64_t nccl_lane::begin(std::vector<buffer> pieces) {
   waiting_.push_back(std::move(pieces));
   return ++begun_;

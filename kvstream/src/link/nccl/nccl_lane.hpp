@@ -21,7 +21,7 @@ class nccl_lane {
   // Where NCCL makes the communicator, on another thread, and takes it back.
   ncclComm_t& comm() noexcept { return comm_; }
   const ncclUniqueId& id() const noexcept { return id_; }
-  ncclResult_t state() const;  // ncclInProgress: it may not be asked for anything else
+  ncclResult_t state() const { return nccl_state(api_, comm_); }
 
   // Takes the next place: its pieces are none of them empty, and referenced until nothing uses them.
   std::uint64_t begin(std::vector<buffer> pieces);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "link/nccl/nccl_session.hpp"
+#include "link/nccl/nccl_side.hpp"
 
 namespace cokv::detail {
 namespace {
@@ -27,7 +27,7 @@ std::size_t nccl_port::poll() {
   if (polling_) return 0;
   polling_ = true;
   std::size_t n = 0;
-  for (std::size_t i = 0; i < sessions_.size(); ++i) n += std::shared_ptr(sessions_[i])->poll();
+  for (std::size_t i = 0; i < sides_.size(); ++i) n += std::shared_ptr(sides_[i])->poll();
   polling_ = false;
   forget();
   if (n) pause_ = shortest_pause;
@@ -35,11 +35,11 @@ std::size_t nccl_port::poll() {
 }
 
 bool nccl_port::awaited() const {
-  return std::ranges::any_of(sessions_, [](const auto& s) { return s->in_progress(); });
+  return std::ranges::any_of(sides_, [](const auto& s) { return s->in_progress(); });
 }
 
 void nccl_port::forget() {
-  std::erase_if(sessions_, [](const auto& s) { return s->over(); });
+  std::erase_if(sides_, [](const auto& s) { return s->over(); });
 }
 
 void nccl_port::touched() {
@@ -51,7 +51,7 @@ void nccl_port::touched() {
 // The timer is there under run() too, which polls without it, but not while it sleeps.
 void nccl_port::look_later() {
   const bool soon = awaited();
-  if (!soon && std::ranges::none_of(sessions_, [](const auto& s) { return s->under_way(); })) return;
+  if (!soon && std::ranges::none_of(sides_, [](const auto& s) { return s->under_way(); })) return;
   const auto when = time_->now() + (soon ? pause_ : heartbeat);
   if (asleep_ && wakes_at_ <= when) return;
   asleep_ = true;
@@ -66,7 +66,7 @@ void nccl_port::look_later() {
 
 // Before the device's: communicators are gone when it waits for its streams. What they use is kept until then.
 void nccl_port::shutdown() {
-  for (const auto& s : sessions_) s->shut_down();
+  for (const auto& s : sides_) s->shut_down();
 }
 
 }  // namespace cokv::detail

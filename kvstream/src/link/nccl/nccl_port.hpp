@@ -1,5 +1,5 @@
-// A context's pairs of ranks: polled while NCCL has something in progress, and looked at from time to time while
-// transfers are under way, since no event of a device tells of an error of NCCL, or of a peer that is silent.
+// A context's communicators: polled while NCCL has something in progress, and looked at from time to time while
+// something is under way, since no event of a device tells of an error of NCCL, or of a peer that is silent.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace cokv::detail {
 
-class nccl_session;
+class nccl_side;
 
 class nccl_port final : public asio::execution_context::service, public progress_source {
  public:
@@ -19,8 +19,8 @@ class nccl_port final : public asio::execution_context::service, public progress
   static nccl_port& of(const asio::any_io_executor& ex);
 
   // It is kept until it is over.
-  void add(std::shared_ptr<nccl_session> session) { sessions_.push_back(std::move(session)); }
-  // A session has begun something, or is over.
+  void add(std::shared_ptr<nccl_side> side) { sides_.push_back(std::move(side)); }
+  // A side has begun something, or is over.
   void touched();
   clock& time() const noexcept { return *time_; }
 
@@ -33,7 +33,7 @@ class nccl_port final : public asio::execution_context::service, public progress
   void look_later();
   void forget();  // those that are over
 
-  std::vector<std::shared_ptr<nccl_session>> sessions_;
+  std::vector<std::shared_ptr<nccl_side>> sides_;
   clock* time_ = nullptr;
   bool polling_ = false;
   bool asleep_ = false;

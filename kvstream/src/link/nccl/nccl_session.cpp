@@ -1,82 +1,50 @@
 #include "link/nccl/nccl_session.hpp"
 
-#include <cuda_runtime_api.h>
-
-#include <charconv>
-
 #include "cokv/runtime/error.hpp"
 
 namespace cokv::detail {
-namespace {
-
-int ordinal_of(std::string_view name) {
-  int n = -1;
-  if (name.starts_with("cuda:")) std::from_chars(name.data() + 5, name.data() + name.size(), n);
-  return n;
-}
-
-}  // namespace
 
 nccl_session::nccl_session(const nccl_api& api, device on, const std::array<ncclUniqueId, 2>& ids, int rank,
                            limits most)
-    : api_(api),
-      device_(std::move(on)),
-      ordinal_(ordinal_of(device_.name())),
+    : nccl_side(api, std::move(on)),
       rank_(rank),
       limits_(most),
       ids_(ids),
       connected_(std::make_shared<timeline_core>(device_.get_executor())),
-      closed_(std::make_shared<timeline_core>(device_.get_executor())),
-      back_(device_.get_executor()) {}
+      closed_(std::make_shared<timeline_core>(device_.get_executor())) {}
 
 error_code nccl_session::start() {
   if (ordinal_ < 0) return errc::wrong_device;
-  auto on = device_;
   for (int i = 0; i < 2; ++i) {
     const bool sends = i == rank_;
-    auto made = on.make_stream({.name = sends ? "nccl out" : "nccl in"});
+    auto made = device_.make_stream({.name = sends ? "nccl out" : "nccl in"});
     if (!made) return made.error();
     const auto at = static_cast<std::size_t>(i);
     lanes_[at] = std::make_unique<nccl_lane>(api_, ids_[at], std::move(*made), sends);
   }
-  auto byte = on.allocate(1);
+  auto byte = device_.allocate(1);
   if (!byte) return byte.error();
   byte_ = std::move(*byte);
-  auto& port = nccl_port::of(get_executor());
-  port.add(shared_from_this());
+  port().add(shared_from_this());
   keep_time(limits_.set_up);
   advance();
-  port.touched();
+  port().touched();
   return {};
 }
 
-template <class F>
-void nccl_session::aside(F f) {
-  busy_ = true;
-  auto said = std::make_shared<std::promise<void>>();
-  call_ = said->get_future();
-  const bool taken = device_.backend()->submit([self = shared_from_this(), back = back_, said, f]() mutable {
-    const ncclResult_t status = f();
-    back.post([self = std::move(self), status] { self->came_back(status); });
-    said->set_value();
-  });
-  if (!taken) said->set_value();  // the context is going
-}
-
-void nccl_session::came_back(ncclResult_t status) {
-  busy_ = false;
+void nccl_session::returned(ncclResult_t status) {
   if (aborted_) return drain();
   if (failure_) return abort();
   if (auto ec = nccl_error(status)) return fail(ec);
   advance();
-  nccl_port::of(get_executor()).touched();
+  port().touched();
 }
 
 std::uint64_t nccl_session::begin(nccl_lane& lane, std::vector<buffer> pieces) {
   if (lanes_[0]->idle() && lanes_[1]->idle()) keep_time(limits_.stall);
   const auto place = lane.begin(std::move(pieces));
   advance();
-  nccl_port::of(get_executor()).touched();
+  port().touched();
   return place;
 }
 
@@ -85,7 +53,7 @@ std::size_t nccl_session::poll() {
     for (const auto& l : lanes_)
       if (l->comm() && !l->idle())
         if (auto ec = nccl_error(l->state())) return fail(ec), 1;
-  check_time();
+  if (under_way() && late()) fail(errc::deadline);
   return advance();
 }
 
@@ -97,15 +65,6 @@ bool nccl_session::in_progress() const {
 bool nccl_session::under_way() const {
   if (failure_ || phase_ == phase::over) return false;
   return phase_ != phase::ready || closing_ || !lanes_[0]->idle() || !lanes_[1]->idle();
-}
-
-void nccl_session::keep_time(duration most) {
-  const auto now = nccl_port::of(get_executor()).time().now();
-  expires_ = most > time_point::max() - now ? time_point::max() : now + most;
-}
-
-void nccl_session::check_time() {
-  if (under_way() && nccl_port::of(get_executor()).time().now() >= expires_) fail(errc::deadline);
 }
 
 std::size_t nccl_session::advance() {
@@ -135,12 +94,7 @@ std::size_t nccl_session::connect() {
   auto& lane = *lanes_[at_];
   if (!std::exchange(begun_, true)) {
     const int role = static_cast<int>(at_) == rank_ ? 0 : 1;
-    aside([this, &lane, role] {
-      if (cudaSetDevice(ordinal_) != cudaSuccess) return (void)cudaGetLastError(), ncclUnhandledCudaError;
-      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-      config.blocking = 0;
-      return api_.CommInitRankConfig(&lane.comm(), 2, lane.id(), role, &config);
-    });
+    aside([this, &lane, role] { return make(lane.comm(), 2, lane.id(), role); });
     return 1;
   }
   const auto now = lane.state();
@@ -170,7 +124,7 @@ std::size_t nccl_session::finalize() {
   if (at_ == lanes_.size()) {
     phase_ = phase::over;
     closed_->advance(1);
-    nccl_port::of(get_executor()).touched();
+    port().touched();
     return 1;
   }
   auto& lane = *lanes_[at_];
@@ -194,7 +148,7 @@ std::size_t nccl_session::pump(nccl_lane& lane) {
     if (!marked) return fail(marked.error()), n + 1;
     if (!*marked) return n;
     const auto& [place, done] = **marked;
-    done.async_wait([self = shared_from_this(), &lane, place](error_code ec) { self->settled(lane, place, ec); });
+    done.async_wait([this, self = shared_from_this(), &lane, place](error_code ec) { settled(lane, place, ec); });
   }
 }
 
@@ -212,7 +166,7 @@ void nccl_session::close() {
   if (std::exchange(closing_, true) || failure_) return;
   keep_time(limits_.stall);
   advance();
-  nccl_port::of(get_executor()).touched();
+  port().touched();
 }
 
 void nccl_session::fail(error_code why) {
@@ -242,8 +196,8 @@ void nccl_session::abort_both() {
 void nccl_session::drain() {
   draining_ = static_cast<int>(lanes_.size());
   for (const auto& l : lanes_)
-    l->last().async_wait([self = shared_from_this()](error_code) {
-      if (--self->draining_ == 0) self->drained();
+    l->last().async_wait([this, self = shared_from_this()](error_code) {
+      if (--draining_ == 0) drained();
     });
 }
 
@@ -251,7 +205,7 @@ void nccl_session::drained() {
   for (const auto& l : lanes_) l->end(failure_);
   phase_ = phase::over;
   closed_->fail(1, failure_);
-  nccl_port::of(get_executor()).touched();
+  port().touched();
 }
 
 void nccl_session::shut_down() {
@@ -259,7 +213,7 @@ void nccl_session::shut_down() {
   abort_both();
   for (const auto& l : lanes_)
     if (l) (void)l->last();  // which the device waits for: memory outlives what NCCL left on the streams
-  failure_ = errc::closed;  // for handles that go with the context's coroutines
+  failure_ = errc::closed;   // for handles that go with the context's coroutines
 }
 
 }  // namespace cokv::detail

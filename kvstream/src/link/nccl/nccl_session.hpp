@@ -3,24 +3,18 @@
 //
 //     connecting -> greeting -> ready -> closing -> over
 //          \___________\__________\_________\____-> (abort, once) -> draining -> over
-//
-// NCCL's calls that may block (making, destroying, aborting) run on the device's thread, one at a time, and nothing
-// else is called meanwhile.
 #pragma once
 
 #include <array>
-#include <future>
 #include <memory>
 
-#include "cokv/runtime/detail/mailbox.hpp"
-#include "cokv/runtime/device.hpp"
 #include "cokv/runtime/error.hpp"
 #include "link/nccl/nccl_lane.hpp"
-#include "link/nccl/nccl_port.hpp"
+#include "link/nccl/nccl_side.hpp"
 
 namespace cokv::detail {
 
-class nccl_session : public std::enable_shared_from_this<nccl_session> {
+class nccl_session final : public nccl_side {
  public:
   struct limits {
     duration set_up, stall;
@@ -32,59 +26,49 @@ class nccl_session : public std::enable_shared_from_this<nccl_session> {
   event connected() const { return {connected_, 1}; }
   event closed() const { return {closed_, 1}; }
   // What ended it; errc::closed from close() on.
-  error_code status() const noexcept { return failure_ ? failure_ : closing_ ? error_code(errc::closed) : error_code(); }
+  error_code status() const noexcept {
+    return failure_ ? failure_ : closing_ ? error_code(errc::closed) : error_code();
+  }
   void close();
   void fail(error_code why);
 
   nccl_lane& out() noexcept { return *lanes_[static_cast<std::size_t>(rank_)]; }
   nccl_lane& in() noexcept { return *lanes_[static_cast<std::size_t>(1 - rank_)]; }
   std::uint64_t begin(nccl_lane& lane, std::vector<buffer> pieces);
-  const asio::any_io_executor& get_executor() const noexcept { return device_.get_executor(); }
 
-  std::size_t poll();
-  bool in_progress() const;  // a poll may find something
-  bool under_way() const;    // somebody waits for something
-  bool over() const noexcept { return phase_ == phase::over; }
-  void shut_down();  // the context goes: waits for NCCL
+  std::size_t poll() override;
+  bool in_progress() const override;
+  bool under_way() const override;
+  bool over() const noexcept override { return phase_ == phase::over; }
+  void shut_down() override;
 
  private:
   enum class phase { connecting, greeting, ready, closing, draining, over };
 
-  template <class F>
-  void aside(F f);
-  void came_back(ncclResult_t status);
+  void returned(ncclResult_t status) override;
   std::size_t advance();
   std::size_t connect();
   std::size_t greet();
   std::size_t finalize();
   std::size_t pump(nccl_lane& lane);
   void settled(nccl_lane& lane, std::uint64_t place, error_code ec);
-  void check_time();
   void abort();
   void abort_both();
   void drain();
   void drained();
-  void keep_time(duration most);
 
-  const nccl_api api_;
-  const device device_;
-  const int ordinal_;
   const int rank_;
   const limits limits_;
   const std::array<ncclUniqueId, 2> ids_;
   const std::shared_ptr<timeline_core> connected_, closed_;
-  const mailbox back_;
   std::array<std::unique_ptr<nccl_lane>, 2> lanes_;
   buffer byte_;
   phase phase_ = phase::connecting;
   std::size_t at_ = 0;  // the lane that is being made, tried or finalized
   bool begun_ = false;  // with that
-  bool busy_ = false;   // the device's thread is in a call of NCCL
-  std::shared_future<void> call_;
   bool closing_ = false, aborted_ = false;
   int draining_ = 0;
   error_code failure_;
-  time_point expires_{};
 };
 
 }  // namespace cokv::detail

@@ -62,6 +62,49 @@ TEST_CASE("rank_group: the sum in the order of ranks, the same bits in each") {
         {.seeds = 3});
 }
 
+TEST_CASE("rank_group: ranks that have no GPU meet, and add up over their links; what none of them says ends it") {
+  link_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        auto bench = co_await ranks_of(3);
+        auto here = any_device(ex);
+        auto behind = here.make_stream().value();
+        std::vector<std::vector<float>> all;
+        for (std::uint32_t r = 0; r < 3; ++r) all.push_back(numbers_of(r, 10));
+        auto want = all[0];
+        for (std::size_t i = 0; i < want.size(); ++i) want[i] = want[i] + all[1][i] + all[2][i];
+        const auto v = co_await with(task_group{}, [&](task_group& group) {
+          for (std::uint32_t r = 0; r < 3; ++r)
+            group.spawn([&, r]() -> awaitable<error_code> {
+              if (auto ec = co_await bench.ranks[r].meet(here, behind)) co_return ec;
+              co_return co_await bench.ranks[r].all_reduce(all[r]);
+            });
+        });
+        CHECK(!v.error());
+        for (std::uint32_t r = 0; r < 3; ++r) {
+          CHECK(all[r] == want);
+          CHECK(bench.ranks[r].by() == "links");
+          CHECK(!bench.ranks[r].on_devices());
+          co_await bench.ranks[r].leave(errc::closed);
+        }
+
+        auto other = co_await ranks_of(2);
+        std::vector<error_code> ended(2);
+        (void)co_await with(task_group{}, [&](task_group& group) {
+          group.spawn([&]() -> awaitable<void> { ended[0] = co_await other.ranks[0].meet(here, behind); });
+          group.spawn([&]() -> awaitable<void> {
+            std::vector<float> numbers(7);  // as many bytes
+            ended[1] = co_await other.ranks[1].all_reduce(numbers);
+          });
+        });
+        CHECK(ended[0] == errc::protocol);
+
+        rank_group alone;
+        CHECK(!co_await alone.meet(here, behind));
+        CHECK(alone.by() == "nobody");
+      },
+      {.seeds = 3});
+}
+
 TEST_CASE("rank_group: one that adds up something else is told from one that is gone, and nobody waits for ever") {
   link_test(
       [](asio::any_io_executor) -> awaitable<void> {

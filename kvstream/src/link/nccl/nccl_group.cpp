@@ -17,7 +17,7 @@ using detail::nccl_api;
 using detail::nccl_error;
 using detail::nccl_ranks;
 
-bool is_cuda(const device& d) { return d.name().starts_with("cuda:"); }
+bool is_cuda(const device& d) { return d && d.name().starts_with("cuda:"); }
 
 // Whoever cancels: then `cancelled` is called, once.
 template <class F>

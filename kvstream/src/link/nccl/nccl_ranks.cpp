@@ -147,7 +147,6 @@ void nccl_ranks::settled(error_code ec) {
 void nccl_ranks::fail(error_code why) {
   if (failure_ || over()) return;
   failure_ = why;
-  connected_->fail(1, why);
   if (!busy_) abort();
 }
 
@@ -174,6 +173,7 @@ void nccl_ranks::drained() {
   issued_->fail(asked_ + (issuing_ ? 0 : 1), failure_);
   issuing_ = false;
   floats_ = {};
+  connected_->fail(1, failure_);
   closed_->fail(1, failure_);
   port().touched();
 }

@@ -345,6 +345,7 @@ engine_counters engine_state::counters() const {
     c.lender_lost = lent_->lost();
   }
   c.joined = !in_parts() || leader_;
+  if (leader_) c.sums_by = leader_->sums_by();
   if (ring_) c.kept_bytes = ring_->bytes_kept();
   c.prompt_tokens_left = scheduler_.prompt_tokens_left();
   c.blocks = pool.blocks();

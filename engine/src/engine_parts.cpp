@@ -79,7 +79,7 @@ error_code engine_state::join(stage_links others, std::optional<stage_recovery> 
     if (auto ec = ring_->recover(*how)) return ec;
   compute_ = *compute;
   cache.clear();
-  leader_ = std::make_shared<stage_leader>(runs, pool, compute_, std::move(others), sizes(), ring_);
+  leader_ = std::make_shared<stage_leader>(runs, pool, device_, compute_, std::move(others), sizes(), ring_);
   asio::co_spawn(ex, lead(shared_from_this(), leader_), [weak = weak_from_this()](std::exception_ptr thrown) {
     auto self = weak.lock();
     if (!thrown || !self) return;

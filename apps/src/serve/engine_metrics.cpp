@@ -135,6 +135,9 @@ void add_engine_metrics(http::metrics& page, const engine& e, const std::vector<
     if (!e.pool().whole()) lending(s, c);
     if (!e.running().part().whole()) {
       s.gauge("cokv_workers_joined", "1 while all workers of the model are there", c.joined ? 1 : 0);
+      if (!c.sums_by.empty())
+        s.gauge("cokv_rank_sums", "1 of the way in which the ranks of this stage add up", 1,
+                {{"by", std::string(c.sums_by)}});
       s.counter("cokv_workers_lost_total", "Times that one of them was lost", static_cast<double>(c.ranks_lost));
       s.counter("cokv_recoveries_total", "Of those, times that requests went on by copies of its KV",
                 static_cast<double>(c.recoveries));

@@ -17,9 +17,10 @@ std::size_t who_samples(const model_part& part) { return part.split.number({part
 
 }  // namespace
 
-stage_leader::stage_leader(std::shared_ptr<model> part, const kv_pool& pool, stream compute, stage_links links,
-                           stage_sizes sizes, std::shared_ptr<stage_ring> ring)
-    : mine_{part, pool, std::move(compute), rank_group(part->part().who.rank, links.ranks, links.sums)},
+stage_leader::stage_leader(std::shared_ptr<model> part, const kv_pool& pool, device where, stream compute,
+                           stage_links links, stage_sizes sizes, std::shared_ptr<stage_ring> ring)
+    : mine_{part, pool, std::move(where), std::move(compute),
+            rank_group(part->part().who.rank, links.ranks, links.sums)},
       links_(std::move(links)),
       sizes_(sizes),
       last_(who_samples(part->part())),
@@ -111,9 +112,10 @@ awaitable<error_code> stage_leader::run() {
   } catch (...) {
     thrown = std::current_exception();
   }
-  co_await settled(mine_.compute);
+  each_link(links_,
+            [](peer_link l) { l.close(); });  // also where others have copies: what waits for this one is given up
+  co_await settled(mine_, v.error() ? v.error() : make_error_code(errc::closed));
   own_fault_ = thrown || mine_.compute.record().status();
-  each_link(links_, [](peer_link l) { l.close(); });  // also where others have copies
   error_ = thrown ? make_error_code(errc::device_failed) : v.error() ? v.error() : make_error_code(errc::closed);
   line_->fail(line_->value() + 1, error_);
   for (auto& [number, s] : std::exchange(moving_, {})) s.ended(error_);
@@ -133,6 +135,8 @@ awaitable<error_code> stage_leader::tell() {
 }
 
 awaitable<error_code> stage_leader::compute() {
+  if (auto ec = co_await mine_.meet()) co_return ec;
+  sums_by_ = mine_.ranks.by();
   for (;;) {
     auto w = co_await to_compute_.async_receive(as_result);
     if (!w) co_return w.error();

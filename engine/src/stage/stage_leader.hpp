@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string_view>
 #include <vector>
 
 #include "cokv/engine/stage_worker.hpp"
@@ -21,8 +22,8 @@ namespace cokv::detail {
 class stage_leader {
  public:
   // `ring`: where copies of KV are kept, behind recover().
-  stage_leader(std::shared_ptr<model> part, const kv_pool& pool, stream compute, stage_links links, stage_sizes sizes,
-               std::shared_ptr<stage_ring> ring = {});
+  stage_leader(std::shared_ptr<model> part, const kv_pool& pool, device where, stream compute, stage_links links,
+               stage_sizes sizes, std::shared_ptr<stage_ring> ring = {});
 
   // Orders, computes and hears until a link ends, or close(): why. Then every step that was begun is ready, and error() says
   // so; nothing is written to the pool any more. Once.
@@ -41,6 +42,7 @@ class stage_leader {
   void forget(copy_id id) { forgotten_.push_back(id); }   // no copy of it is of use any more
   bool own_fault() const noexcept { return own_fault_; }  // it was its own device that failed
   error_code error() const noexcept { return error_; }
+  std::string_view sums_by() const noexcept { return sums_by_; }  // of its stage; empty: not known yet
 
  private:
   struct work {
@@ -78,6 +80,7 @@ class stage_leader {
   std::vector<copy_id> forgotten_;          // likewise
   const std::shared_ptr<stage_ring> ring_;  // none: no copies are kept
   bool own_fault_ = false;
+  std::string_view sums_by_;
   error_code error_;
 };
 

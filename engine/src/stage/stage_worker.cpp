@@ -123,6 +123,7 @@ struct stage_worker::state {
   std::map<request_id, std::shared_ptr<sampling_state>> samplings;
   std::map<std::uint64_t, watcher> watchers;
   std::uint64_t steps = 0;
+  std::string_view sums_by;
 };
 
 std::shared_ptr<batch> stage_worker::state::spare() {
@@ -222,6 +223,8 @@ awaitable<error_code> stage_worker::state::take_rows(const stage_links& links, l
 }
 
 awaitable<error_code> stage_worker::state::compute(detail::stage& mine, lines& l) {
+  if (auto ec = co_await mine.meet()) co_return ec;
+  sums_by = mine.ranks.by();
   for (;;) {
     auto next = co_await l.arrived.async_receive(as_result);
     if (!next) co_return next.error();
@@ -288,12 +291,14 @@ awaitable<error_code> stage_worker::run(stage_links links, std::optional<stage_r
   if (!detail::fit(links, s->part->part(), s->ring.has_value()) || how.has_value() != s->ring.has_value())
     co_return refused(errc::invalid_argument);
   s->samplings.clear();
+  s->sums_by = {};
   auto compute = s->where.make_stream({.name = "compute"});
   if (s->ring && !compute) s->ring->forget();
   if (!compute) co_return refused(compute.error());
   if (s->ring)
     if (auto ec = s->ring->recover(*how)) co_return refused(ec);
-  detail::stage mine{s->part, s->pool, *compute, rank_group(s->part->part().who.rank, links.ranks, links.sums)};
+  detail::stage mine{s->part, s->pool, s->where, *compute,
+                     rank_group(s->part->part().who.rank, links.ranks, links.sums)};
   state::lines lines(s->ex, s->sizes);
   // Whoever was cancelled ends behind the device all the same.
   const bool throwing = co_await asio::this_coro::throw_if_cancelled();
@@ -317,7 +322,7 @@ awaitable<error_code> stage_worker::run(stage_links links, std::optional<stage_r
     thrown = std::current_exception();
   }
   detail::each_link(links, [](peer_link l) { l.close(); });  // also where others have copies
-  co_await detail::settled(*compute);
+  co_await detail::settled(mine, v.error() ? v.error() : make_error_code(errc::closed));
   if (s->swap)
     for (bool out : {true, false}) co_await detail::settled(s->swap->going(out));
   // Of a device that failed nobody knows what is right.
@@ -336,6 +341,7 @@ kv_view stage_worker::view() const { return state_->view; }
 const model& stage_worker::running() const noexcept { return *state_->part; }
 const stage_sizes& stage_worker::sizes() const noexcept { return state_->sizes; }
 std::uint64_t stage_worker::steps() const noexcept { return state_->steps; }
+std::string_view stage_worker::sums_by() const noexcept { return state_->sums_by; }
 stage_holding stage_worker::holding() const { return state_->ring ? state_->ring->holding() : stage_holding(); }
 std::uint64_t stage_worker::bytes_kept() const noexcept { return state_->ring ? state_->ring->bytes_kept() : 0; }
 

@@ -177,6 +177,7 @@ struct engine_counters {
   bool lender_lost = false;              // now
   std::uint64_t ranks_lost = 0;          // times that another worker of the model was
   bool joined = true;                    // all of the model's workers are there
+  std::string_view sums_by = {};         // of its stage's ranks: rank_group::by(); empty while they have not met
   std::uint64_t recoveries = 0;          // times that requests went on behind a loss
   std::uint64_t recomputed_tokens = 0;   // that had been computed, and were lost with a worker
   std::uint64_t resumed_requests = 0;    // that went on with what was left of them, by such a time

@@ -19,6 +19,7 @@
 //       for (auto which : {cokv::layer_half::attention, cokv::layer_half::mlp}) {
 //         m->forward_half(l, which, step, kv, compute);
 //         ...all of it is done: step->summand becomes the sum over all ranks, the same bits in each...
+//         (or, with step->sums_on_device, step->summand_memory does on the stream, and nobody waits)
 //         m->take_sum(l, which, step, compute);
 //       }
 #pragma once
@@ -88,7 +89,10 @@ struct batch {
   std::vector<float> logits;          // [sequences that sample, in order][vocab]
   std::vector<float> hidden;          // [rows][hidden], between two stages of a model
   std::span<float> summand;           // [rows][hidden], of one rank of several, in memory of the model's
-  std::shared_ptr<void> scratch;      // the model's
+  // Said before forward_half(0): the sums are made in the device's memory, in the order of the stream.
+  bool sums_on_device = false;
+  buffer summand_memory;          // instead of summand
+  std::shared_ptr<void> scratch;  // the model's
 
   std::size_t rows() const noexcept {
     std::size_t n = 0;
@@ -138,6 +142,8 @@ class model {
   virtual shard kv_shard() const noexcept { return {}; }  // which of the whole's KV it has, for namespaces
   virtual const model_config& config() const noexcept = 0;
   virtual dtype compute_type() const noexcept = 0;  // of products and KV
+  // As model_options has it; what is added up then is added up in one order for any number of rows.
+  virtual bool batch_invariant() const noexcept { return false; }
   // Names the function that is computed: see cokv::fingerprint.
   virtual const id256& fingerprint() const noexcept = 0;
   virtual geometry kv_geometry(std::uint32_t block_tokens) const = 0;

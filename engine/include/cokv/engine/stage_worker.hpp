@@ -8,7 +8,7 @@
 //     engine.join(links);                                             // from here on it takes requests
 //
 // A step's order goes from the leader to each; rows of the residual stream go from a rank to the same rank of the next stage,
-// summands between the ranks of a stage (rank_group.hpp), and what was sampled from the last stage's rank 0 back to the
+// summands between the ranks of a stage, unless their GPUs add up (rank_group.hpp), and what was sampled from the last stage's rank 0 back to the
 // leader. Steps are computed everywhere in the order in which they were planned, so that a block is written and read everywhere in that
 // order too; several are under way at once, in different stages.
 //
@@ -32,6 +32,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "cokv/engine/model.hpp"
@@ -94,6 +95,7 @@ class stage_worker {
   const model& running() const noexcept;
   const stage_sizes& sizes() const noexcept;
   std::uint64_t steps() const noexcept;       // computed so far
+  std::string_view sums_by() const noexcept;  // rank_group::by(); empty: they have not met
   std::uint64_t bytes_kept() const noexcept;  // of another's KV
 
  private:

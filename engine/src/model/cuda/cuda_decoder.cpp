@@ -54,6 +54,7 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
         shard_(kv_shard_of(whole, part_)),
         fingerprint_(id),
         compute_(how.compute),
+        invariant_(how.batch_invariant),
         half_(config_.positions == position_type::rotary ? config_.rotary_dims / 2 : 0),
         kernels_(opened<kernel::device_kernels>("kernels", [] { return kernel::device_kernels::open(); })),
         products_(opened<kernel::device_products>("cuBLASLt",
@@ -66,6 +67,7 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
   shard kv_shard() const noexcept override { return shard_; }
   const model_config& config() const noexcept override { return config_; }
   dtype compute_type() const noexcept override { return compute_; }
+  bool batch_invariant() const noexcept override { return invariant_; }
   const id256& fingerprint() const noexcept override { return fingerprint_; }
   geometry kv_geometry(std::uint32_t block_tokens) const override {
     return geometry::attention(config_.layers, config_.kv_heads, config_.head_dim, compute_, block_tokens);
@@ -115,7 +117,12 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
       return which == layer_half::attention ? run_attention(layer, s, part, native) : run_mlp(layer, s, native);
     });
     if (ec) return ec;
-    step->summand = {reinterpret_cast<float*>(s.near_rows.data()), rows_behind(layer, s) * config_.hidden};
+    const auto numbers = rows_behind(layer, s) * config_.hidden;
+    if (step->sums_on_device) {
+      step->summand_memory = s.slice_of(stream_behind(layer, s), numbers * sizeof(float));
+      return {};
+    }
+    step->summand = {reinterpret_cast<float*>(s.near_rows.data()), numbers};
     return bring_rows(s, layer, compute);
   }
 
@@ -123,7 +130,7 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
                       stream& compute) override {
     if (part_.alone()) return errc::unsupported;
     auto& s = scratch(*step);
-    if (const auto bytes = rows_behind(layer, s) * config_.hidden * sizeof(float))
+    if (const auto bytes = rows_behind(layer, s) * config_.hidden * sizeof(float); bytes > 0 && !step->sums_on_device)
       if (auto ec = compute.copy(s.slice_of(stream_behind(layer, s), bytes), s.near_rows.slice(0, bytes), "sum"))
         return ec;
     if (which == layer_half::attention) return {};
@@ -472,6 +479,7 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
   shard shard_;
   id256 fingerprint_;
   dtype compute_;
+  bool invariant_;
   std::uint32_t half_;  // of the rotary dimensions; 0: no rotary positions
   kernel::device_kernels kernels_;
   kernel::device_products products_;

@@ -1,4 +1,4 @@
-// A pair of ranks of the real NCCL: two processes, a GPU each. (NCCL refuses two ranks on one.)
+// Ranks of the real NCCL: two processes, a GPU each (NCCL refuses two ranks on one), and one rank by itself.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "cokv/kvstream/nccl_group.hpp"
 #include "cokv/kvstream/peer_link.hpp"
 #include "cokv/runtime/progress.hpp"
 #include "cokv/runtime/result.hpp"
@@ -118,6 +119,47 @@ awaitable<void> linked_side(device d, int rank, int peer) {
   if (rank == 0) co_await link.async_closed(asio::use_awaitable);
 }
 
+// Sums in a row behind copies, few numbers and many; of the last one its rank is told by nobody but the time.
+awaitable<void> summing(device d, std::uint32_t rank, std::uint32_t size, std::vector<std::byte> id, bool leaves,
+                        error_code& last) {
+  auto compute = d.make_stream({.name = "compute"}).value();
+  auto group = (co_await nccl_group::join(d, compute, {rank, size, id}, {.stall = std::chrono::seconds(5)})).value();
+  MUST(group->useful());
+  for (std::size_t n : {std::size_t{1}, std::size_t{5000}, std::size_t{8} << 20}) {
+    auto near = d.allocate(n * sizeof(float), memory_kind::pinned).value(), far = d.allocate(near.size()).value();
+    const auto numbers = std::span(reinterpret_cast<float*>(near.data()), n);
+    for (int i = 0; i < rounds; ++i) {
+      std::ranges::fill(numbers, static_cast<float>(i) + 0.25f * static_cast<float>(rank));
+      MUST(!compute.copy(far, near));
+      for (int again = 0; again < 2; ++again) MUST(!co_await group->all_reduce(far));
+      MUST(!compute.copy(near, far));
+      co_await compute.record().async_wait();
+      const float once = static_cast<float>(i * static_cast<int>(size)) + (size == 2 ? 0.25f : 0.f);
+      MUST(std::ranges::all_of(numbers, [&](float x) { return x == once * static_cast<float>(size); }));
+    }
+  }
+  if (leaves) ::raise(SIGKILL);
+  auto alone = d.allocate(400).value();
+  if (size == 1) group->abort(errc::unavailable);
+  if (size > 1) MUST(!co_await group->all_reduce(alone));
+  co_await group->closed();
+  last = co_await group->all_reduce(alone);
+  MUST(!group->useful());
+  co_await compute.record().async_wait();  // it goes on
+}
+
+awaitable<void> summing_side(device d, int rank, int peer, error_code& last) {
+  std::vector<std::byte> id(128);
+  const auto size = static_cast<ssize_t>(id.size());
+  if (rank == 0) {
+    id = (co_await make_nccl_group_id(d)).value();
+    MUST(::write(peer, id.data(), id.size()) == size);
+  } else {
+    MUST(::read(peer, id.data(), id.size()) == size);
+  }
+  co_await summing(d, static_cast<std::uint32_t>(rank), 2, std::move(id), rank == 0, last);
+}
+
 using one_side = std::function<awaitable<void>(device d, cokv::detail::nccl_api api, int rank, int peer)>;
 
 // Rank 0 is a child of this process, rank 1 this process itself; `peer` is a socket between them. How the child ended;
@@ -162,4 +204,36 @@ TEST_CASE("nccl: two GPUs exchange KV both ways, and the death of one side ends 
   if (!child) return;
   CHECK(last);
   CHECK(WIFSIGNALED(*child));
+}
+
+TEST_CASE("nccl: two GPUs add up, and the death of one side ends the other's sum") {
+  error_code last;
+  const auto child = in_two_processes(
+      [&](device d, const cokv::detail::nccl_api&, int rank, int peer) { return summing_side(d, rank, peer, last); });
+  if (!child) return;
+  CHECK(last);
+  CHECK(WIFSIGNALED(*child));
+}
+
+TEST_CASE("nccl: a rank by itself adds up on its stream, and is aborted") {
+  asio::io_context ctx{1};
+  auto d = open_device(ctx.get_executor(), "cuda:0");
+  if (!d || !cokv::detail::nccl_api::load()) {
+    MESSAGE("skipped: no GPU, or no NCCL");
+    return;
+  }
+  error_code last;
+  asio::co_spawn(
+      ctx,
+      [&]() -> awaitable<void> {
+        const auto gpu = (co_await nccl_gpu_of(*d)).value();
+        MUST(gpu.version > 0);
+        MUST(gpu == (co_await nccl_gpu_of(*d)).value());
+        co_await summing(*d, 0, 1, (co_await make_nccl_group_id(*d)).value(), false, last);
+      },
+      [](std::exception_ptr e) {
+        if (e) std::rethrow_exception(e);
+      });
+  run(ctx);
+  CHECK(last == errc::unavailable);
 }

@@ -46,7 +46,8 @@ void moves_small_pieces(cuda_machine& m) {
 }  // namespace
 
 // On an H200 the driver (580.159) takes the reset and has the device unavailable to the process from then on.
-TEST_CASE("cuda: a device that traps fails all of its waiters once, and opened again it is as before or CUDA says why not") {
+TEST_CASE(
+    "cuda: a device that traps fails all of its waiters once, and opened again it is as before or CUDA says why not") {
   on_cuda([](cuda_machine& m) {
     for (int time = 0; time < 2; ++time) {
       CAPTURE(time);

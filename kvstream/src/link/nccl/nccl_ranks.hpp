@@ -24,7 +24,7 @@ class nccl_ranks final : public nccl_side {
   int rank() const noexcept { return rank_; }
   int size() const noexcept { return size_; }
   event connected() const { return {connected_, 1}; }  // failed: as closed()
-  event closed() const { return {closed_, 1}; }  // nothing of it is on the stream any more
+  event closed() const { return {closed_, 1}; }        // nothing of it is on the stream any more
   error_code status() const noexcept { return failure_; }
   void fail(error_code why);
 

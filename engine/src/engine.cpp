@@ -12,6 +12,7 @@
 #include "cokv/runtime/detail/run_as_operation.hpp"
 #include "cokv/runtime/error.hpp"
 #include "engine_state.hpp"
+#include "spare_batches.hpp"
 
 namespace cokv {
 namespace detail {
@@ -140,17 +141,14 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
                                          kv_view(pool.shape(), pool.memory(), pool.blocks()), sizes());
   cache.on_room([this] { wake(); });
   if (options.on_kv_change) cache.on_change([this](const block_key& key, bool cached) { note_change(key, cached); });
-  const step_size most{.rows = options.max_batched_tokens,
-                       .samples = options.max_running,
-                       .context = max_sequence,
-                       .block_tokens = options.block_tokens};
-  for (auto n = in_parts() ? options.microbatches : options.async_scheduling ? 2u : 1u; n > 0; --n) {
-    batches_.push_back(std::make_shared<batch>());
-    if (auto ec = runs->reserve(*batches_.back(), most))
-      throw config_error("max-batched-tokens: device " + std::string(device_.name()) + " has no room for steps of " +
-                         std::to_string(most.rows) + " tokens, " + std::to_string(most.samples) +
-                         " requests at once (max-running): " + ec.message());
-  }
+  batches_ = reserved_batches(in_parts()                 ? options.microbatches
+                              : options.async_scheduling ? 2
+                                                         : 1,
+                              *runs, device_,
+                              {.rows = options.max_batched_tokens,
+                               .samples = options.max_running,
+                               .context = max_sequence,
+                               .block_tokens = options.block_tokens});
 }
 
 // What goes with the members gives blocks back, and nobody is left to be woken.

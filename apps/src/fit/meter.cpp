@@ -81,9 +81,8 @@ awaitable<step_times> meter::once(const std::vector<batch_sequence>& what) {
     throw_if(*replayed);
     co_await compute_.async_drain();
     model_->collect(*step_);
-    const auto all = seconds(time_.now() - begun);
-    out.end = std::min(out.end, all);
-    out.layers = all - out.end;
+    const auto part = seconds(time_.now() - begun) / out.all();
+    out.layers *= part, out.end *= part;
   }
   co_return out;
 }

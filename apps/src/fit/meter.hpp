@@ -5,7 +5,7 @@
 //     t = co_await m.answers(16, 1024);                   // a token of each of 16 sequences that have 1024
 //
 // The last layer is timed apart: of what does not sample it computes little. Where the model replays whole steps, which cost the
-// host less, such a step is what both come to.
+// host less, such a step is what both come to, in the same shares.
 #pragma once
 
 #include <functional>

@@ -46,10 +46,7 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
         keep_(std::move(keep)),
         weights_(std::move(weights)) {
     frequencies_ = rotary_frequencies(config_);
-    if (auto all = alibi_slopes(config); !all.empty()) {
-      const auto own = all.begin() + std::ptrdiff_t{part_.who.rank} * config_.heads;
-      slopes_.assign(own, own + config_.heads);
-    }
+    slopes_ = slopes_of(config, part_);
   }
 
   model_part part() const noexcept override { return part_; }

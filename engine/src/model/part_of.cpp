@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cokv/runtime/error.hpp"
+#include "model/positions.hpp"
 
 namespace cokv {
 namespace {
@@ -110,6 +111,14 @@ shard kv_shard_of(const model_config& c, const model_part& p) {
           .of_layers = c.layers,
           .first_head = static_cast<std::uint32_t>(kv_heads_of(c, p).first),
           .of_heads = c.kv_heads};
+}
+
+std::vector<float> slopes_of(const model_config& c, const model_part& p) {
+  const auto all = alibi_slopes(c);
+  if (all.empty()) return {};
+  const auto own = share(c.heads, p);
+  const auto first = all.begin() + static_cast<std::ptrdiff_t>(own.first);
+  return {first, first + static_cast<std::ptrdiff_t>(own.count)};
 }
 
 decoder_tensors part_of(const decoder_tensors& all, const model_config& whole, const model_part& p) {

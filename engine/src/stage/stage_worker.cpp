@@ -11,6 +11,7 @@
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/trace.hpp"
 #include "cokv/runtime/with.hpp"
+#include "spare_batches.hpp"
 #include "stage/link_watch.hpp"
 #include "stage/stage.hpp"
 #include "stage/stage_ring.hpp"
@@ -85,15 +86,11 @@ struct stage_worker::state {
         pool(part->kv_geometry(s.block_tokens), s.kv_blocks,
              memory_of(where, part->kv_geometry(s.block_tokens), s.kv_blocks, kind)),
         view(pool.shape(), pool.memory(), pool.blocks()) {
-    const step_size most{.rows = s.max_batched_tokens,
-                         .samples = s.max_running,
-                         .context = s.max_sequence,
-                         .block_tokens = s.block_tokens};
-    for (auto n = s.microbatches; n > 0; --n)
-      if (auto ec = part->reserve(*batches.emplace_back(std::make_shared<batch>()), most))
-        throw config_error("max-batched-tokens: device " + std::string(where.name()) + " has no room for steps of " +
-                           std::to_string(most.rows) + " tokens, " + std::to_string(most.samples) +
-                           " requests at once (max-running): " + ec.message());
+    batches = detail::reserved_batches(s.microbatches, *part, where,
+                                       {.rows = s.max_batched_tokens,
+                                        .samples = s.max_running,
+                                        .context = s.max_sequence,
+                                        .block_tokens = s.block_tokens});
     if (sizes.copies > 0 && !windows) throw config_error("stage sizes: copies: go through windows, and there are none");
     if (sizes.copies > 0) ring.emplace(std::move(*windows), where, part->part(), view, sizes);
     if (sizes.host_blocks > 0) swap.emplace(where, pool.shape(), sizes.host_blocks);

@@ -9,6 +9,15 @@
 
 namespace cokv::test {
 
+// Crowded or not, in chunks or not.
+inline engine_options some_options(std::mt19937& random) {
+  engine_options o{.block_tokens = static_cast<std::uint32_t>(4 + random() % 13),
+                   .max_batched_tokens = static_cast<std::uint32_t>(random() % 2 ? 1024 : 1 + random() % 40),
+                   .microbatches = static_cast<std::uint32_t>(1 + random() % 3)};
+  o.kv_blocks = random() % 2 ? 400 : 160 / o.block_tokens + 1;
+  return o;
+}
+
 inline std::vector<generation_request> requests_of(const golden& family, std::mt19937& random) {
   std::vector<generation_request> out;
   for (auto& c : family.cases) {

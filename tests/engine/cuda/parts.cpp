@@ -13,10 +13,7 @@ TEST_CASE("cuda parts: stages, ranks, and stages of ranks say what the whole say
       constexpr std::pair<std::uint32_t, std::uint32_t> shapes[] = {{2, 1}, {1, 2}, {2, 2}, {3, 1}, {3, 2}};
       for (auto [stages, ranks] : shapes) {
         if (!all && random() % std::size(shapes) != 0) continue;
-        engine_options o{.block_tokens = static_cast<std::uint32_t>(4 + random() % 13),
-                         .max_batched_tokens = static_cast<std::uint32_t>(random() % 2 ? 1024 : 1 + random() % 40),
-                         .microbatches = static_cast<std::uint32_t>(1 + random() % 3)};
-        o.kv_blocks = random() % 2 ? 400 : 160 / o.block_tokens + 1;
+        const auto o = some_options(random);
         INFO(stages, " stages of ", ranks, ", blocks of ", o.block_tokens, ": ", o.kv_blocks);
         CAPTURE(o.max_batched_tokens);
         CAPTURE(o.microbatches);

@@ -57,14 +57,6 @@ void on_gpus(int n, F f) {
   CHECK(fake_cublaslt::live() == 0);
 }
 
-engine_options some_options(std::mt19937& random) {
-  engine_options o{.block_tokens = static_cast<std::uint32_t>(4 + random() % 13),
-                   .max_batched_tokens = static_cast<std::uint32_t>(random() % 2 ? 1024 : 1 + random() % 40),
-                   .microbatches = static_cast<std::uint32_t>(1 + random() % 3)};
-  o.kv_blocks = random() % 2 ? 400 : 160 / o.block_tokens + 1;
-  return o;
-}
-
 // Worker n computes on device gpu_of(n).
 template <class F>
 part_workers workers_of(gpus& m, const golden& family, dtype type, topology split, engine_options o, F gpu_of,

@@ -32,14 +32,6 @@ gpu::device_activation on_gpu(activation a) {
   return gpu::device_activation::silu;
 }
 
-std::vector<float> slopes_of(const model_config& whole, const model_part& part) {
-  const auto all = alibi_slopes(whole);
-  if (all.empty()) return {};
-  const auto heads = static_cast<std::ptrdiff_t>(whole.heads / part.split.degree());
-  const auto own = all.begin() + part.who.rank * heads;
-  return {own, own + heads};
-}
-
 // The residual stream is f32 in both types; what goes into a product is of the compute type. Of ranks that add up, rank 0
 // adds what it computes to the stream and the others put theirs in the stream's place: the sum is the stream.
 class cuda_decoder final : public model, public std::enable_shared_from_this<cuda_decoder> {

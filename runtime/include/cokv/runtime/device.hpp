@@ -30,7 +30,8 @@
 // A lost device: an error of CUDA that sticks (an illegal address, an ECC error) ends everything on the device in this
 // process. Its waiters complete with CUDA's error, once; its streams keep it; the device's own calls say
 // errc::device_lost. Open it again: that resets the device, for everybody in the process, and is errc::device_lost
-// still while another context has it open. Host memory that was being written is kept until then.
+// still while another context has it open. Host memory that was being written is kept until then. A driver may give the
+// process no device behind that (an H200's says cudaErrorDevicesUnavailable): then it is a process that begins anew.
 #pragma once
 
 #include <cstddef>

@@ -53,11 +53,18 @@ engine_options checked(engine_options o, const model_config& config, const Shape
   if (!part.whole()) {
     if (o.lent || !o.tiers.empty() || o.async_scheduling)
       throw config_error("a model in parts: not together with KV tiers, lent layers or scheduling ahead");
-    if (o.microbatches == 0) o.microbatches = part.split.depth();
+    if (o.microbatches == 0) o.microbatches = part.split.depth() + o.by_microbatch();
     if (o.copies && o.copies->limit == 0) throw config_error("copies: no bytes for them");
     if (o.copies && o.swap != 0) throw config_error("copies: not together with swapping");
   } else if (o.copies) {
     throw config_error("copies: of a model in parts alone");
+  }
+  if (o.by_microbatch()) {
+    if (part.whole()) throw config_error("swap: by microbatch: of a model in parts alone");
+    if (o.kv_blocks < 2) throw config_error("kv-blocks: 1; two steps' blocks are the least, to swap by microbatch");
+    if (const auto home = swap_space::blocks_in(g, o.swap); home <= o.kv_blocks)
+      throw config_error("swap: " + std::to_string(home) + " blocks; all are there, and the device has room for " +
+                         std::to_string(o.kv_blocks) + ": more than that make sense");
   }
   o.connector.policy.reset();
   if (o.policy == kv_policy::automatic)
@@ -89,13 +96,21 @@ std::vector<std::uint32_t> elsewhere(const engine_options& o) {
   return o.lent ? o.lent->layers : std::vector<std::uint32_t>();
 }
 
+// There are, wherever they are.
+std::uint32_t blocks_of(const geometry& g, const engine_options& o) {
+  return o.by_microbatch() ? swap_space::blocks_in(g, o.swap) : o.kv_blocks;
+}
+
+// That a sequence has at the most.
+std::uint32_t most_blocks(const engine_options& o) { return o.by_microbatch() ? o.kv_blocks / 2 : o.kv_blocks; }
+
 buffer kv_memory(device& d, const geometry& g, const engine_options& o) {
-  const auto blocks = o.kv_blocks;
+  const auto blocks = blocks_of(g, o);
   const auto bytes = pool_bytes(g, blocks, elsewhere(o));
   if (d.name() == "cpu") check_memory_for({{"KV blocks", bytes}});
-  auto b = d.allocate(bytes, o.kv_memory);
+  auto b = d.allocate(bytes, o.by_microbatch() ? slot_space::home_kind(o.kv_memory) : o.kv_memory);
   if (!b)
-    throw config_error("kv-blocks: " + std::to_string(blocks) + " blocks are " + std::to_string(bytes >> 20) +
+    throw config_error((o.by_microbatch() ? "swap: " : "kv-blocks: ") + std::to_string(blocks) + " blocks are " + std::to_string(bytes >> 20) +
                        " MiB, which device " + std::string(d.name()) + " can't give: " + b.error().message());
   return *b;
 }
@@ -109,17 +124,17 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
       options(checked(
           std::move(o), runs->config(), [&m = *runs](std::uint32_t n) { return m.kv_geometry(n); }, runs->part())),
       max_sequence(static_cast<std::uint32_t>(
-          std::min<std::uint64_t>(options.max_sequence, std::uint64_t{options.kv_blocks} * options.block_tokens))),
+          std::min<std::uint64_t>(options.max_sequence, std::uint64_t{most_blocks(options)} * options.block_tokens))),
       time_(clock::of(ex)),
       device_(std::move(where)),
       compute_(compute_stream(device_)),
       text_(std::move(text)),
-      pool(runs->kv_geometry(options.block_tokens), options.kv_blocks,
+      pool(runs->kv_geometry(options.block_tokens), blocks_of(runs->kv_geometry(options.block_tokens), options),
            kv_memory(device_, runs->kv_geometry(options.block_tokens), options), elsewhere(options)),
       ns(namespace_id::of(runs->fingerprint().hex(), pool.shape(), runs->kv_shard())),
       cache(pool, options.prefix_cache),
       connector(ex, ns, cache, reachable(options.tiers, device_, pool), options.connector),
-      swap_(options.swap == 0 ? std::optional<swap_space>()
+      swap_(options.swap == 0 || options.by_microbatch() ? std::optional<swap_space>()
                               : std::optional<swap_space>(std::in_place, device_, pool.shape(),
                                                           swap_space::blocks_in(pool.shape(), options.swap))),
       host_(swap_ ? std::optional<block_cache>(std::in_place, swap_->pool(), false) : std::optional<block_cache>()),
@@ -130,12 +145,15 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
                   .max_sequence = max_sequence,
                   .ask_again = !options.tiers.empty(),
                   .ahead = in_parts() ? options.microbatches - 1 : std::uint32_t{options.async_scheduling},
-                  .apart = in_parts()},
+                  .apart = in_parts(),
+                  .most_step_blocks = options.by_microbatch() ? most_blocks(options) : 0},
                  cache, host_ ? &*host_ : nullptr) {
   if (options.lent) {
     lent_.emplace(pool, cache, std::move(*options.lent), [this](error_code ec) { lent_settled(ec); });
     options.lent.reset();
   }
+  if (options.by_microbatch())
+    slots_ = std::make_shared<slot_space>(ex, device_, pool, sizes(), slot_space::slot_kind(options.kv_memory));
   if (options.copies)
     ring_ = std::make_shared<stage_ring>(options.copies->windows, device_, runs->part(),
                                          kv_view(pool.shape(), pool.memory(), pool.blocks()), sizes());
@@ -178,7 +196,7 @@ result<std::shared_ptr<generation_state>> engine_state::accept(generation_reques
   if (broken_) return refuse(broken_);
   if (lent_ && lent_->lost()) return refuse(errc::unavailable);
   if (in_parts() && !leader_) return refuse(errc::unavailable);
-  if (((lent_ || ring_) && r.sink) || ((lent_ || in_parts()) && r.follower)) return refuse(errc::unsupported);
+  if (((lent_ || ring_ || options.by_microbatch()) && r.sink) || ((lent_ || in_parts()) && r.follower)) return refuse(errc::unsupported);
   const auto vocab = runs->config().vocab;
   const auto unknown = [&](token_id t) { return t < 0 || static_cast<std::uint32_t>(t) >= vocab; };
   if (r.prompt.empty() || r.max_tokens == 0 || check(r.sampling) || (!r.stop.empty() && !text_) ||
@@ -336,6 +354,11 @@ engine_counters engine_state::counters() const {
     c.swap_blocks = host_->capacity();
     c.swap_blocks_free = host_->available();
   }
+  if (slots_) {
+    c.swapped_in_bytes = slots_->bytes_in();
+    c.swapped_out_bytes = slots_->bytes_out();
+    c.slots = slots_->pool().blocks();
+  }
   if (lent_) {
     c.lent_in_bytes = lent_->bytes_in();
     c.lent_out_bytes = lent_->bytes_out();
@@ -359,6 +382,12 @@ engine_counters engine_state::counters() const {
 namespace detail {
 namespace {
 
+// Where KV blocks are more than the device has room for, that is said elsewhere.
+engine_options sized(engine_options o) {
+  o.swap_by = swap_unit::sequence;
+  return o;
+}
+
 auto shape_of(const model_config& config, dtype compute) {
   return [&config, compute](std::uint32_t block_tokens) {
     return geometry::attention(config.layers, config.kv_heads, config.head_dim, compute, block_tokens);
@@ -370,14 +399,14 @@ auto shape_of(const model_config& config, dtype compute) {
 
 std::uint64_t kv_pool_bytes(const engine_options& options, const model_config& config, dtype compute) {
   const auto shape = detail::shape_of(config, compute);
-  const auto o = detail::checked(options, config, shape);
+  const auto o = detail::checked(detail::sized(options), config, shape);
   return pool_bytes(shape(o.block_tokens), o.kv_blocks, detail::elsewhere(o));
 }
 
 std::uint64_t lent_kv_bytes(const std::vector<std::uint32_t>& layers, const engine_options& options,
                             const model_config& config, dtype compute) {
   const auto shape = detail::shape_of(config, compute);
-  const auto o = detail::checked(options, config, shape);
+  const auto o = detail::checked(detail::sized(options), config, shape);
   return pager::lent_bytes(shape(o.block_tokens), {.lent = layers, .blocks = o.kv_blocks});
 }
 

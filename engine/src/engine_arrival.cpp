@@ -86,9 +86,17 @@ void engine_state::publish(arrival_state& a, std::uint32_t tokens) {
   const auto id = a.what->id;
   const auto whole = std::min(tokens, a.tokens) / options.block_tokens * options.block_tokens;
   if (whole <= a.kept) return;
+  refreshed(id, a.kept, whole);
   const kv_step_item there{id, a.kept, whole - a.kept, scheduler_.known_tokens(id), scheduler_.blocks(id)};
   connector.begin_step({&there, 1}).finish(event());
   a.kept = whole;
+}
+
+// Slots may still hold what was in these tokens' blocks before.
+void engine_state::refreshed(request_id id, std::uint32_t first, std::uint32_t end) {
+  if (!slots_ || end <= first) return;
+  const auto blocks = scheduler_.blocks(id);
+  for (auto b = first / options.block_tokens; b * options.block_tokens < end; ++b) refreshed_.push_back(blocks[b]);
 }
 
 void engine_state::arrived(std::shared_ptr<arrival_state> a) {
@@ -120,6 +128,7 @@ awaitable<void> engine_state::put_lent(std::shared_ptr<engine_state> self, std::
 void engine_state::settled(arrival_state& a) {
   auto& g = *a.what;
   if (g.ended()) return;
+  refreshed(g.id, a.kept, a.tokens);
   publish(a, a.tokens);
   scheduler_.arrived(g.id, a.token);
   // Of a whole prompt nothing was computed here, but the last token counts as computed wherever it came from.

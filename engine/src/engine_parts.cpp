@@ -31,7 +31,8 @@ awaitable<void> engine_state::pipeline(std::shared_ptr<engine_state> self) {
 
 void engine_state::order(const schedule& plan) {
   auto& now = take_off(plan);
-  now.over = leader_->begin(now.step.what, now.step.sampling, now.step.sinks, copies_of(plan));
+  now.over = leader_->begin(now.step.what, now.step.sampling, now.step.sinks, copies_of(plan),
+                            std::exchange(refreshed_, {}));
   now.step.kv.finish(now.over);
   now.over.async_wait(asio::bind_executor(ex, [weak = weak_from_this()](error_code) {
     if (auto self = weak.lock()) self->wake();
@@ -79,7 +80,10 @@ error_code engine_state::join(stage_links others, std::optional<stage_recovery> 
     if (auto ec = ring_->recover(*how)) return ec;
   compute_ = *compute;
   cache.clear();
-  leader_ = std::make_shared<stage_leader>(runs, pool, device_, compute_, std::move(others), sizes(), ring_);
+  refreshed_.clear();
+  if (slots_) slots_->begin_again();
+  leader_ = std::make_shared<stage_leader>(runs, pool, device_, compute_, std::move(others), sizes(), ring_,
+                                           slots_);
   asio::co_spawn(ex, lead(shared_from_this(), leader_), [weak = weak_from_this()](std::exception_ptr thrown) {
     auto self = weak.lock();
     if (!thrown || !self) return;
@@ -93,7 +97,7 @@ error_code engine_state::join(stage_links others, std::optional<stage_recovery> 
 }
 
 stage_sizes engine_state::sizes() const noexcept {
-  return {.kv_blocks = options.kv_blocks,
+  return {.kv_blocks = pool.blocks(),
           .block_tokens = options.block_tokens,
           .max_batched_tokens = options.max_batched_tokens,
           .max_running = options.max_running,
@@ -101,7 +105,8 @@ stage_sizes engine_state::sizes() const noexcept {
           .max_sequence = max_sequence,
           .microbatches = std::max(1u, options.microbatches),
           .copies = options.copies ? options.copies->limit : 0,
-          .host_blocks = host_ ? static_cast<std::uint32_t>(host_->capacity()) : 0};
+          .host_blocks = host_ ? static_cast<std::uint32_t>(host_->capacity()) : 0,
+          .slots = options.by_microbatch() ? options.kv_blocks : 0};
 }
 
 }  // namespace cokv::detail

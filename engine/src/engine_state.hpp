@@ -100,6 +100,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   static awaitable<void> put_lent(std::shared_ptr<engine_state> self, std::shared_ptr<arrival_state> a);
   void settled(arrival_state& a);
   void publish(arrival_state& a, std::uint32_t tokens);
+  void refreshed(request_id id, std::uint32_t first, std::uint32_t end);
   awaitable<void> end_oldest();
   void name_blocks();
   void preempted(request_id id);
@@ -150,6 +151,8 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   std::optional<lent_layers> lent_;       // none: all layers are here
   std::shared_ptr<stage_leader> leader_;  // none: the model is whole, or its other workers are not there
   std::shared_ptr<stage_ring> ring_;      // none: no copies are kept
+  std::shared_ptr<slot_space> slots_;     // none: all KV is on the device
+  std::vector<block_index> refreshed_;    // whose KV came from elsewhere: to be told with the next step
   copy_id next_copy_ = 1;
   std::uint64_t epoch_ = 0;  // times that its workers were asked to come together
   scheduler scheduler_;

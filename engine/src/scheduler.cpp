@@ -30,6 +30,9 @@ scheduler::scheduler(scheduler_options options, block_source& blocks, block_sour
   // So that each running request can decode in every step.
   options_.max_running = std::min(options_.max_running, options_.max_batched_tokens);
   flights_.resize(std::size_t{options_.ahead} + 2);
+  if (options_.most_step_blocks == 0) return;
+  if (!options_.apart) throw config_error("most_step_blocks: of steps that are apart");
+  counted_.resize(source_->capacity());
 }
 
 scheduler::~scheduler() {
@@ -54,8 +57,9 @@ error_code scheduler::add(schedule_request request) {
     return errc::invalid_argument;
   if (requests_.contains(request.id)) return errc::already_exists;
   if (waiting_.size() >= options_.max_waiting) return errc::queue_full;
-  auto room =
-      std::min<std::uint64_t>(options_.max_sequence, std::uint64_t{source_->capacity()} * options_.block_tokens);
+  const auto most = options_.most_step_blocks ? std::min<std::size_t>(options_.most_step_blocks, source_->capacity())
+                                              : source_->capacity();
+  const auto room = std::min<std::uint64_t>(options_.max_sequence, std::uint64_t{most} * options_.block_tokens);
   if (request.prompt.size() >= room) return errc::too_large;
   auto e = std::make_unique<entry>();
   e->id = request.id;
@@ -89,12 +93,62 @@ const schedule& scheduler::next() {
   make_way();
   take_turns();
   const auto made_way = step.preempted.size();
+  begin_counting();
+  plan_answers();
+  plan_prompts(made_way);
+  in_flight_ += !step.items.empty();
+  steps_ += !step.items.empty();
+  return step;
+}
+
+// A prompt whose turn it is has its blocks in the step before others'.
+void scheduler::begin_counting() {
+  step_blocks_ = 0;
+  if (options_.most_step_blocks == 0) return;
+  std::ranges::fill(counted_, char{0});
+  if (!std::exchange(prompt_first_, false)) return;
+  const auto first = std::ranges::find_if(running_, [&](auto* e) { return ready(*e) && e->remaining() > 1; });
+  if (first == running_.end()) return;
+  const auto room = static_cast<std::uint32_t>((*first)->blocks.size()) * options_.block_tokens - (*first)->computed;
+  (void)fitting(**first, std::min({options_.max_batched_tokens, (*first)->remaining(), room}));
+}
+
+// Of so many tokens of it those whose blocks find room in the step, which has them from now on.
+std::uint32_t scheduler::fitting(const entry& e, std::uint32_t count) {
+  if (options_.most_step_blocks == 0) return count;
+  const auto all = blocks_for(std::size_t{e.computed} + count);
+  auto left = options_.most_step_blocks - step_blocks_;
+  std::size_t n = 0;
+  for (; n < all; ++n)
+    if (!counted_[e.blocks[n]] && left-- == 0) break;
+  const auto end = std::min<std::size_t>(std::size_t{e.computed} + count, n * options_.block_tokens);
+  if (end <= e.computed) return 0;
+  for (std::size_t i = 0; i < n; ++i) step_blocks_ += !std::exchange(counted_[e.blocks[i]], char{1});
+  return static_cast<std::uint32_t>(end - e.computed);
+}
+
+void scheduler::plan_answers() {
   const auto most = most_decoding();
-  // By index: make_room may take requests off the end, never at or before i.
-  for (std::size_t i = 0; i < running_.size() && step.items.size() < most; ++i) {
-    auto& e = *running_[i];
-    if (ready(e) && e.remaining() == 1 && make_room(e)) plan(e, 1);
+  auto& items = now_->plan.items;
+  if (options_.most_step_blocks == 0) {
+    // By index: make_room may take requests off the end, never at or before i.
+    for (std::size_t i = 0; i < running_.size() && items.size() < most; ++i) {
+      auto& e = *running_[i];
+      if (ready(e) && e.remaining() == 1 && make_room(e)) plan(e, 1);
+    }
+    return;
   }
+  std::vector<entry*> answers;
+  for (auto* e : running_)
+    if (ready(*e) && e->remaining() == 1) answers.push_back(e);
+  std::ranges::stable_sort(answers, {}, &entry::planned);
+  // Who gives way meanwhile waits; who is in this step does not.
+  for (std::size_t i = 0; i < answers.size() && items.size() < most; ++i)
+    if (auto& e = *answers[i]; e.where == state::running && make_room(e) && fitting(e, 1) > 0) plan(e, 1);
+}
+
+void scheduler::plan_prompts(std::size_t made_way) {
+  auto& step = now_->plan;
   // Room that preemption just made is for the requests that lacked it.
   const auto admits = [&] { return step.preempted.size() == made_way; };
   for (std::size_t i = 0; i < running_.size() && step.tokens < options_.max_batched_tokens; ++i) {
@@ -108,12 +162,16 @@ const schedule& scheduler::next() {
     if (left == 0 || !make_room(*e)) continue;
     // One that was resumed may have blocks for a part of it only.
     const auto room = static_cast<std::uint32_t>(e->blocks.size()) * options_.block_tokens - e->computed;
-    plan(*e, std::min({left, e->remaining(), room}));
+    plan_prompt(*e, std::min({left, e->remaining(), room}));
   }
   if (admits()) admit();
-  in_flight_ += !step.items.empty();
-  steps_ += !step.items.empty();
-  return step;
+}
+
+void scheduler::plan_prompt(entry& e, std::uint32_t count) {
+  if (const auto fits = fitting(e, count))
+    plan(e, fits);
+  else
+    prompt_first_ = true;
 }
 
 bool scheduler::ready(const entry& e) const {
@@ -133,6 +191,7 @@ std::size_t scheduler::most_decoding() const {
 void scheduler::plan(entry& e, std::uint32_t count) {
   e.scheduled = count;
   ++e.flying;
+  e.planned = steps_;
   e.stayed = e.remaining() == 1 ? e.stayed + 1 : 0;
   now_->plan.items.push_back({e.id, e.computed, count, count == e.remaining(), count == 1 && e.unknown > 0});
   now_->plan.tokens += count;
@@ -260,7 +319,7 @@ void scheduler::admit(const entry* before) {
     }
     e.admitted_before = true;
     e.where = state::running;
-    plan(e, std::min(options_.max_batched_tokens - step.tokens, e.remaining()));
+    plan_prompt(e, std::min(options_.max_batched_tokens - step.tokens, e.remaining()));
   }
 }
 

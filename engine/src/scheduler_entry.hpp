@@ -32,6 +32,7 @@ struct scheduler::entry {
   std::vector<block_index> host;
   std::uint32_t on_host = 0;  // leading tokens whose KV is there
   std::uint32_t flying = 0;   // steps in flight that compute it
+  std::uint64_t planned = 0;  // the step that computed it last
   std::uint32_t stayed = 0;   // steps that decoded it since it came to the device
   std::uint64_t since = 0;    // the step at which it began to leave, or to come
   bool moving = false;        // a copy of it is under way

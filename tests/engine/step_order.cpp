@@ -23,7 +23,8 @@ const stage_sizes sizes{.kv_blocks = 10,
                         .max_sequence = 32,
                         .microbatches = 2,
                         .copies = 1,
-                        .host_blocks = 20};
+                        .host_blocks = 20,
+                        .slots = 10};
 
 std::shared_ptr<sampling_state> some_state() {
   auto s = std::make_shared<sampling_state>();
@@ -51,6 +52,7 @@ step_order some_order() {
   o.told.push_back({.sequence = 0, .number = 0xffff'ffff'ffffu, .tokens = {4, 3}});
   o.copied = {{.sequence = 0, .id = 3, .room = 0}, {.sequence = 1, .id = 5, .room = 32}};
   o.forgotten = {2};
+  o.refreshed = {8, 1};
   return o;
 }
 
@@ -78,6 +80,7 @@ TEST_CASE("step order: comes back as it was written") {
   CHECK(back->copied[1].id == 5);
   CHECK(back->copied[1].room == 32);
   CHECK(back->forgotten == std::vector<copy_id>{2});
+  CHECK(back->refreshed == std::vector<block_index>{8, 1});
   REQUIRE(back->sampled.size() == 1);
   CHECK(back->sampled[0].id == 12);
   CHECK(back->sampled[0].position == 12);
@@ -139,6 +142,19 @@ TEST_CASE("step order: what there is none of is refused") {
   auto none = sizes;
   none.copies = 0;
   CHECK(decode_order(encode(some_order()), none, vocab).error() == errc::protocol);
+  refused([](step_order& o) { o.refreshed[0] = 10; });
+  refused([](step_order& o) { o.refreshed.assign(11, 1); });
+  auto few = sizes;
+  few.slots = 8;  // of which a step has half, and this one five blocks
+  CHECK(decode_order(encode(some_order()), few, vocab).error() == errc::protocol);
+  few.slots = 0;
+  CHECK(decode_order(encode(some_order()), few, vocab).error() == errc::protocol);
+  auto shared = some_order();
+  shared.refreshed.clear();
+  CHECK(decode_order(encode(shared), few, vocab).has_value());
+  few.slots = 8;
+  shared.sequences[1].blocks[0] = 9;  // blocks that two begin with count once
+  CHECK(decode_order(encode(shared), few, vocab).has_value());
   refused([](step_order& o) { o.sampled[0].position = 33; });
   refused([](step_order& o) { o.told[0].sequence = 2; });
   refused([](step_order& o) { o.told[0].tokens = {3, 0}; });

@@ -83,6 +83,7 @@ link_message rank_links::encode(const beginning& b) {
                   {"microbatches", s.microbatches},
                   {"copies", s.copies},
                   {"host_blocks", s.host_blocks},
+                  {"slots", s.slots},
                   {"urls", json_of(b.urls)}});
 }
 
@@ -107,6 +108,7 @@ std::optional<rank_links::beginning> rank_links::decode(const link_message& m) c
     b.sizes.*to = static_cast<std::uint32_t>(f.number(name, limit, 1));
   b.sizes.copies = f.number("copies", most_copies);
   b.sizes.host_blocks = static_cast<std::uint32_t>(f.number("host_blocks", most));
+  b.sizes.slots = static_cast<std::uint32_t>(f.number("slots", most));
   b.urls = f.texts("urls", options_.split.workers(), most_url);
   if (f.end() || b.urls.size() != options_.split.workers()) return std::nullopt;
   return b;

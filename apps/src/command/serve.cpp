@@ -167,6 +167,14 @@ void add_serve(CLI::App& app, action& chosen) {
       "Host memory for KV of more sequences than the device has room for (--role both, decode): those "
       "that decode take turns on it, and nothing moves while all fit; 0: none. With --pipeline or --tensor the "
       "first process's: each has memory for as many blocks of its part");
+  auto* swap_by =
+      c->add_option("--swap-by", o->swap_by,
+                    "What takes turns with --pipeline or --tensor: sequence, for many steps, or microbatch, for one: all KV is in "
+                    "--swap then, --kv-blocks is what each device has room for, and a step's blocks, at most half of those, come in "
+                    "while others are computed")
+          ->check(CLI::IsMember({"sequence", "microbatch"}))
+          ->capture_default_str()
+          ->needs(swap);
   add_size(*c, "--kv-host", o->kv_host, "Host memory for KV that left the device; 0: none");
   auto* dir = c->add_option("--kv-dir", o->kv_dir, "Folder for KV that outlives the process")->type_name("DIR");
   add_size(*c, "--kv-disk", o->kv_disk, "How much --kv-dir may hold")->needs(dir);
@@ -226,7 +234,7 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                    {replica_patience, "decode"},
                                                                    {replicate_to, "decode"}};
   c->callback([o, of_roles, link, slo_ttft, slo_tpot, ranks, rank, stage_starts, microbatches, spares, rejoin, replicas,
-               replica_memory, &chosen] {
+               replica_memory, swap_by, &chosen] {
     check_memory("--swap", o->swap);
     check_memory("--kv-host", o->kv_host);
     if (o->role == "decode" || replica_memory->count() > 0) check_memory("--replica-memory", o->replica_memory);
@@ -255,7 +263,7 @@ void add_serve(CLI::App& app, action& chosen) {
                                                  std::to_string(topology::max_workers) + " may be");
     if (rank->count() > 0 && std::ranges::all_of(o->ranks, [](auto& url) { return url.starts_with("mpi://"); }))
       throw CLI::ValidationError("--rank", "is the job's own where --ranks is mpi://");
-    for (auto* option : {ranks, stage_starts, microbatches, spares, rejoin})
+    for (auto* option : {ranks, stage_starts, microbatches, spares, rejoin, swap_by})
       if (option->count() > 0 && !in_parts)
         throw CLI::ValidationError(option->get_name(), "is for --pipeline or --tensor above 1");
     if (o->role == "both") {

@@ -11,7 +11,8 @@ namespace cokv::serve {
 
 void open_doors(cluster::link_door& door, const options& o, const std::string& host, const std::string& life) {
   const auto folder = std::filesystem::temp_directory_path();
-  for (auto& url : o.links.empty() ? default_doors(host, life, o.device.starts_with("cuda:"), folder) : o.links) {
+  const bool on_gpu = o.device.starts_with("cuda:") && o.swap_by != "microbatch";  // is where KV comes in
+  for (auto& url : o.links.empty() ? default_doors(host, life, on_gpu, folder) : o.links) {
     // An address that stands for all of a machine's is none that others can call.
     if (o.advertise.empty() && (url.find("://0.0.0.0:") != url.npos || url.find("://[::]:") != url.npos))
       throw config_error("--advertise: has to say what others call this machine, since KV comes in at " + url);

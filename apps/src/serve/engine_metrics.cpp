@@ -30,31 +30,40 @@ void requests(http::scrape& s, const engine_counters& c, std::uint64_t refused_b
             std::chrono::duration<double>(c.stepping).count());
 }
 
+// Where microbatches take turns all blocks are in the host's memory, and some on the device too.
 void device_blocks(http::scrape& s, const engine_counters& c, const block_cache_stats& d) {
-  auto blocks = [&](const char* state, std::size_t n) {
+  const char* tier = c.slots ? "host" : "device";
+  const auto gauge = [&](const char* where, const char* state, std::size_t n) {
     s.gauge("cokv_kv_blocks", "KV blocks by tier and state", static_cast<double>(n),
-            {{"tier", "device"}, {"state", state}});
+            {{"tier", where}, {"state", state}});
   };
+  const auto blocks = [&](const char* state, std::size_t n) { gauge(tier, state, n); };
+  if (c.slots) gauge("device", "all", c.slots);
   blocks("all", c.blocks);
   blocks("free", c.blocks_free);
   blocks("in_use", c.blocks_in_use);
   blocks("cached", d.cached);
-  s.counter("cokv_kv_hits_total", "KV blocks found, by tier", static_cast<double>(d.hits), {{"tier", "device"}});
+  s.counter("cokv_kv_hits_total", "KV blocks found, by tier", static_cast<double>(d.hits), {{"tier", tier}});
   s.counter("cokv_kv_evicted_blocks_total", "KV blocks given up for room, by tier", static_cast<double>(d.evicted),
-            {{"tier", "device"}});
+            {{"tier", tier}});
+}
+
+void swapped(http::scrape& s, const engine_counters& c) {
+  const std::pair<const char*, std::uint64_t> ways[] = {{"out", c.swapped_out_bytes}, {"in", c.swapped_in_bytes}};
+  for (const auto& [way, n] : ways)
+    s.counter("cokv_swapped_bytes_total", "KV that went to the host and came back, for turns on the device",
+              static_cast<double>(n), {{"way", way}});
 }
 
 void swapping(http::scrape& s, const engine_counters& c) {
+  if (c.swap_blocks == 0 && c.slots == 0) return;
+  swapped(s, c);
   if (c.swap_blocks == 0) return;
   s.gauge("cokv_requests_parked", "Requests whose KV is on the host until their turn comes",
           static_cast<double>(c.parked));
   const std::pair<const char*, std::size_t> states[] = {{"all", c.swap_blocks}, {"free", c.swap_blocks_free}};
   for (const auto& [state, n] : states)
     s.gauge("cokv_swap_blocks", "KV blocks of --swap by state", static_cast<double>(n), {{"state", state}});
-  const std::pair<const char*, std::uint64_t> ways[] = {{"out", c.swapped_out_bytes}, {"in", c.swapped_in_bytes}};
-  for (const auto& [way, n] : ways)
-    s.counter("cokv_swapped_bytes_total", "KV that went to the host and came back, for turns on the device",
-              static_cast<double>(n), {{"way", way}});
   s.counter("cokv_swap_failures_total", "Copies of those that failed; their requests stay, or are computed again",
             static_cast<double>(c.swap_failures));
 }

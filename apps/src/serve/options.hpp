@@ -62,7 +62,8 @@ struct options {
   std::uint32_t max_requests = 4096;
   std::uint32_t max_sequence = 0;  // 0: what the model was made for
   bool async_scheduling = false;
-  std::uint64_t swap = 0;     // bytes; 0: sequences do not take turns
+  std::uint64_t swap = 0;     // bytes; 0: nobody takes turns
+  std::string swap_by = "sequence";  // or microbatch
   std::uint64_t kv_host = 0;  // bytes; 0: no such tier
   std::string kv_dir;         // empty: no such tier
   std::uint64_t kv_disk = std::uint64_t{10} << 30;

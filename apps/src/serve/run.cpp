@@ -63,6 +63,7 @@ engine_options engine_options_of(const options& o, const tiers& opened, change_h
   out.async_scheduling = o.async_scheduling;
   out.microbatches = o.microbatches;
   out.swap = o.swap;
+  out.swap_by = o.swap_by == "microbatch" ? swap_unit::microbatch : swap_unit::sequence;
   out.tiers = opened.list;
   out.on_kv_change = std::move(on_kv_change);
   // A cache, or a prefill worker, on this machine copies blocks from the pool, or into it, itself.

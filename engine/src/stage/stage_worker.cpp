@@ -13,6 +13,7 @@
 #include "cokv/runtime/with.hpp"
 #include "spare_batches.hpp"
 #include "stage/link_watch.hpp"
+#include "stage/slot_space.hpp"
 #include "stage/stage.hpp"
 #include "stage/stage_ring.hpp"
 #include "stage/step_order.hpp"
@@ -33,6 +34,8 @@ const stage_sizes& checked(const stage_sizes& s, const model& part) {
   if (s.max_sequence > part.config().max_positions)
     throw config_error("stage sizes: max_sequence: " + std::to_string(s.max_sequence) + " is beyond the model's " +
                        std::to_string(part.config().max_positions) + " positions");
+  if (s.slots == 1 || (s.slots > 0 && (s.host_blocks > 0 || s.copies > 0)))
+    throw config_error("stage sizes: slots: at least 2, and not together with host_blocks or copies");
   return s;
 }
 
@@ -52,6 +55,8 @@ struct stage_worker::state {
     std::shared_ptr<batch> step;
     std::vector<detail::sink_part> told = {};
     std::vector<detail::ordered_copy> copied = {};
+    std::vector<block_index> refreshed = {};
+    event home = {};  // what it computed is there
   };
   // Blocks on their way, or that could not be sent.
   struct copying {
@@ -61,13 +66,15 @@ struct stage_worker::state {
   // What is handed on from coroutine to coroutine, while links last.
   struct lines {
     lines(const asio::any_io_executor& ex, const stage_sizes& s)
-        : ordered(ex, s.microbatches),
+        : to_bring(ex, s.microbatches),
+          ordered(ex, s.microbatches),
           arrived(ex, s.microbatches),
           done(ex, s.microbatches),
           out(ex, s.max_running),
           in(ex, s.max_running),
           told(ex, s.microbatches) {}
-    channel<work> ordered, arrived, done;  // steps: without the rows of the stage before; with them; computed
+    channel<work> to_bring;                // steps: without slots
+    channel<work> ordered, arrived, done;  // without the rows of the stage before; with them; computed
     channel<copying> out, in;              // to the host's memory, and from there
     channel<std::vector<std::byte>> told;  // to the leader
   };
@@ -84,7 +91,8 @@ struct stage_worker::state {
         part(std::move(m)),
         sizes(checked(s, *part)),
         pool(part->kv_geometry(s.block_tokens), s.kv_blocks,
-             memory_of(where, part->kv_geometry(s.block_tokens), s.kv_blocks, kind)),
+             memory_of(where, part->kv_geometry(s.block_tokens), s.kv_blocks,
+                       s.slots > 0 ? detail::slot_space::home_kind(kind) : kind)),
         view(pool.shape(), pool.memory(), pool.blocks()) {
     batches = detail::reserved_batches(s.microbatches, *part, where,
                                        {.rows = s.max_batched_tokens,
@@ -94,6 +102,7 @@ struct stage_worker::state {
     if (sizes.copies > 0 && !windows) throw config_error("stage sizes: copies: go through windows, and there are none");
     if (sizes.copies > 0) ring.emplace(std::move(*windows), where, part->part(), view, sizes);
     if (sizes.host_blocks > 0) swap.emplace(where, pool.shape(), sizes.host_blocks);
+    if (sizes.slots > 0) slots.emplace(ex, where, pool, sizes, detail::slot_space::slot_kind(kind));
   }
 
   error_code fill(batch& step, detail::step_order& order);
@@ -102,6 +111,8 @@ struct stage_worker::state {
   void tell_begun(const work& w);
   awaitable<error_code> take_part(const stage_links& links, std::optional<stage_recovery> how, lines& l);
   awaitable<error_code> take_orders(const stage_links& links, lines& l);
+  channel<work>& to_compute(lines& l) { return part->part().first() ? l.arrived : l.ordered; }
+  awaitable<error_code> bring(lines& l);
   awaitable<error_code> take_rows(const stage_links& links, lines& l);
   awaitable<error_code> compute(detail::stage& mine, lines& l);
   awaitable<error_code> hand_on(const stage_links& links, lines& l);
@@ -116,6 +127,7 @@ struct stage_worker::state {
   const kv_view view;
   std::optional<detail::stage_ring> ring;       // where copies are kept
   std::optional<detail::swap_space> swap;       // where sequences take turns
+  std::optional<detail::slot_space> slots;      // where microbatches do
   std::vector<std::shared_ptr<batch>> batches;  // their memory is used again
   std::map<request_id, std::shared_ptr<sampling_state>> samplings;
   std::map<std::uint64_t, watcher> watchers;
@@ -203,8 +215,19 @@ awaitable<error_code> stage_worker::state::take_orders(const stage_links& links,
     next.copied = std::move(order->copied);
     // A request's place may still be sampled by a step before, but never two at once: it is there when this one is.
     if (auto ec = fill(*next.step, *order)) co_return ec;
-    auto& to = part->part().first() ? l.arrived : l.ordered;
+    next.refreshed = std::move(order->refreshed);
+    auto& to = slots ? l.to_bring : to_compute(l);
     if (auto sent = co_await to.async_send(std::move(next), as_result); !sent) co_return sent.error();
+  }
+}
+
+// A step's blocks come in while those before it are computed, and while its rows are on their way.
+awaitable<error_code> stage_worker::state::bring(lines& l) {
+  for (;;) {
+    auto next = co_await l.to_bring.async_receive(as_result);
+    if (!next) co_return next.error();
+    if (auto ec = co_await slots->bring(*next->step, next->refreshed)) co_return ec;
+    if (auto sent = co_await to_compute(l).async_send(std::move(*next), as_result); !sent) co_return sent.error();
   }
 }
 
@@ -230,11 +253,18 @@ awaitable<error_code> stage_worker::state::compute(detail::stage& mine, lines& l
     tell_begun(*next);
     if (ring)
       if (auto ec = co_await ring->may_compute(*next->step, next->copied)) co_return ec;
+    if (slots)
+      if (auto ec = slots->enter(mine.compute)) co_return ec;
     if (auto ec = co_await mine.run(next->step, next->told)) co_return ec;
+    if (slots) {
+      auto home = slots->leave();
+      if (!home) co_return home.error();
+      next->home = std::move(*home);
+    }
     if (ring) ring->computed(*next->step, next->copied);
     next->told.clear();
     ++steps;
-    if (mine.last() && !mine.samples()) continue;
+    if (mine.last() && !mine.samples() && !slots) continue;
     if (auto sent = co_await l.done.async_send(std::move(*next), as_result); !sent) co_return sent.error();
   }
 }
@@ -243,6 +273,9 @@ awaitable<error_code> stage_worker::state::hand_on(const stage_links& links, lin
   for (;;) {
     auto done = co_await l.done.async_receive(as_result);
     if (!done) co_return done.error();
+    // When the leader has the tokens nobody writes to the blocks any more, at any worker.
+    if (slots)
+      if (auto home = co_await done->home.async_wait(as_result); !home) co_return home.error();
     error_code ec;
     if (part->part().last())
       ec = (co_await l.told.async_send(encode(detail::step_outcome{done->number, done->step->sampled}), as_result))
@@ -294,7 +327,8 @@ awaitable<error_code> stage_worker::run(stage_links links, std::optional<stage_r
   if (!compute) co_return refused(compute.error());
   if (s->ring)
     if (auto ec = s->ring->recover(*how)) co_return refused(ec);
-  detail::stage mine{s->part, s->pool, s->where, *compute,
+  if (s->slots) s->slots->begin_again();
+  detail::stage mine{s->part, s->slots ? s->slots->pool() : s->pool, s->where, *compute,
                      rank_group(s->part->part().who.rank, links.ranks, links.sums)};
   state::lines lines(s->ex, s->sizes);
   // Whoever was cancelled ends behind the device all the same.
@@ -311,6 +345,7 @@ awaitable<error_code> stage_worker::run(stage_links links, std::optional<stage_r
       group.spawn(s->compute(mine, lines));
       group.spawn(s->hand_on(links, lines));
       group.spawn(s->tell(links, lines));
+      if (s->slots) group.spawn(s->bring(lines));
       if (!s->swap) return;
       group.spawn(s->follow(lines.out, lines));
       group.spawn(s->follow(lines.in, lines));
@@ -320,8 +355,10 @@ awaitable<error_code> stage_worker::run(stage_links links, std::optional<stage_r
   }
   detail::each_link(links, [](peer_link l) { l.close(); });  // also where others have copies
   co_await detail::settled(mine, v.error() ? v.error() : make_error_code(errc::closed));
-  if (s->swap)
-    for (bool out : {true, false}) co_await detail::settled(s->swap->going(out));
+  for (bool out : {true, false}) {
+    if (s->swap) co_await detail::settled(s->swap->going(out));
+    if (s->slots) co_await detail::settled(s->slots->going(out));
+  }
   // Of a device that failed nobody knows what is right.
   if (s->ring && (thrown || compute->record().status())) s->ring->forget();
   co_await asio::this_coro::throw_if_cancelled(throwing);

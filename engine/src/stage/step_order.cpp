@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint32_t order_magic = 0x4f766b63, outcome_magic = 0x41766b63;  // "ckvO", "ckvA"
 constexpr std::uint32_t swap_magic = 0x53766b63, swapped_magic = 0x54766b63;   // "ckvS", "ckvT"
-constexpr std::uint32_t version = 3;
+constexpr std::uint32_t version = 4;
 
 void write(byte_writer& to, const sampling_state& s) {
   const auto& p = s.params;
@@ -71,6 +71,17 @@ batch_sequence read_sequence(byte_reader& from, const stage_sizes& sizes, std::u
   return s;
 }
 
+// That it computes with, each once.
+std::size_t blocks_of(const step_order& o, const stage_sizes& sizes) {
+  std::vector<block_index> all;
+  for (const auto& s : o.sequences) {
+    const auto n = (s.start + s.tokens.size() + sizes.block_tokens - 1) / sizes.block_tokens;
+    all.insert(all.end(), s.blocks.begin(), s.blocks.begin() + static_cast<std::ptrdiff_t>(n));
+  }
+  std::ranges::sort(all);
+  return all.size() - std::ranges::unique(all).size();
+}
+
 }  // namespace
 
 std::vector<std::byte> encode(const step_order& o) {
@@ -109,6 +120,7 @@ std::vector<std::byte> encode(const step_order& o) {
   }
   to.number(static_cast<std::uint32_t>(o.forgotten.size()));
   for (auto id : o.forgotten) to.number(id);
+  to.list(o.refreshed);
   return to.take();
 }
 
@@ -159,6 +171,9 @@ result<step_order> decode_order(std::span<const std::byte> bytes, const stage_si
   }
   o.forgotten.resize(from.count(sizes.copies == 0 ? 0 : bytes.size(), 8));
   for (auto& id : o.forgotten) id = from.number<std::uint64_t>();
+  o.refreshed = from.list<block_index>(sizes.slots == 0 ? 0 : sizes.kv_blocks);
+  if (std::ranges::any_of(o.refreshed, [&](auto b) { return b >= sizes.kv_blocks; })) from.spoil();
+  if (from.good() && sizes.slots > 0 && blocks_of(o, sizes) > sizes.slots / 2) from.spoil();
   if (rows == 0 || rows > sizes.max_batched_tokens || (!o.sampled.empty() && o.sampled.size() != samples)) from.spoil();
   if (!from.over()) return errc::protocol;
   return o;

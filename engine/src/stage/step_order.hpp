@@ -44,8 +44,10 @@ struct step_order {
   std::vector<ordered_sink> told = {};
   std::vector<ordered_copy> copied = {};
   std::vector<copy_id> forgotten = {};  // copies of what is over; before this step's begin
+  std::vector<block_index> refreshed = {};  // what is in them came from elsewhere since the step before, with slots
 };
 
+// Of the last stage's rank 0; with slots of all its ranks, of which the others sample nothing: what the step computed is at home.
 struct step_outcome {
   std::uint64_t number = 0;
   std::vector<batch_sample> sampled;  // without `how`

@@ -52,6 +52,10 @@ namespace cokv {
 // (load_policy.hpp), learned from what steps and loads take.
 enum class kv_policy { always, automatic };
 
+// What takes turns on a device that has not room for all: a sequence, for many steps, while others wait for its blocks; or, of a
+// model in parts, what is computed in one step, for that step.
+enum class swap_unit { sequence, microbatch };
+
 // Layers whose KV lies in a neighbour's memory, and comes back ahead of computing in each step: of the engine's own memory
 // they take two layers' (pager.hpp). lending_bound says how many hide, spread_layers() which.
 struct lent_kv {
@@ -84,13 +88,17 @@ struct engine_options {
   // device, and nothing is copied while all fit (scheduler.hpp). 0: none; who finds no blocks waits, or is computed again. Of a
   // model in parts: at this worker; the others have as many blocks of theirs. Not together with copies.
   std::uint64_t swap = 0;
+  // By microbatch: all KV blocks are in those bytes of the host's memory, and kv_blocks is how many each worker's device has room
+  // for; half of them are the most that a step, and so a sequence, has. Requests with a sink are refused (errc::unsupported) then.
+  swap_unit swap_by = swap_unit::sequence;
+  bool by_microbatch() const noexcept { return swap != 0 && swap_by == swap_unit::microbatch; }
   // Not together with swap, tiers or async_scheduling; requests with a sink or a follower are refused (errc::unsupported).
   std::optional<lent_kv> lent = {};
   // What was lent is gone, and all KV with it: every request has failed with this code, and more are refused with
   // errc::unavailable until lend().
   std::function<void(error_code)> on_lender_lost = {};
   // Of a model that is a part (model_options::part), which join() brings together with the others: steps that are under way at once;
-  // 0: as many as it has stages. Such an engine has no tiers or async_scheduling, and lends nothing; requests with a
+  // 0: as many as it has stages, and with swap_unit::microbatch one more, whose KV comes in meanwhile. Such an engine has no tiers or async_scheduling, and lends nothing; requests with a
   // follower are refused (errc::unsupported), as are more logprobs or biases than there are tokens (errc::invalid_argument).
   std::uint32_t microbatches = 0;
   // Another worker of the model is gone, and all KV with it: as on_lender_lost, until join(). With copies requests wait for that
@@ -165,6 +173,7 @@ struct engine_counters {
   std::size_t waiting = 0, running = 0;  // now
   std::uint64_t prompt_tokens_left = 0;  // of all prompts, to be computed or loaded
   std::size_t blocks = 0, blocks_free = 0, blocks_in_use = 0;
+  std::size_t slots = 0;  // of the device, for those that steps compute with; 0: all blocks are there
   step_cost step = {};                                        // of the last steps
   bool broken = false;                                        // it takes nothing any more
   std::uint64_t swapped_out_bytes = 0, swapped_in_bytes = 0;  // between the device and the host's memory for swapping

@@ -59,6 +59,9 @@ struct scheduler_options {
   // or of later tokens of a prompt, and those that decode are shared out evenly among them. For steps that follow each other through a
   // pipeline.
   bool apart = false;
+  // Of all blocks so many are those of one step at the most, where steps are computed in fewer than there are: what does not fit
+  // into one goes with the next, whoever was computed longest ago first. With `apart` alone. 0: all.
+  std::uint32_t most_step_blocks = 0;
   swap_turn_options turns = {};  // with blocks on the host: how long one stays on the device while others wait for it
 };
 
@@ -132,7 +135,8 @@ struct sampled_token {
 // Guarantees: no request is passed in admission by one whose turn is later; the first in turn never waits for another's
 // blocks, and one of a higher priority takes them from those of lower ones whose turn is later; a request that decodes
 // gets its token in every step while there are blocks; a step has at most max_batched_tokens. With `apart` it gets one in
-// every `ahead` + 1 steps, and who gives way does so when its step is over.
+// every `ahead` + 1 steps, and who gives way does so when its step is over. With `most_step_blocks` in as many steps more as it takes
+// until everybody's blocks have been in one, and every other step begins with a prompt, where one did not fit behind answers.
 //
 // With blocks on the host (`host`), those that decode are held in more blocks than the device has:
 //
@@ -235,6 +239,11 @@ class scheduler {
   bool ready(const entry& e) const;
   bool under_way_apart(const entry& e) const;
   std::size_t most_decoding() const;
+  void plan_answers();
+  void plan_prompts(std::size_t made_way);
+  void plan_prompt(entry& e, std::uint32_t count);
+  void begin_counting();
+  std::uint32_t fitting(const entry& e, std::uint32_t count);
   void assume(flight& f);
   void plan(entry& e, std::uint32_t count);
   void wait_again(entry& e);
@@ -285,6 +294,9 @@ class scheduler {
   std::size_t oldest_ = 0, in_flight_ = 0;
   flight* now_ = nullptr;    // being planned
   std::uint32_t along_ = 0;  // tokens computed along with loads in flight
+  std::vector<char> counted_;    // by block, with most_step_blocks: the step being planned has it
+  std::size_t step_blocks_ = 0;  // so many
+  bool prompt_first_ = false;    // one did not fit into the step before
   std::uint64_t arrivals_ = 0;
 };
 

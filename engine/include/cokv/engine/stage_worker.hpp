@@ -15,6 +15,9 @@
 // With stage_sizes::host_blocks sequences take turns on the devices, as in one process: each worker moves its part of them to the
 // host's memory and back while others are computed, when the leader says so, and tells it when that is done.
 //
+// With stage_sizes::slots microbatches do, step by step: KV is in the host's memory at each worker, and the device has room for a few
+// steps' (slot_space.hpp). Each moves its part by itself, and computes in the meantime.
+//
 // With stage_sizes::copies each also keeps what the worker before it has computed (stage_recovery.hpp), and computes a token of an
 // answer when all before it are kept, a chunk of a prompt when all but the chunk before it are. Behind a loss each says what it has, holding(); of that all are told what
 // goes on. A worker that begins anew takes its KV from who keeps it, and the others' stays where it is.
@@ -59,6 +62,9 @@ struct stage_sizes {
   std::uint64_t copies = 0;        // bytes in which each keeps the KV of the one before it; 0: nobody keeps any
   std::uint32_t host_blocks =
       0;  // of memory where each has its part of sequences that are not on the device; 0: all are
+  // Blocks that each has room for on its device, where all kv_blocks are in the host's memory; one step has half of them at the most. 0:
+  // all are on the device. Not together with host_blocks or copies.
+  std::uint32_t slots = 0;
   friend bool operator==(const stage_sizes&, const stage_sizes&) = default;
 };
 
@@ -88,10 +94,11 @@ class stage_worker {
 
   // Is told of prompts' KV in this worker's layers and heads, as it is computed, as long as it is there: of the request that the
   // leader's sink of this number is told of, from its next step on. Its blocks are those of the leader, who alone holds them.
+  // Not with slots.
   void watch(std::uint64_t number, std::weak_ptr<prompt_sink> sink);
 
   const kv_pool& pool() const noexcept;
-  kv_view view() const;  // of all of it; outlives the worker
+  kv_view view() const;  // of all of it, with slots as it was behind the steps that are over; outlives the worker
   const model& running() const noexcept;
   const stage_sizes& sizes() const noexcept;
   std::uint64_t steps() const noexcept;       // computed so far

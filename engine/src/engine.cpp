@@ -110,8 +110,9 @@ buffer kv_memory(device& d, const geometry& g, const engine_options& o) {
   if (d.name() == "cpu") check_memory_for({{"KV blocks", bytes}});
   auto b = d.allocate(bytes, o.by_microbatch() ? slot_space::home_kind(o.kv_memory) : o.kv_memory);
   if (!b)
-    throw config_error((o.by_microbatch() ? "swap: " : "kv-blocks: ") + std::to_string(blocks) + " blocks are " + std::to_string(bytes >> 20) +
-                       " MiB, which device " + std::string(d.name()) + " can't give: " + b.error().message());
+    throw config_error((o.by_microbatch() ? "swap: " : "kv-blocks: ") + std::to_string(blocks) + " blocks are " +
+                       std::to_string(bytes >> 20) + " MiB, which device " + std::string(d.name()) +
+                       " can't give: " + b.error().message());
   return *b;
 }
 
@@ -134,9 +135,10 @@ engine_state::engine_state(asio::any_io_executor executor, device where, std::sh
       ns(namespace_id::of(runs->fingerprint().hex(), pool.shape(), runs->kv_shard())),
       cache(pool, options.prefix_cache),
       connector(ex, ns, cache, reachable(options.tiers, device_, pool), options.connector),
-      swap_(options.swap == 0 || options.by_microbatch() ? std::optional<swap_space>()
-                              : std::optional<swap_space>(std::in_place, device_, pool.shape(),
-                                                          swap_space::blocks_in(pool.shape(), options.swap))),
+      swap_(options.swap == 0 || options.by_microbatch()
+                ? std::optional<swap_space>()
+                : std::optional<swap_space>(std::in_place, device_, pool.shape(),
+                                            swap_space::blocks_in(pool.shape(), options.swap))),
       host_(swap_ ? std::optional<block_cache>(std::in_place, swap_->pool(), false) : std::optional<block_cache>()),
       scheduler_({.block_tokens = options.block_tokens,
                   .max_batched_tokens = options.max_batched_tokens,
@@ -196,7 +198,8 @@ result<std::shared_ptr<generation_state>> engine_state::accept(generation_reques
   if (broken_) return refuse(broken_);
   if (lent_ && lent_->lost()) return refuse(errc::unavailable);
   if (in_parts() && !leader_) return refuse(errc::unavailable);
-  if (((lent_ || ring_ || options.by_microbatch()) && r.sink) || ((lent_ || in_parts()) && r.follower)) return refuse(errc::unsupported);
+  if (((lent_ || ring_ || options.by_microbatch()) && r.sink) || ((lent_ || in_parts()) && r.follower))
+    return refuse(errc::unsupported);
   const auto vocab = runs->config().vocab;
   const auto unknown = [&](token_id t) { return t < 0 || static_cast<std::uint32_t>(t) >= vocab; };
   if (r.prompt.empty() || r.max_tokens == 0 || check(r.sampling) || (!r.stop.empty() && !text_) ||

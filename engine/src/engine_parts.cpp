@@ -31,8 +31,8 @@ awaitable<void> engine_state::pipeline(std::shared_ptr<engine_state> self) {
 
 void engine_state::order(const schedule& plan) {
   auto& now = take_off(plan);
-  now.over = leader_->begin(now.step.what, now.step.sampling, now.step.sinks, copies_of(plan),
-                            std::exchange(refreshed_, {}));
+  now.over =
+      leader_->begin(now.step.what, now.step.sampling, now.step.sinks, copies_of(plan), std::exchange(refreshed_, {}));
   now.step.kv.finish(now.over);
   now.over.async_wait(asio::bind_executor(ex, [weak = weak_from_this()](error_code) {
     if (auto self = weak.lock()) self->wake();
@@ -82,8 +82,7 @@ error_code engine_state::join(stage_links others, std::optional<stage_recovery> 
   cache.clear();
   refreshed_.clear();
   if (slots_) slots_->begin_again();
-  leader_ = std::make_shared<stage_leader>(runs, pool, device_, compute_, std::move(others), sizes(), ring_,
-                                           slots_);
+  leader_ = std::make_shared<stage_leader>(runs, pool, device_, compute_, std::move(others), sizes(), ring_, slots_);
   asio::co_spawn(ex, lead(shared_from_this(), leader_), [weak = weak_from_this()](std::exception_ptr thrown) {
     auto self = weak.lock();
     if (!thrown || !self) return;

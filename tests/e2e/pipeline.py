@@ -24,7 +24,7 @@ class Parts(AnyParts):
         super().__init__(binary, folder, n, m, link, *HERE, *more, **how)
 
     def at_rest(self):
-        until("no block is in use", lambda: metric(self.port, "cokv_kv_blocks", tier="device", state="in_use") == 0)
+        until("no block is in use", lambda: metric(self.port, "cokv_kv_blocks", state="in_use") == 0)
 
 
 def one_server(binary, requests):
@@ -69,6 +69,12 @@ def with_few_blocks_they_are_preempted_or_take_turns_and_answer_the_same(binary,
         all_answered([asked(parts.port, r) for r in requests], requests, wanted)
         same("preemptions", metric(parts.port, "cokv_preemptions_total"), 0)
         at_least("bytes that went and came back", metric(parts.port, "cokv_swapped_bytes_total"), 1)
+        parts.at_rest()
+    with Parts(binary, folder, 2, 2, "tcp", *few, "--swap", "16MiB", "--swap-by", "microbatch") as parts:
+        all_answered([asked(parts.port, r) for r in requests], requests, wanted)
+        same("preemptions", metric(parts.port, "cokv_preemptions_total"), 0)
+        at_least("bytes that went and came back", metric(parts.port, "cokv_swapped_bytes_total"), 1)
+        same("blocks on the device", metric(parts.port, "cokv_kv_blocks", tier="device", state="all"), 60)
         parts.at_rest()
 
 
@@ -156,6 +162,10 @@ def one_line_says_what_does_not_fit(binary, folder):
     for arguments, name in ((("--ranks", "tcp://127.0.0.1:1"), "--ranks"), (("--rank", 1), "--rank"),
                             (("--pipeline", 2, *two, "--kv-host", "1MiB"), "--kv-host"),
                             (("--pipeline", 2, *two, "--swap", "1MiB", "--replicas", 1), "--swap"),
+                            (("--pipeline", 2, *two, "--swap-by", "microbatch"), "--swap"),
+                            (("--swap", "1GiB", "--swap-by", "microbatch"), "--swap-by"),
+                            (("--pipeline", 2, *two, "--swap", "1GiB", "--swap-by", "turns"), "--swap-by"),
+                            (("--pipeline", 2, *two, "--swap", "1MiB", "--swap-by", "microbatch", "--kv-blocks", 400), "swap"),
                             (("--pipeline", 2, *two, "--role", "router"), "--pipeline"),
                             (("--pipeline", 2, *two, "--role", "decode", "--borrow-from", "http://127.0.0.1:1"), "--borrow-from"),
                             (("--pipeline", 2, "--ranks", "mpi://", "--rank", 1), "--rank"),

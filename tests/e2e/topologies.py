@@ -54,7 +54,7 @@ class Cluster:
     def at_rest(self):
         for side in self.sides:
             until("no block is in use",
-                  lambda: metric(side.port, "cokv_kv_blocks", tier="device", state="in_use") == 0)
+                  lambda: metric(side.port, "cokv_kv_blocks", state="in_use") == 0)
         until("no room is open", lambda: metric(self.decode.port, "cokv_windows") == 0)
 
     def stop(self):
@@ -94,6 +94,19 @@ def blocks_of_another_size_and_type(binary, folder):
         cluster.at_rest()
 
 
+def where_microbatches_take_turns_to_decode(binary, folder):
+    """KV arrives in the hosts' memory, shared by its windows; a device has room for a step and the next. Prompts that begin alike
+    come into blocks that others had."""
+    requests = [r for seed in (304, 304, 305) for r in some_requests(COUNT, seed)]
+    wanted = one_server(binary, requests)
+    by_turns = ("--kv-blocks", 60, "--swap", "8MiB", "--swap-by", "microbatch")
+    with Cluster(binary, folder, (1, 1), (2, 1), "shm", decode_args=by_turns) as cluster:
+        all_answered([asked(cluster.port, r) for r in requests], requests, wanted)
+        at_least("bytes that came in", metric(cluster.decode.port, "cokv_swapped_bytes_total", way="in"), 1)
+        at_least("KV that was sent", metric(cluster.prefills[0].port, "cokv_departed_bytes_total"), 1)
+        cluster.at_rest()
+
+
 def a_worker_that_decodes_dies(binary, folder):
     """Any of them: all KV there is lost, and answers go on when the others have come together with another one."""
     (wanted,) = one_server(binary, [LONG])
@@ -121,5 +134,5 @@ def a_worker_that_computes_prompts_dies(binary, folder):
         cluster.at_rest()
 
 
-run(whatever_the_topologies_answers_are_one_servers, blocks_of_another_size_and_type, a_worker_that_decodes_dies,
-    a_worker_that_computes_prompts_dies)
+run(whatever_the_topologies_answers_are_one_servers, blocks_of_another_size_and_type,
+    where_microbatches_take_turns_to_decode, a_worker_that_decodes_dies, a_worker_that_computes_prompts_dies)

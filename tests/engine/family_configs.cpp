@@ -179,7 +179,8 @@ TEST_CASE("a field of any family's file that is not what it should be is refused
       std::vector<std::string> wrong{"{}", "\"\\n\"", "[[]]", "[1, \"a\"]"};
       if (value.is_int64() || value.is_double())
         wrong.insert(wrong.end(), {"true", "\"7\"", "-1", "1e300", "-0.5", "99999999999999999999"});
-      if (value.is_int64() && name != "eos_token_id") wrong.insert(wrong.end(), {"0", "1.5", "1e-400", "4294967296", "[]"});
+      if (value.is_int64() && name != "eos_token_id")
+        wrong.insert(wrong.end(), {"0", "1.5", "1e-400", "4294967296", "[]"});
       if (value.is_bool()) wrong.insert(wrong.end(), {"0", "\"true\"", "[]"});
       if (value.is_string()) wrong.insert(wrong.end(), {"0", "true", "[]", "\"\""});
       for (auto& w : wrong) {

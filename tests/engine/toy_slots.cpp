@@ -193,9 +193,9 @@ TEST_CASE("slots: KV that comes from elsewhere is what is computed with, not wha
                 group.spawn(read_right(s.leader->submit(toy_request(prompt, n)).value(), prompt, n, {}, t));
               } else {
                 const bool whole = prompt.size() < 2 || ctx.chance(0.5);
-                auto both = s.leader->receive(
-                    toy_request(prompt, n),
-                    whole ? std::optional<std::uint32_t>() : static_cast<std::uint32_t>(1 + ctx.below(prompt.size() - 1)));
+                auto both = s.leader->receive(toy_request(prompt, n),
+                                              whole ? std::optional<std::uint32_t>()
+                                                    : static_cast<std::uint32_t>(1 + ctx.below(prompt.size() - 1)));
                 REQUIRE(both.has_value());
                 ++arrivals;
                 auto [answer, comes] = std::move(*both);

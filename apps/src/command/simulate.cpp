@@ -67,6 +67,19 @@ void add_simulate(CLI::App& app, action& chosen) {
       "unless told");
   add_count(*c, "--prefill-kv-blocks", o->prefill_kv_blocks, 1, 100'000'000,
             "Of a prefill replica, likewise; a prompt's are held until its KV has been sent");
+  add_count(
+      *c, "--swap-blocks", o->swap_blocks, 1, 100'000'000,
+      "KV blocks of a replica in its hosts' memory, as cokv serve --swap has: more requests decode than its devices "
+      "have room for, and take turns there");
+  c->add_option("--swap-by", o->swap_by,
+                "What takes turns: sequence, for many steps; or microbatch, for one, with --pipeline: all blocks are "
+                "at home then, "
+                "and a step's, at most half of --kv-blocks, come in while others are computed. sequence unless told")
+      ->check(CLI::IsMember({"sequence", "microbatch"}));
+  add_real(*c, "--stage-swap", o->stage_swap, 0, 1e6,
+           "Milliseconds that a block of a stage takes to its device or home, with --stage-token; 0 unless told");
+  add_real(*c, "--swap-bandwidth", o->swap_bandwidth, 0, 1e15,
+           "Bytes a second of a GPU, each way; what its sheet, or the profile, says unless told", true);
   add_count(*c, "--block-tokens", o->block_tokens, 1, 1024, "Tokens of a block");
   add_count(*c, "--max-batched-tokens", o->max_batched_tokens, 1, 1 << 20, "The most tokens of a step");
   add_count(*c, "--max-running", o->max_running, 1, 65536, "The most requests of a step");

@@ -11,6 +11,7 @@
 #include "plan/cluster_file.hpp"
 #include "simulate/roles.hpp"
 #include "simulate/seconds.hpp"
+#include "simulate/turns.hpp"
 
 namespace cokv::simulate {
 namespace {
@@ -74,6 +75,10 @@ deployment of_fixed_times(const options& o) {
     r.what = std::make_shared<fixed_price>(*o.stage_prompt / 1e3, *o.stage_token / 1e3);
     r.max_sequence = 1 << 20;
     r.engine.kv_blocks = w.kv_blocks.value_or((1 << 20) / o.block_tokens);
+    take_turns(o, w, all.back(), [&](auto) {
+      const double block = o.stage_swap.value_or(0) / 1e3;
+      return block > 0 ? o.block_tokens / block : 1e12;
+    });
   }
   d.network = d.inside = link_of(1e15, 0);
   (void)place_on(1, all);
@@ -142,6 +147,10 @@ role_deployment by_sheet(const options& o, const role_wish& w, const model_confi
   if (w.kv_blocks && *w.kv_blocks > blocks)
     throw config_error(fmt::format("{}kv-blocks: {}; there is room for {}", w.flags, *w.kv_blocks, blocks));
   r.engine.kv_blocks = w.kv_blocks.value_or(blocks);
+  take_turns(o, w, out, [&](std::uint32_t s) {
+    const double each = o.swap_bandwidth.value_or(static_cast<float>(m.gpu.pcie_bytes_per_second));
+    return each * w.tensor / (topology(w.pipeline).layers(config.layers, s).count * sheet.kv_bytes());
+  });
   constexpr float loaded = 2e9;  // bytes a second
   for (std::uint32_t s = 0; s < w.pipeline && !o.repair; ++s)
     r.repair_seconds[s] = weights_of(config, sheet, w.pipeline, s) / o.load_bandwidth.value_or(loaded);
@@ -199,6 +208,12 @@ deployment by_profile(const options& o) {
     r.engine.kv_blocks = w.kv_blocks.value_or(1024);
     r.by_layers = w.role == cluster::worker_role::prefill;
     r.what = std::make_shared<profile_price>(p, r.split);
+    if (o.swap_blocks && p.kv_bytes == 0)
+      throw config_error(fmt::format("--swap-blocks: {} does not say how many bytes KV has (kv_bytes)", o.profile));
+    take_turns(o, w, all.back(), [&](std::uint32_t s) {
+      const double rate = o.swap_bandwidth.value_or(static_cast<float>(p.copy_bytes_per_second));
+      return rate / (1. * r.split.layers(p.layers, s).count * p.kv_bytes);
+    });
   }
   d.machines = place_on(o.workers_a_machine, all);
   return of_roles(std::move(all), {.layers = p.layers, .row_bytes = 1. * p.kv_bytes}, std::move(d));

@@ -103,6 +103,10 @@ void add_to(json::object& told, const deployment& d, const outcome& got) {
   told["stages"] = std::move(stages);
   told["kv_blocks"] = d.answers.each.engine.kv_blocks;
   told["preemptions"] = got.counts.preemptions;
+  if (!d.answers.each.swap_tokens_per_second.empty()) {
+    told["swapped_in_tokens"] = got.counts.swapped_in;  // at the first stages
+    told["swapped_out_tokens"] = got.counts.swapped_out;
+  }
   told["cost"] = d.price_per_hour * got.makespan / 3600;
   if (!d.prompts) return;
   told["prefill_kv_blocks"] = d.prompts->each.engine.kv_blocks;

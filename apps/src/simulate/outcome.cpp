@@ -101,8 +101,9 @@ awaitable<void> drive(const options& o, const deployment& d, replicas& answers, 
 }
 
 std::uint64_t longest(const role_deployment& r) {
-  return std::min<std::uint64_t>(r.each.max_sequence,
-                                 std::uint64_t{r.each.engine.kv_blocks} * r.each.engine.block_tokens);
+  const auto& e = r.each.engine;
+  const auto blocks = e.by_microbatch() ? e.kv_blocks / 2 : e.kv_blocks;
+  return std::min<std::uint64_t>(r.each.max_sequence, std::uint64_t{blocks} * e.block_tokens);
 }
 
 // Nothing would be cut: an answer that is shorter than it was asked for is no answer.
@@ -159,6 +160,7 @@ outcome simulated(const options& o, const deployment& d, double rate, const std:
   std::map<std::uint64_t, std::shared_ptr<shared_cores>> machines;
   const auto begin = [&](const role_deployment& r) {
     define_copied_stages(context, r);
+    define_swapped_stages(context, r);
     auto how = r.each;
     if (d.shares_cores)
       how.cores = [&machines, ex, what = r.each.what](std::uint64_t machine) {

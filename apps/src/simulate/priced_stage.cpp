@@ -30,6 +30,7 @@ priced_stage::priced_stage(clock& time, std::shared_ptr<const price> what, stage
       split_(std::move(shape.split)),
       stage_(shape.stage),
       of_layers_(shape.of_layers),
+      waits_(shape.waits),
       fingerprint_(root_key("priced")),
       activity_(std::move(all)) {
   config_.architecture = "priced";
@@ -53,9 +54,11 @@ error_code priced_stage::forward(std::uint32_t layer, const std::shared_ptr<batc
   if (layer == 0) {
     const auto what = step_of(*step);
     const double all = price_->seconds(what, stage_), behind = layers > 1 ? price_->behind(what, stage_) : 0;
-    now_ = {what, (all - behind) / layers, behind, time_.now()};  // nothing else is enqueued: it begins at once
-    activity_->begins(now_.begun);
-    at_work_ = true;
+    now_ = {what, (all - behind) / layers, behind, {}};
+    if (!waits_)
+      begins();  // nothing else is enqueued: it does so at once
+    else if (auto ec = compute.launch("begins", [self = shared_from_this()] { self->begins(); }))
+      return ec;
     if (cores_) {
       now_.layer = now_.behind = 0;
       job_ = cores_->begin(what, all, [line = computed_, n = ++begun_] { line->advance(n); });
@@ -66,17 +69,23 @@ error_code priced_stage::forward(std::uint32_t layer, const std::shared_ptr<batc
   return compute.launch("layer", [] {}, {.flops = now_.layer * flops_per_second});
 }
 
+void priced_stage::begins() {
+  now_.begun = time_.now();
+  activity_->begins(now_.begun);
+  at_work_ = true;
+}
+
 error_code priced_stage::finish(const std::shared_ptr<batch>& step, stream& compute) {
   return now_.behind > 0 ? end(step, now_.behind, compute) : error_code();
 }
 
 error_code priced_stage::end(const std::shared_ptr<batch>& b, double seconds, stream& compute) {
-  return compute.launch(
-      "step", [self = shared_from_this(), b, what = now_.what, begun = now_.begun] { self->over(*b, what, begun); },
-      {.flops = seconds * flops_per_second});
+  return compute.launch("step", [self = shared_from_this(), b, what = now_.what] { self->over(*b, what); },
+                        {.flops = seconds * flops_per_second});
 }
 
-void priced_stage::over(batch& b, const step& s, time_point begun) {
+void priced_stage::over(batch& b, const step& s) {
+  const auto begun = now_.begun;
   if (!std::exchange(at_work_, false)) return;  // its host was lost meanwhile
   const auto now = time_.now();
   activity_->ends(now);

@@ -42,6 +42,7 @@ struct stage_shape {
   std::uint32_t max_positions = 8192;
   std::uint32_t layers = 1;     // computed one behind the other, each in an equal part of a step's time
   std::uint32_t of_layers = 1;  // of the whole model, for those that compare their KV
+  bool waits = false;           // steps wait for their KV on its device, and are at work behind that
 };
 
 class priced_stage final : public model, public std::enable_shared_from_this<priced_stage> {
@@ -87,13 +88,15 @@ class priced_stage final : public model, public std::enable_shared_from_this<pri
     double layer = 0, behind = 0;  // seconds: of each; of what comes behind the last
     time_point begun{};
   };
+  void begins();
   error_code end(const std::shared_ptr<batch>& b, double seconds, stream& compute);
-  void over(batch& b, const step& s, time_point begun);
+  void over(batch& b, const step& s);
 
   clock& time_;
   std::shared_ptr<const price> price_;
   topology split_;
   std::uint32_t stage_, of_layers_;
+  const bool waits_;
   running now_;
   bool at_work_ = false;
   std::uint64_t job_ = 0;  // of the cores that it shares

@@ -5,6 +5,7 @@
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
+#include "simulate/turns.hpp"
 
 namespace cokv::simulate {
 namespace {
@@ -28,12 +29,14 @@ replica_counts& replica_counts::operator+=(const replica_counts& c) {
   restarted += c.restarted;
   resumed += c.resumed;
   blocks_in_use += c.blocks_in_use;
+  swapped_in += c.swapped_in;
+  swapped_out += c.swapped_out;
   return *this;
 }
 
 replica_counts& replica_counts::operator+=(const engine_counters& c) {
-  return *this +=
-         replica_counts{c.preemptions, c.recomputed_tokens, c.restarted_requests, c.resumed_requests, c.blocks_in_use};
+  return *this += replica_counts{c.preemptions,   c.recomputed_tokens, c.restarted_requests, c.resumed_requests,
+                                 c.blocks_in_use, c.swapped_in_bytes,  c.swapped_out_bytes};
 }
 
 replica::replica(sim_context& context, std::uint32_t number, replica_options o)
@@ -123,7 +126,8 @@ void replica::add_stages() {
                     .row_bytes = options_.row_bytes,
                     .max_positions = options_.max_sequence,
                     .layers = options_.by_layers ? static_cast<std::uint32_t>(layers(s).count) : 1,
-                    .of_layers = std::max(1u, options_.kv.layers)},
+                    .of_layers = std::max(1u, options_.kv.layers),
+                    .waits = !options_.swap_tokens_per_second.empty()},
         activity_));
     if (auto& spans = trace::of(home); spans.enabled()) stages_.back()->show(spans, host(s));
   }
@@ -163,7 +167,9 @@ replica::~replica() {
 
 // Of one host or many, each stage has its own.
 std::string replica::device_name(std::uint32_t stage) const {
-  const auto what = options_.copies ? copied_stage(stage, machine(stage) == machine(keeper(stage))) : "stage";
+  const auto what = options_.copies ? copied_stage(stage, machine(stage) == machine(keeper(stage)))
+                    : options_.swap_tokens_per_second.empty() ? "stage"
+                                                              : swapped_stage(stage);
   return "sim:" + what + ':' + std::to_string(options_.first_device + place(stage));
 }
 

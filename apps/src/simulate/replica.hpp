@@ -56,8 +56,9 @@ struct replica_options {
   kv_shape kv = {};        // of one role, or where copies are kept
   bool by_layers = false;  // its KV is there layer by layer
   bool mortal = false;
-  duration silence = std::chrono::seconds(10);  // links go by the end of a host before they go by this
-  std::vector<double> repair_seconds = {};      // by stage: from when a loss is known until another is there
+  duration silence = std::chrono::seconds(10);      // links go by the end of a host before they go by this
+  std::vector<double> repair_seconds = {};          // by stage: from when a loss is known until another is there
+  std::vector<double> swap_tokens_per_second = {};  // by stage, where KV takes turns on its device, swapped_stage()
   bool copies = false;  // stages keep each other's KV; their devices are those of copied_stage()
 };
 
@@ -68,6 +69,7 @@ std::string copied_stage(std::uint32_t stage, bool inside);
 struct replica_counts {
   std::uint64_t preemptions = 0, recomputed_tokens = 0, restarted = 0, resumed = 0;
   std::size_t blocks_in_use = 0;
+  std::uint64_t swapped_in = 0, swapped_out = 0;  // tokens, at the first stage
   replica_counts& operator+=(const replica_counts& c);
   replica_counts& operator+=(const engine_counters& c);
 };

@@ -44,7 +44,8 @@ int run(const options& o, cli::streams io) {
   constexpr std::uint64_t around = 112;  // bytes of a block, beside its own, as measured
   const auto bytes_of = [&](const role_deployment& r) {
     const auto layers = r.each.by_layers ? r.each.kv.layers / r.pipeline : 1;
-    return r.replicas * std::uint64_t{r.each.engine.kv_blocks} * (around + o.block_tokens * layers);
+    const auto blocks = std::uint64_t{r.each.engine.kv_blocks} + (r.each.engine.swap ? o.swap_blocks.value_or(0) : 0);
+    return r.replicas * blocks * (around + o.block_tokens * layers);
   };
   detail::check_memory_for(
       {{"blocks (--replicas, --kv-blocks)", bytes_of(d.answers)},
@@ -79,6 +80,11 @@ int run(const options& o, cli::streams io) {
   io.out << fmt::format("\nmakespan {:.3f} s, {} KV blocks of {} tokens a replica{}, {} preemptions\n", got.makespan,
                         d.answers.each.engine.kv_blocks, o.block_tokens, d.prompts ? " that decodes" : "",
                         got.counts.preemptions);
+  if (o.swap_blocks)
+    io.out << fmt::format(
+        "{} blocks a replica in its hosts' memory, by {}: KV of {:.4g} million tokens came to a device, and of "
+        "{:.4g} million went home\n",
+        *o.swap_blocks, o.swap_by.value_or("sequence"), got.counts.swapped_in / 1e6, got.counts.swapped_out / 1e6);
   if (d.price_per_hour > 0)
     io.out << fmt::format("{:.0f} machines, {:.4g} in all, {:.4g} a million tokens of answers\n", d.machines,
                           d.price_per_hour * got.makespan / 3600,

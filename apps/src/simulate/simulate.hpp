@@ -33,6 +33,11 @@ struct options {
   // Its engines.
   // As many as find room; with fixed times 1 Mi tokens', by a profile 1024.
   std::optional<std::uint32_t> kv_blocks, prefill_kv_blocks;
+  std::optional<std::uint32_t>
+      swap_blocks;  // of a replica that decodes, in its hosts' memory: those of its devices take turns
+  std::optional<std::string> swap_by;   // "sequence", or "microbatch": all blocks are there then
+  std::optional<float> stage_swap;      // milliseconds that a block of a stage takes; 0
+  std::optional<float> swap_bandwidth;  // or bytes a second of a GPU, each way; what its sheet or the profile says
   std::uint32_t block_tokens = 16, max_batched_tokens = 1024, max_running = 256;
   std::optional<std::uint32_t> max_requests;  // of a replica; 4096, or as many as clients of a closed loop
 

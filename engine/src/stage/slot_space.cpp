@@ -62,7 +62,8 @@ slot_space::needs slot_space::needs_of(batch& step) {
     const std::size_t filled = (s.start + block_tokens_ - 1) / block_tokens_;
     s.blocks.resize((end + block_tokens_ - 1) / block_tokens_);
     for (std::size_t i = 0; i < s.blocks.size(); ++i)
-      if (std::exchange(in_[s.blocks[i]], steps_) != steps_) (i < filled ? out.filled : out.fresh).push_back(s.blocks[i]);
+      if (std::exchange(in_[s.blocks[i]], steps_) != steps_)
+        (i < filled ? out.filled : out.fresh).push_back(s.blocks[i]);
     for (std::size_t i = s.start / block_tokens_; i < s.blocks.size(); ++i) out.changed.push_back(s.blocks[i]);
   }
   return out;

@@ -67,7 +67,8 @@ event stage_leader::begin(std::shared_ptr<batch> step, const std::vector<request
     awaited_.push_back(step);
   }
   auto& mine = slots_ ? to_bring_ : to_compute_;
-  if (!mine.try_send(work{number, std::move(step), {}, {}, std::move(told), std::move(copied), std::move(refreshed), {}}) ||
+  if (!mine.try_send(
+          work{number, std::move(step), {}, {}, std::move(told), std::move(copied), std::move(refreshed), {}}) ||
       !to_tell_.try_send(std::move(w)))
     throw std::logic_error("stage_leader::begin: more steps than may be under way");
   return {line_, number};

@@ -73,7 +73,7 @@ class stage_leader {
   stage mine_;
   const stage_links links_;
   const stage_sizes sizes_;
-  const std::size_t last_;  // the number of who samples; 0: the leader
+  const std::size_t last_;                   // the number of who samples; 0: the leader
   const std::shared_ptr<slot_space> slots_;  // none: all KV is on the device
   // By worker: the last step that it said is over. Of the last stage's ranks with slots; else of who samples.
   std::map<std::size_t, std::uint64_t> over_at_;

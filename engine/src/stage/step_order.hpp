@@ -43,7 +43,7 @@ struct step_order {
   std::vector<request_id> over;         // of which nothing more is sampled
   std::vector<ordered_sink> told = {};
   std::vector<ordered_copy> copied = {};
-  std::vector<copy_id> forgotten = {};  // copies of what is over; before this step's begin
+  std::vector<copy_id> forgotten = {};      // copies of what is over; before this step's begin
   std::vector<block_index> refreshed = {};  // what is in them came from elsewhere since the step before, with slots
 };
 

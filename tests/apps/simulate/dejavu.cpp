@@ -79,3 +79,57 @@ TEST_CASE("cokv simulate: of equal answers DejaVu's two pipelines gain nothing o
   CAPTURE(equal.apart);
   CHECK(equal.ratio() == doctest::Approx(1).epsilon(0.03));
 }
+
+namespace {
+
+// Answers of 48 tokens to prompts of 16, four blocks of 16 each, from as many clients as twice those microbatches hold. A device has room
+// for one sequence of each stage. A step takes as long whatever its batch.
+double with_room_for_one_a_stage(const command_folder& dir, std::uint32_t depth, std::vector<std::string> how) {
+  const auto n = std::to_string(depth);
+  how.insert(how.end(),
+             {"--pipeline", n, "--kv-blocks", std::to_string(4 * depth), "--stage-prompt", "1", "--stage-token", "1"});
+  return makespan(
+      dir, how,
+      {"--requests", "400", "--lengths", "fixed:16:48", "--closed-loop", std::to_string(depth * depth + depth)});
+}
+
+}  // namespace
+
+// Section 4.2.2: a device has the microbatch that it computes, and the next, and not one of each stage.
+TEST_CASE("cokv simulate: when microbatches take turns N stages' are N / 2 times as large") {
+  const command_folder dir;
+  for (std::uint32_t depth : {4u, 8u}) {
+    CAPTURE(depth);
+    const std::vector<std::string> turns{"--swap-blocks", "2000", "--swap-by", "microbatch"};
+    const auto stay = with_room_for_one_a_stage(dir, depth, {}), turn = with_room_for_one_a_stage(dir, depth, turns);
+    MESSAGE(depth, " stages: ", stay, " s, by turns ", turn, " s: ", stay / turn);
+    CHECK(stay / turn >= 0.85 * depth / 2);
+    auto slow = turns;
+    slow.insert(slow.end(), {"--stage-swap", "0.05"});  // a step's blocks, 2 x depth of them, in less than a step
+    if (depth == 4) CHECK(with_room_for_one_a_stage(dir, depth, slow) <= 1.02 * turn);
+    slow.back() = "0.5";
+    CHECK(with_room_for_one_a_stage(dir, depth, slow) > 1.5 * turn);
+  }
+}
+
+TEST_CASE("cokv simulate: what can't take turns is refused by its flag") {
+  const command_folder dir;
+  const auto refused = [&](std::vector<std::string> how) {
+    how.insert(how.end(), {"--requests", "2"});
+    const auto r = run(how);
+    CHECK(r.code != 0);
+    return r.err;
+  };
+  const std::vector<std::string> times{"--stage-prompt", "1", "--stage-token", "1"};
+  const auto with = [&](std::vector<std::string> how) {
+    how.insert(how.end(), times.begin(), times.end());
+    return refused(how);
+  };
+  CHECK(with({"--swap-by", "microbatch"}).contains("--swap-by: is for --swap-blocks"));
+  CHECK(with({"--swap-blocks", "10", "--swap-by", "microbatch"}).contains("--swap-by: microbatch is for --pipeline"));
+  CHECK(with({"--swap-blocks", "10", "--swap-by", "microbatch", "--pipeline", "2", "--kv-blocks", "10"})
+            .contains("--swap-blocks: 10; all are there, and a stage has room for 10"));
+  CHECK(with({"--swap-blocks", "10", "--kv-copies", "1", "--pipeline", "2"}).contains("--swap-blocks"));
+  CHECK(with({"--swap-blocks", "10", "--swap-bandwidth", "1e9"}).contains("--swap-bandwidth"));
+  CHECK(with({"--swap-blocks", "10", "--swap-by", "layer"}).contains("--swap-by"));
+}

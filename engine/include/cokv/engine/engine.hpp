@@ -174,8 +174,8 @@ struct engine_counters {
   std::uint64_t prompt_tokens_left = 0;  // of all prompts, to be computed or loaded
   std::size_t blocks = 0, blocks_free = 0, blocks_in_use = 0;
   std::size_t slots = 0;  // of the device, for those that steps compute with; 0: all blocks are there
-  step_cost step = {};                                        // of the last steps
-  bool broken = false;                                        // it takes nothing any more
+  step_cost step = {};    // of the last steps
+  bool broken = false;    // it takes nothing any more
   std::uint64_t swapped_out_bytes = 0, swapped_in_bytes = 0;  // between the device and the host's memory for swapping
   std::uint64_t swap_failures = 0;                            // copies; their requests stay, or are computed again
   std::size_t parked = 0;                                     // now on the host, to go on when their turn comes

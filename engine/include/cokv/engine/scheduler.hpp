@@ -292,8 +292,8 @@ class scheduler {
   std::uint64_t steps_ = 0;      // planned so far
   std::vector<flight> flights_;  // a ring: the steps in flight, and the one being planned
   std::size_t oldest_ = 0, in_flight_ = 0;
-  flight* now_ = nullptr;    // being planned
-  std::uint32_t along_ = 0;  // tokens computed along with loads in flight
+  flight* now_ = nullptr;        // being planned
+  std::uint32_t along_ = 0;      // tokens computed along with loads in flight
   std::vector<char> counted_;    // by block, with most_step_blocks: the step being planned has it
   std::size_t step_blocks_ = 0;  // so many
   bool prompt_first_ = false;    // one did not fit into the step before

@@ -1,5 +1,6 @@
 option(COKV_BUILD_APPS "Build the cokv command" ON)
 option(COKV_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
+option(COKV_UNIT_TESTS "Tests of units are built with everything else; off: those alone that are named" ON)
 option(COKV_BUILD_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
 option(COKV_UNITY "Compile the libraries' sources four at a time, for less time in all; off to work on them" OFF)
 option(COKV_TRACING "Spans of streams, transfers and requests; OFF: they are no code at all" ON)

@@ -55,7 +55,8 @@ engine_options checked(engine_options o, const model_config& config, const Shape
       throw config_error("a model in parts: not together with KV tiers, lent layers or scheduling ahead");
     if (o.microbatches == 0) o.microbatches = part.split.depth() + o.by_microbatch();
     if (o.copies && o.copies->limit == 0) throw config_error("copies: no bytes for them");
-    if (o.copies && o.swap != 0) throw config_error("copies: not together with swapping");
+    if (o.copies && o.swap != 0 && !o.by_microbatch())
+      throw config_error("copies: not together with swapping by sequence");
   } else if (o.copies) {
     throw config_error("copies: of a model in parts alone");
   }

@@ -73,7 +73,10 @@ void engine_state::go_on(const stage_recovery& how) {
   bool some = false;
   auto left = how.sequences;
   for (auto& [id, g] : live_) {
-    if (g->copy == 0) continue;
+    if (g->copy == 0) {  // computed in no step yet, though it may have found blocks
+      if (!scheduler_.blocks(id).empty()) scheduler_.restart(id);
+      continue;
+    }
     const auto at = std::ranges::find(left, g->copy, &held_sequence::id);
     const auto before = scheduler_.computed_tokens(id);
     some = true;

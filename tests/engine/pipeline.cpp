@@ -234,7 +234,7 @@ TEST_CASE("pipeline: what a model in parts can't do is refused by its name") {
     CHECK(refused({.async_scheduling = true}) == why);
     CHECK(refused({.swap = 1}) == "swap: 1 is less than one KV block, 64KiB");
     CHECK(refused({.swap = 1 << 20, .copies = stage_copies{window_table(ex), 1 << 20, 1}}) ==
-          "copies: not together with swapping");
+          "copies: not together with swapping by sequence");
     CHECK(refused({.kv_blocks = 40, .swap = 2 << 20, .swap_by = swap_unit::microbatch}) ==
           "swap: 32 blocks; all are there, and the device has room for 40: more than that make sense");
     CHECK(refused({.kv_blocks = 1, .swap = 2 << 20, .swap_by = swap_unit::microbatch}) ==

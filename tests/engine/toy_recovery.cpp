@@ -17,6 +17,14 @@ struct kept_stages : toy_stages {
       : toy_stages(ex, std::move(split), std::move(o), price, limit) {}
 };
 
+// The same with KV at home, and room for a part of it on the devices.
+engine_options by_turns(engine_options o, const topology& split, std::uint32_t slots) {
+  o.swap = std::uint64_t{o.kv_blocks} * o.block_tokens * 16 * split.layers(toy_model::layers, 0).count;
+  o.swap_by = swap_unit::microbatch;
+  o.kv_blocks = slots;
+  return o;
+}
+
 struct tally : stage_tally {
   std::uint64_t recoveries = 0, again = 0, restarted = 0, replaced = 0;
 };
@@ -81,6 +89,7 @@ struct loss {
   topology split;
   std::set<std::uint32_t> of;
   std::uint32_t microbatches = 0;
+  bool turns = false;
 };
 
 // Eight that decode, when workers are lost once.
@@ -89,8 +98,9 @@ engine_counters lost_once(const loss& l) {
   tally t;
   co_test(
       [&](asio::any_io_executor ex) -> awaitable<void> {
-        kept_stages s(ex, l.split,
-                      {.kv_blocks = 400, .block_tokens = 4, .max_batched_tokens = 256, .microbatches = l.microbatches});
+        const engine_options o{
+            .kv_blocks = 400, .block_tokens = 4, .max_batched_tokens = 256, .microbatches = l.microbatches};
+        kept_stages s(ex, l.split, l.turns ? by_turns(o, l.split, 90) : o);
         const auto v = co_await with(task_group{}, [&](task_group& workers) -> awaitable<void> {
           co_await s.join_all(workers);
           const auto asked = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
@@ -124,16 +134,22 @@ topology some_split(sim_context& ctx) {
 
 TEST_CASE("recovery: a worker that is lost is replaced with its KV, and every request goes on") {
   tally t;
+  std::uint64_t turned = 0;
   co_test(
       [&](asio::any_io_executor ex) -> awaitable<void> {
         auto& ctx = context_of(ex);
-        kept_stages s(ex, some_split(ctx), {.kv_blocks = 60, .block_tokens = 4, .max_batched_tokens = 32});
+        const auto split = some_split(ctx);
+        const engine_options o{.kv_blocks = ctx.chance(0.5) ? 60u : 200u, .block_tokens = 4, .max_batched_tokens = 32};
+        const bool turns = ctx.chance(0.5);
+        kept_stages s(ex, split, turns ? by_turns(o, split, 50) : o);
         co_await some_requests(s, 20, t, [&]() -> std::set<std::uint32_t> {
           if (ctx.chance(0.2)) return {};  // links alone
           return {1 + static_cast<std::uint32_t>(ctx.below(s.split.workers() - 1))};
         });
+        turned += s.leader->counters().swapped_in_bytes > 0;
       },
-      {.real = false, .seeds = 30});
+      {.real = false, .seeds = 60});
+  CHECK(turned >= enough(15));
   MESSAGE(t.right, " right, ", t.cancelled, " cancelled, ", t.recoveries, " recoveries, ", t.replaced, " replaced, ",
           t.again, " tokens again, ", t.restarted, " restarted");
   CHECK(t.failed == 0);
@@ -144,9 +160,10 @@ TEST_CASE("recovery: a worker that is lost is replaced with its KV, and every re
 TEST_CASE("recovery: no more than a token of each sequence is computed again, whoever is lost") {
   for (auto split : {topology(2, 1), topology(4, 1), topology(2, 2), topology(1, 3)})
     for (std::uint32_t victim = 0; victim < split.workers(); ++victim)
-      for (std::uint32_t microbatches : {0u, 1u}) {
+      for (auto [microbatches, turns] : {std::pair{0u, false}, {1u, false}, {0u, true}}) {
         // None: links alone.
-        const auto c = lost_once({split, victim > 0 ? std::set{victim} : std::set<std::uint32_t>(), microbatches});
+        const auto c =
+            lost_once({split, victim > 0 ? std::set{victim} : std::set<std::uint32_t>(), microbatches, turns});
         INFO(split.text(), " without worker ", victim);
         CHECK(c.recoveries == 1);
         CHECK(c.restarted_requests == 0);

@@ -65,9 +65,9 @@ cublasStatus_t end(H h, const char* call) {
 
 // What an algorithm is for, and for how many rows it was found.
 struct purpose {
-  std::uint64_t n, k, rows;
-  cudaDataType type;
-  std::size_t workspace;
+  std::uint64_t n = 0, k = 0, rows = 0;
+  cudaDataType type{};
+  std::size_t workspace = 0;
   std::uint64_t found_for = rows;
 };
 

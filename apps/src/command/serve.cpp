@@ -287,8 +287,8 @@ void add_serve(CLI::App& app, action& chosen) {
         throw CLI::ValidationError("--replicas", "is for --ranks of URLs: an mpirun ends with any of its processes");
     }
     // What these move of a block is all of it, and this process has a part.
-    if (in_parts && o->swap != 0 && o->role == "both" && o->replicas == 1)
-      throw CLI::ValidationError("--swap", "does not go together with --replicas 1");
+    if (in_parts && o->swap != 0 && o->swap_by == "sequence" && o->role == "both" && o->replicas == 1)
+      throw CLI::ValidationError("--swap", "goes together with --replicas 1 by microbatch alone (--swap-by)");
     if (in_parts)
       for (auto& [flag, told] : std::vector<std::pair<std::string, bool>>{{"--kv-host", o->kv_host != 0},
                                                                           {"--kv-dir", !o->kv_dir.empty()},

@@ -9,6 +9,7 @@
 #include "cokv/runtime/with.hpp"
 #include "simulate/roles.hpp"
 #include "simulate/seconds.hpp"
+#include "simulate/turns.hpp"
 
 namespace cokv::simulate {
 namespace {

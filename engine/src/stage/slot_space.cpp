@@ -79,9 +79,12 @@ awaitable<error_code> slot_space::bring(batch& step, std::span<const block_index
     if (auto left = co_await room_.async_receive(as_result); !left) co_return left.error();
   const auto arrived = bring_in(moves);
   if (!arrived) co_return arrived.error();
-  for (auto& s : step.sequences)
+  std::vector<std::vector<block_index>> tables;
+  for (auto& s : step.sequences) {
+    tables.push_back(s.blocks);
     for (auto& b : s.blocks) b = slots_.slot_of(b);
-  placed_.push_back({std::move(wanted.changed), *arrived});
+  }
+  placed_.push_back({std::move(wanted.changed), std::move(tables), *arrived});
   co_return error_code();
 }
 
@@ -102,9 +105,11 @@ error_code slot_space::enter(stream& compute) {
   return p.arrived.line() ? compute.wait(p.arrived) : error_code();
 }
 
-result<event> slot_space::leave() {
+result<event> slot_space::leave(batch& step) {
   BOOST_ASSERT_MSG(entered_ > 0, "a step leaves that has not entered");
   const auto changed = std::move(placed_.front().changed);
+  auto& tables = placed_.front().tables;
+  for (std::size_t i = 0; i < tables.size(); ++i) step.sequences[i].blocks = std::move(tables[i]);
   placed_.pop_front();
   --entered_;
   std::vector<block_index> there;

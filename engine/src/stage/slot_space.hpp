@@ -7,7 +7,7 @@
 //     co_await slots.bring(*step, {});             // waits for slots, not for copies
 //     slots.enter(compute);                        // the device waits for those
 //     ...the step is computed in slots.pool()...
-//     event home_again = slots.leave();            // its KV is at home
+//     event home_again = slots.leave(*step);       // its KV is at home
 //
 // bring(), enter() and leave() are called once for each step, each in the order of steps. A copy that fails is an error of the stream
 // that computes, or of leave()'s event: what is at home is not to be trusted any more.
@@ -38,12 +38,12 @@ class slot_space {
   const kv_pool& pool() const noexcept { return pool_; }
   // No step is under way any more, nor will one that was brought be: what is at home is all there is.
   void begin_again();
-  // Until its blocks have slots, which they keep until leave(). The step's block tables name slots from here on. `refreshed`: what
+  // Until its blocks have slots, which they keep until leave(). The step's block tables name slots in between. `refreshed`: what
   // of these blocks is at home came from elsewhere. Cancelled, begin_again() is all that may be called.
   awaitable<error_code> bring(batch& step, std::span<const block_index> refreshed);
   error_code enter(stream& compute);
   // The stream has computed it.
-  result<event> leave();
+  result<event> leave(batch& step);
 
   stream& going(bool out) noexcept { return copies_.going(out); }
   std::uint64_t bytes_in() const noexcept { return blocks_in_ * pool_.shape().block_bytes(); }
@@ -52,7 +52,8 @@ class slot_space {
  private:
   // A step that was brought.
   struct placed {
-    std::vector<block_index> changed;  // blocks that it writes
+    std::vector<block_index> changed;              // blocks that it writes
+    std::vector<std::vector<block_index>> tables;  // of its sequences
     event arrived;
   };
   struct needs {

@@ -161,11 +161,15 @@ awaitable<error_code> stage_leader::compute() {
       if (auto ec = slots_->enter(mine_.compute)) co_return ec;
     if (auto ec = co_await mine_.run(w->step, w->told)) co_return ec;
     if (slots_) {
-      auto home = slots_->leave();
+      auto home = slots_->leave(*w->step);
       if (!home) co_return home.error();
       w->home = std::move(*home);
     }
-    if (ring_) ring_->computed(*w->step, w->copied);
+    if (ring_) {
+      if (slots_)
+        if (auto home = co_await w->home.async_wait(as_result); !home) co_return home.error();
+      ring_->computed(*w->step, w->copied);
+    }
     if (mine_.last() && !slots_)
       step_over(0, w->number);
     else if (auto sent = co_await to_hand_on_.async_send(std::move(*w), as_result); !sent)

@@ -77,6 +77,18 @@ error_code stage_ring::ordered(std::span<const ordered_copy> copied, std::span<c
   return {};
 }
 
+// Where there is no room for it, or it is over, it goes without from here on, and takes no room when there is some.
+awaitable<error_code> stage_ring::until_kept(copy_id id, bool chunk) {
+  if (chunk ? copies_->may_compute(id) : copies_->all_kept(id)) co_return error_code();
+  const auto may =
+      chunk ? co_await copies_->async_may_compute(id, as_result) : co_await copies_->async_all_kept(id, as_result);
+  if (may) co_return error_code();
+  if (may.error() == asio::error::operation_aborted) co_return may.error();
+  copies_->close_own(id);
+  if (const auto now = sequences_.find(id); now != sequences_.end()) now->second.copied = false;
+  co_return error_code();
+}
+
 awaitable<error_code> stage_ring::may_compute(const batch& step, const std::vector<ordered_copy>& copied) {
   for (const auto& c : copied) {
     const auto found = sequences_.find(c.id);
@@ -87,16 +99,11 @@ awaitable<error_code> stage_ring::may_compute(const batch& step, const std::vect
     const auto begins = s.steps == 0 ? 0 : s.end;
     if (s.steps > 0 && what.start != s.end) co_return errc::protocol;
     if (begins >= what.start + what.tokens.size() || what.start + what.tokens.size() > s.room) co_return errc::protocol;
-    const bool chunk = what.tokens.size() > 1;
-    if (!sends() || !s.copied || (chunk ? copies_->may_compute(c.id) : copies_->all_kept(c.id))) continue;
-    const auto id = c.id;
-    const auto may =
-        chunk ? co_await copies_->async_may_compute(id, as_result) : co_await copies_->async_all_kept(id, as_result);
-    if (may) continue;
-    if (may.error() == asio::error::operation_aborted) co_return may.error();
-    // No room for it, or it is over. It goes without from here on, and takes no room when there is some.
-    copies_->close_own(id);
-    if (const auto now = sequences_.find(id); now != sequences_.end()) now->second.copied = false;
+    // What it begins in the middle of a block goes home with the whole of that, which nobody reads meanwhile.
+    const bool apart = sizes_.slots == 0 || what.start % sizes_.block_tokens == 0;
+    const bool chunk = what.tokens.size() > 1 && apart;
+    if (!sends() || !s.copied) continue;
+    if (auto ec = co_await until_kept(c.id, chunk)) co_return ec;
   }
   co_return error_code();
 }

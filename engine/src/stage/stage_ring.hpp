@@ -54,6 +54,7 @@ class stage_ring {
   replicated_step part_of(std::span<const block_index> blocks, index_range tokens) const;
   std::vector<replicated_step> steps_of(const held_sequence& s) const;
   error_code go_on(const stage_recovery& how);
+  awaitable<error_code> until_kept(copy_id id, bool chunk);
   bool sends() const noexcept { return number_ != 0; }
 
   const window_table windows_;

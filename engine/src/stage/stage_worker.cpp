@@ -34,8 +34,8 @@ const stage_sizes& checked(const stage_sizes& s, const model& part) {
   if (s.max_sequence > part.config().max_positions)
     throw config_error("stage sizes: max_sequence: " + std::to_string(s.max_sequence) + " is beyond the model's " +
                        std::to_string(part.config().max_positions) + " positions");
-  if (s.slots == 1 || (s.slots > 0 && (s.host_blocks > 0 || s.copies > 0)))
-    throw config_error("stage sizes: slots: at least 2, and not together with host_blocks or copies");
+  if (s.slots == 1 || (s.slots > 0 && s.host_blocks > 0))
+    throw config_error("stage sizes: slots: at least 2, and not together with host_blocks");
   return s;
 }
 
@@ -257,11 +257,15 @@ awaitable<error_code> stage_worker::state::compute(detail::stage& mine, lines& l
       if (auto ec = slots->enter(mine.compute)) co_return ec;
     if (auto ec = co_await mine.run(next->step, next->told)) co_return ec;
     if (slots) {
-      auto home = slots->leave();
+      auto home = slots->leave(*next->step);
       if (!home) co_return home.error();
       next->home = std::move(*home);
     }
-    if (ring) ring->computed(*next->step, next->copied);
+    if (ring) {
+      if (slots)
+        if (auto home = co_await next->home.async_wait(as_result); !home) co_return home.error();
+      ring->computed(*next->step, next->copied);
+    }
     next->told.clear();
     ++steps;
     if (mine.last() && !mine.samples() && !slots) continue;

@@ -86,7 +86,7 @@ struct engine_options {
   bool async_scheduling = false;
   // Bytes of host memory for KV of more requests than the device has blocks for: those that decode take turns on the
   // device, and nothing is copied while all fit (scheduler.hpp). 0: none; who finds no blocks waits, or is computed again. Of a
-  // model in parts: at this worker; the others have as many blocks of theirs. Not together with copies.
+  // model in parts: at this worker; the others have as many blocks of theirs. By sequence not together with copies.
   std::uint64_t swap = 0;
   // By microbatch: all KV blocks are in those bytes of the host's memory, and kv_blocks is how many each worker's device has room
   // for; half of them are the most that a step, and so a sequence, has. Requests with a sink are refused (errc::unsupported) then.

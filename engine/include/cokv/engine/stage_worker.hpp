@@ -63,7 +63,7 @@ struct stage_sizes {
   std::uint32_t host_blocks =
       0;  // of memory where each has its part of sequences that are not on the device; 0: all are
   // Blocks that each has room for on its device, where all kv_blocks are in the host's memory; one step has half of them at the most. 0:
-  // all are on the device. Not together with host_blocks or copies.
+  // all are on the device. Not together with host_blocks.
   std::uint32_t slots = 0;
   friend bool operator==(const stage_sizes&, const stage_sizes&) = default;
 };

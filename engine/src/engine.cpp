@@ -20,6 +20,9 @@ namespace {
 
 constexpr std::uint64_t default_kv_bytes = std::uint64_t{1} << 30;
 
+// That a sequence has at the most.
+std::uint32_t most_blocks(const engine_options& o) { return o.by_microbatch() ? o.kv_blocks / 2 : o.kv_blocks; }
+
 // `shape` gives the geometry of blocks of so many tokens.
 template <class Shape>
 engine_options checked(engine_options o, const model_config& config, const Shape& shape, const model_part& part = {}) {
@@ -41,7 +44,7 @@ engine_options checked(engine_options o, const model_config& config, const Shape
     o.kv_blocks =
         static_cast<std::uint32_t>(std::max<std::uint64_t>(2, std::min(two, default_kv_bytes / g.block_bytes())));
   }
-  if (std::uint64_t{o.kv_blocks} * o.block_tokens < 2)
+  if (std::uint64_t{most_blocks(o)} * o.block_tokens < 2)
     throw config_error("kv-blocks: no room for a prompt and a token");
   o.max_running = std::min(o.max_running, o.max_batched_tokens);
   if (o.lent) {
@@ -53,7 +56,8 @@ engine_options checked(engine_options o, const model_config& config, const Shape
   if (!part.whole()) {
     if (o.lent || !o.tiers.empty() || o.async_scheduling)
       throw config_error("a model in parts: not together with KV tiers, lent layers or scheduling ahead");
-    if (o.microbatches == 0) o.microbatches = part.split.depth() + o.by_microbatch();
+    if (o.microbatches == 0)
+      o.microbatches = std::min(part.split.depth() + o.by_microbatch(), stage_sizes::most_microbatches);
     if (o.copies && o.copies->limit == 0) throw config_error("copies: no bytes for them");
     if (o.copies && o.swap != 0 && !o.by_microbatch())
       throw config_error("copies: not together with swapping by sequence");
@@ -62,7 +66,6 @@ engine_options checked(engine_options o, const model_config& config, const Shape
   }
   if (o.by_microbatch()) {
     if (part.whole()) throw config_error("swap: by microbatch: of a model in parts alone");
-    if (o.kv_blocks < 2) throw config_error("kv-blocks: 1; two steps' blocks are the least, to swap by microbatch");
     if (const auto home = swap_space::blocks_in(g, o.swap); home <= o.kv_blocks)
       throw config_error("swap: " + std::to_string(home) + " blocks; all are there, and the device has room for " +
                          std::to_string(o.kv_blocks) + ": more than that make sense");
@@ -101,9 +104,6 @@ std::vector<std::uint32_t> elsewhere(const engine_options& o) {
 std::uint32_t blocks_of(const geometry& g, const engine_options& o) {
   return o.by_microbatch() ? swap_space::blocks_in(g, o.swap) : o.kv_blocks;
 }
-
-// That a sequence has at the most.
-std::uint32_t most_blocks(const engine_options& o) { return o.by_microbatch() ? o.kv_blocks / 2 : o.kv_blocks; }
 
 buffer kv_memory(device& d, const geometry& g, const engine_options& o) {
   const auto blocks = blocks_of(g, o);

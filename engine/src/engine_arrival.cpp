@@ -96,7 +96,7 @@ void engine_state::publish(arrival_state& a, std::uint32_t tokens) {
 void engine_state::refreshed(request_id id, std::uint32_t first, std::uint32_t end) {
   if (!slots_ || end <= first) return;
   const auto blocks = scheduler_.blocks(id);
-  for (auto b = first / options.block_tokens; b * options.block_tokens < end; ++b) refreshed_.push_back(blocks[b]);
+  for (auto b = first / options.block_tokens; b * options.block_tokens < end; ++b) refreshed_.insert(blocks[b]);
 }
 
 void engine_state::arrived(std::shared_ptr<arrival_state> a) {

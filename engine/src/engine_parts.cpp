@@ -31,8 +31,9 @@ awaitable<void> engine_state::pipeline(std::shared_ptr<engine_state> self) {
 
 void engine_state::order(const schedule& plan) {
   auto& now = take_off(plan);
-  now.over =
-      leader_->begin(now.step.what, now.step.sampling, now.step.sinks, copies_of(plan), std::exchange(refreshed_, {}));
+  const auto refreshed = std::exchange(refreshed_, {});
+  now.over = leader_->begin(now.step.what, now.step.sampling, now.step.sinks, copies_of(plan),
+                            {refreshed.begin(), refreshed.end()});
   now.step.kv.finish(now.over);
   now.over.async_wait(asio::bind_executor(ex, [weak = weak_from_this()](error_code) {
     if (auto self = weak.lock()) self->wake();

@@ -152,7 +152,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   std::shared_ptr<stage_leader> leader_;  // none: the model is whole, or its other workers are not there
   std::shared_ptr<stage_ring> ring_;      // none: no copies are kept
   std::shared_ptr<slot_space> slots_;     // none: all KV is on the device
-  std::vector<block_index> refreshed_;    // whose KV came from elsewhere: to be told with the next step
+  std::set<block_index> refreshed_;       // whose KV came from elsewhere: to be told with the next step
   copy_id next_copy_ = 1;
   std::uint64_t epoch_ = 0;  // times that its workers were asked to come together
   scheduler scheduler_;

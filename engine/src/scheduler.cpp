@@ -93,24 +93,40 @@ const schedule& scheduler::next() {
   make_way();
   take_turns();
   const auto made_way = step.preempted.size();
-  begin_counting();
+  const bool prompt_first = std::exchange(prompt_first_, false);
+  begin_counting(prompt_first);
   plan_answers();
   plan_prompts(made_way);
+  // The prompt that was to be first gave way meanwhile, and nobody else had room beside it.
+  if (prompt_first && step.items.empty()) {
+    begin_counting(false);
+    plan_answers();
+  }
   in_flight_ += !step.items.empty();
   steps_ += !step.items.empty();
   return step;
 }
 
 // A prompt whose turn it is has its blocks in the step before others'.
-void scheduler::begin_counting() {
+void scheduler::begin_counting(bool prompt_first) {
   step_blocks_ = 0;
+  began_with_prompt_ = full_ = false;
   if (options_.most_step_blocks == 0) return;
   std::ranges::fill(counted_, char{0});
-  if (!std::exchange(prompt_first_, false)) return;
+  if (!prompt_first) return;
   const auto first = std::ranges::find_if(running_, [&](auto* e) { return ready(*e) && e->remaining() > 1; });
   if (first == running_.end()) return;
   const auto room = static_cast<std::uint32_t>((*first)->blocks.size()) * options_.block_tokens - (*first)->computed;
-  (void)fitting(**first, std::min({options_.max_batched_tokens, (*first)->remaining(), room}));
+  began_with_prompt_ = fitting(**first, std::min({options_.max_batched_tokens, (*first)->remaining(), room})) > 0;
+}
+
+// For one token more of it, whose block it may not have yet.
+bool scheduler::has_room(const entry& e) const {
+  const auto all = blocks_for(std::size_t{e.computed} + 1);
+  const auto there = std::min(all, e.blocks.size());
+  const auto more = static_cast<std::size_t>(
+      std::ranges::count_if(std::span(e.blocks).first(there), [&](auto b) { return !counted_[b]; }));
+  return step_blocks_ + more + (all - there) <= options_.most_step_blocks;
 }
 
 // Of so many tokens of it those whose blocks find room in the step, which has them from now on.
@@ -144,7 +160,8 @@ void scheduler::plan_answers() {
   std::ranges::stable_sort(answers, {}, &entry::planned);
   // Who gives way meanwhile waits; who is in this step does not.
   for (std::size_t i = 0; i < answers.size() && items.size() < most; ++i)
-    if (auto& e = *answers[i]; e.where == state::running && make_room(e) && fitting(e, 1) > 0) plan(e, 1);
+    if (auto& e = *answers[i]; e.where == state::running && has_room(e) && make_room(e) && fitting(e, 1) > 0)
+      plan(e, 1);
 }
 
 void scheduler::plan_prompts(std::size_t made_way) {
@@ -168,10 +185,9 @@ void scheduler::plan_prompts(std::size_t made_way) {
 }
 
 void scheduler::plan_prompt(entry& e, std::uint32_t count) {
-  if (const auto fits = fitting(e, count))
-    plan(e, fits);
-  else
-    prompt_first_ = true;
+  if (const auto fits = fitting(e, count)) return plan(e, fits);
+  full_ = true;
+  prompt_first_ = !began_with_prompt_;
 }
 
 bool scheduler::ready(const entry& e) const {
@@ -273,7 +289,8 @@ void scheduler::wait_again(entry& e) {
 // Those of a higher priority whose turn comes before that one's, or all that there is room for.
 void scheduler::admit(const entry* before) {
   auto& step = now_->plan;
-  while (!waiting_.empty() && running_.size() < options_.max_running && step.tokens < options_.max_batched_tokens) {
+  while (!waiting_.empty() && running_.size() < options_.max_running && step.tokens < options_.max_batched_tokens &&
+         !full_) {
     if (before && (waiting_.front()->priority <= before->priority || !by_turn(waiting_.front(), before))) return;
     if (!parked_.empty() && !waiting_next_) return;
     auto& e = *waiting_.front();

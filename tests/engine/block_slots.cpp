@@ -23,10 +23,10 @@ blocks from(block_index first, std::uint32_t count) {
 
 // Blocks that came in for a step, which ends at once.
 std::size_t came_in(block_slots& s, const blocks& filled, const blocks& fresh = {}) {
-  std::vector<slot_move> in;
+  slot_moves in;
   REQUIRE(s.begin(filled, fresh, in));
   s.end();
-  return in.size();
+  return in.in.size();
 }
 
 }  // namespace
@@ -41,20 +41,35 @@ TEST_CASE("block_slots: what is there does not come in again, nor what a step be
   CHECK(came_in(s, from(10, 4)) == 1);
 }
 
+TEST_CASE("block_slots: slots that are taken are told, whether something comes into them or not") {
+  block_slots s(100, 10, 100);
+  slot_moves all, room, none;
+  REQUIRE(s.begin(from(0, 5), {}, room));
+  REQUIRE(s.begin({}, from(5, 5), room));
+  CHECK(!room.taken);
+  s.end(), s.end();
+  REQUIRE(s.begin(from(3, 4), {}, none));
+  CHECK(!none.taken);
+  REQUIRE(s.begin({}, from(20, 1), all));
+  CHECK(all.taken);
+  CHECK(all.in.empty());
+}
+
 TEST_CASE("block_slots: a step waits for slots that others have, and changes nothing until it has them") {
   block_slots s(100, 10, 100);
-  std::vector<slot_move> in;
+  slot_moves in;
   REQUIRE(s.begin(from(0, 5), {}, in));
   REQUIRE(s.begin(from(10, 4), {}, in));
-  CHECK(in.size() == 9);
+  CHECK(in.in.size() == 9);
   CHECK(!s.begin(from(20, 2), {}, in));
   CHECK(!s.begin(from(2, 5), {}, in));  // of which it shares three
-  CHECK(in.size() == 9);
+  CHECK(in.in.size() == 9);
   CHECK(!s.forget(3));
   s.end();
   CHECK(s.forget(3));
+  CHECK(!in.taken);
   CHECK(s.begin(from(20, 6), {}, in));
-  CHECK(in.size() == 15);
+  CHECK(in.in.size() == 15);
   for (block_index b = 10; b < 14; ++b) CHECK(s.slot_of(b) < 10);
 }
 
@@ -107,15 +122,15 @@ TEST_CASE("block_slots: random steps, against a map of what is where") {
         for (auto b : wanted) (below(4) || held(b) ? filled : fresh).push_back(b);
         std::set<block_index> kept(wanted);
         for (auto& step : steps) kept.insert(step.begin(), step.end());
-        std::vector<slot_move> in;
+        slot_moves in;
         const bool began = s.begin(filled, fresh, in);
         CHECK(began == (kept.size() <= slots));
         if (!began) {
-          CHECK(in.empty());
+          CHECK(in.in.empty());
           continue;
         }
         std::set<block_index> moved;
-        for (auto& m : in) {
+        for (auto& m : in.in) {
           CHECK(moved.insert(m.block).second);
           CHECK(std::ranges::count(filled, m.block) == 1);
           CHECK(s.slot_of(m.block) == m.slot);

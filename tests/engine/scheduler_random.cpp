@@ -382,6 +382,7 @@ TEST_CASE("random arrivals, planned ahead or not: every answer is the one it wou
                                           {1, false, false},
                                           {1, true, false},
                                           {3, true, false},
+                                          {0, true, true},
                                           {1, true, true},
                                           {3, true, true}}) {
     CAPTURE(ahead);
@@ -444,4 +445,28 @@ TEST_CASE("steps of few blocks: a prompt that does not fit behind answers has th
   for (; s.contains(9) && steps < 10; ++steps)
     if (const auto& plan = s.next(); !plan.items.empty()) s.done(answer(plan));
   CHECK(steps <= 6);
+}
+
+TEST_CASE("steps of few blocks: prompts that take whole steps leave every other one to answers") {
+  counted_blocks blocks(400);
+  scheduler s({.block_tokens = 4, .max_batched_tokens = 400, .ahead = 1, .apart = true, .most_step_blocks = 10},
+              blocks);
+  CHECK(!s.add({.id = 1, .prompt = prompt(5), .max_tokens = 20}));
+  if (const auto& plan = s.next(); !plan.items.empty()) s.done(answer(plan));
+  int steps = 0;
+  for (request_id id = 2; s.contains(1) && steps < 200; ++steps) {
+    while (s.waiting() < 3) CHECK(!s.add({.id = id++, .prompt = prompt(37), .max_tokens = 1}));
+    if (const auto& plan = s.next(); !plan.items.empty()) s.done(answer(plan));
+  }
+  CHECK(steps <= 2 * 20 + 4);
+}
+
+TEST_CASE("steps of few blocks: nobody is let in behind a prompt that did not fit") {
+  counted_blocks blocks(400);
+  scheduler s({.block_tokens = 4, .max_batched_tokens = 400, .ahead = 1, .apart = true, .most_step_blocks = 10},
+              blocks);
+  for (request_id id = 1; id <= 30; ++id) CHECK(!s.add({.id = id, .prompt = prompt(39), .max_tokens = 1}));
+  const auto& plan = s.next();
+  CHECK(plan.items.size() == 1);
+  CHECK(s.running() == 2);
 }

@@ -103,6 +103,37 @@ TEST_CASE("slots: every answer is the model's, in any number of stages and ranks
   CHECK(in >= enough(1'000'000));
 }
 
+// What goes home takes longer than steps do: whose slots are taken, for what comes in or is begun, must be at home before.
+TEST_CASE("slots: what is on its way home is not computed over, however slow that is") {
+  stage_tally t;
+  for (double link : {1e5, 1e6})
+    co_test(
+        [&](asio::any_io_executor ex) -> awaitable<void> {
+          auto& ctx = context_of(ex);
+          auto slow = sim::published_device("h200").value();
+          slow.name = "slow-link", slow.pcie_bytes_per_second = link;
+          sim::device::define(ctx, slow);
+          const topology split(2, 1);
+          auto o = by_microbatch(split, 60, 500);
+          o.prefix_cache = ctx.chance(0.3);
+          toy_stages s(ex, split, o, price, 0, "sim:slow-link");
+          co_await joined(s, [&]() -> awaitable<void> {
+            const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+              for (std::uint64_t i = 0; i < 6; ++i) {
+                const auto p = toy_prompt(80 + ctx.below(33), i);
+                const auto n = static_cast<std::uint32_t>(1 + ctx.below(5));
+                group.spawn(read_right(s.leader->submit(toy_request(p, n)).value(), p, n, {}, t));
+                if (ctx.chance(0.5)) co_await wait_for(ctx.between(1ns, 5ms));
+              }
+            });
+            CHECK(!v.error());
+          });
+        },
+        {.real = false, .seeds = 10});
+  CHECK(t.failed + t.cancelled == 0);
+  CHECK(t.right >= enough(120));
+}
+
 TEST_CASE("slots: nothing comes in while everything fits, and only blocks with new tokens go home") {
   const topology split(2, 1);
   co_test(
@@ -186,7 +217,7 @@ TEST_CASE("slots: KV that comes from elsewhere is what is computed with, not wha
         toy_stages s(ex, split, o, price);
         co_await joined(s, [&]() -> awaitable<void> {
           const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
-            for (int i = 0; i < 40; ++i) {
+            for (int i = 0; i < 40; ++i) {  // more often than there are blocks, so that all of them are told
               const auto prompt = toy_prompt(1 + ctx.below(60), ctx.below(6));
               const auto n = static_cast<std::uint32_t>(1 + ctx.below(40));
               if (ctx.chance(0.4)) {

@@ -104,13 +104,15 @@ std::optional<rank_links::beginning> rank_links::decode(const link_message& m) c
        {bound{&stage_sizes::kv_blocks, "kv_blocks", most}, bound{&stage_sizes::block_tokens, "block_tokens", 4096},
         bound{&stage_sizes::max_batched_tokens, "max_batched_tokens", most},
         bound{&stage_sizes::max_running, "max_running", most}, bound{&stage_sizes::max_requests, "max_requests", most},
-        bound{&stage_sizes::max_sequence, "max_sequence", most}, bound{&stage_sizes::microbatches, "microbatches", 64}})
+        bound{&stage_sizes::max_sequence, "max_sequence", most},
+        bound{&stage_sizes::microbatches, "microbatches", stage_sizes::most_microbatches}})
     b.sizes.*to = static_cast<std::uint32_t>(f.number(name, limit, 1));
   b.sizes.copies = f.number("copies", most_copies);
   b.sizes.host_blocks = static_cast<std::uint32_t>(f.number("host_blocks", most));
   b.sizes.slots = static_cast<std::uint32_t>(f.number("slots", most));
+  const bool no_turns = b.sizes.slots == 1 || (b.sizes.slots > 0 && b.sizes.host_blocks > 0);
   b.urls = f.texts("urls", options_.split.workers(), most_url);
-  if (f.end() || b.urls.size() != options_.split.workers()) return std::nullopt;
+  if (f.end() || no_turns || b.urls.size() != options_.split.workers()) return std::nullopt;
   return b;
 }
 

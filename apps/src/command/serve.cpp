@@ -48,9 +48,9 @@ void add_serve(CLI::App& app, action& chosen) {
                                      "The last stage has the output matrix too, which takes its time of each token")
                            ->type_name("LAYER[,LAYER...]")
                            ->delimiter(',');
-  auto* microbatches =
-      add_count(*c, "--microbatches", o->microbatches, 1, 64,
-                "Steps under way at once in different stages of --pipeline; as many as stages unless told");
+  auto* microbatches = add_count(*c, "--microbatches", o->microbatches, 1, 64,
+                                 "Steps under way at once in different stages of --pipeline; as many as stages unless "
+                                 "told, and one more with --swap-by microbatch");
   auto* prefill = c->add_option("--prefill", o->prefill, "Workers that compute prompts (--role router)")
                       ->type_name("URL[,URL...]")
                       ->delimiter(',');
@@ -162,19 +162,21 @@ void add_serve(CLI::App& app, action& chosen) {
   add_count(*c, "--max-sequence", o->max_sequence, 1, most,
             "Tokens of prompt and answer; what the model was made for unless told");
 
-  auto* swap = add_size(
-      *c, "--swap", o->swap,
-      "Host memory for KV of more sequences than the device has room for (--role both, decode): those "
-      "that decode take turns on it, and nothing moves while all fit; 0: none. With --pipeline or --tensor the "
-      "first process's: each has memory for as many blocks of its part");
-  auto* swap_by =
-      c->add_option("--swap-by", o->swap_by,
-                    "What takes turns with --pipeline or --tensor: sequence, for many steps, or microbatch, for one: all KV is in "
-                    "--swap then, --kv-blocks is what each device has room for, and a step's blocks, at most half of those, come in "
-                    "while others are computed")
-          ->check(CLI::IsMember({"sequence", "microbatch"}))
-          ->capture_default_str()
-          ->needs(swap);
+  auto* swap =
+      add_size(*c, "--swap", o->swap,
+               "Host memory for KV of more sequences than the device has room for (--role both, decode): those "
+               "that decode take turns on it, and nothing moves while all fit (but see --swap-by); 0: none. With "
+               "--pipeline or --tensor the "
+               "first process's: each has memory for as many blocks of its part");
+  auto* swap_by = c->add_option("--swap-by", o->swap_by,
+                                "What takes turns with --pipeline or --tensor: sequence, for many steps, or "
+                                "microbatch, for one: all KV is in "
+                                "--swap then, --kv-blocks is what each device has room for, and a step's blocks, at "
+                                "most half of those, come in "
+                                "while others are computed")
+                      ->check(CLI::IsMember({"sequence", "microbatch"}))
+                      ->capture_default_str()
+                      ->needs(swap);
   add_size(*c, "--kv-host", o->kv_host, "Host memory for KV that left the device; 0: none");
   auto* dir = c->add_option("--kv-dir", o->kv_dir, "Folder for KV that outlives the process")->type_name("DIR");
   add_size(*c, "--kv-disk", o->kv_disk, "How much --kv-dir may hold")->needs(dir);
@@ -236,6 +238,7 @@ void add_serve(CLI::App& app, action& chosen) {
   c->callback([o, of_roles, link, slo_ttft, slo_tpot, ranks, rank, stage_starts, microbatches, spares, rejoin, replicas,
                replica_memory, swap_by, &chosen] {
     check_memory("--swap", o->swap);
+    if (swap_by->count() > 0 && o->swap == 0) throw CLI::ValidationError("--swap-by", "is for --swap above 0");
     check_memory("--kv-host", o->kv_host);
     if (o->role == "decode" || replica_memory->count() > 0) check_memory("--replica-memory", o->replica_memory);
     for (auto& [option, role] : of_roles)

@@ -21,8 +21,10 @@ void add_simulate(CLI::App& app, action& chosen) {
               "Each of these belongs to one of --replicas, of as many stages: a stage of both lies on one machine, "
               "where its KV stays, and each pair has a router")
       ->disable_flag_override();
-  add_count(*c, "--microbatches", o->microbatches, 1, simulate::most_stages,
-            "Steps under way at once, of each of --replicas; as many as stages unless told");
+  add_count(
+      *c, "--microbatches", o->microbatches, 1, simulate::most_stages,
+      "Steps under way at once, of each of --replicas; as many as stages unless told, and one more with --swap-by "
+      "microbatch");
   add_count(*c, "--routers", o->routers, 1, 100'000,
             "Who places requests, each among its share of the replicas; requests take turns among them");
   add_choice(*c, "--policy", o->policy, {"least-loaded", "slo"}, "How replicas are chosen, as by cokv serve's router");

@@ -62,10 +62,10 @@ struct options {
   std::uint32_t max_requests = 4096;
   std::uint32_t max_sequence = 0;  // 0: what the model was made for
   bool async_scheduling = false;
-  std::uint64_t swap = 0;     // bytes; 0: nobody takes turns
+  std::uint64_t swap = 0;            // bytes; 0: nobody takes turns
   std::string swap_by = "sequence";  // or microbatch
-  std::uint64_t kv_host = 0;  // bytes; 0: no such tier
-  std::string kv_dir;         // empty: no such tier
+  std::uint64_t kv_host = 0;         // bytes; 0: no such tier
+  std::string kv_dir;                // empty: no such tier
   std::uint64_t kv_disk = std::uint64_t{10} << 30;
   bool kv_direct = false;          // past the system's cache
   std::string kv_policy = "auto";  // or always

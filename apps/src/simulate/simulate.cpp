@@ -44,8 +44,10 @@ int run(const options& o, cli::streams io) {
   constexpr std::uint64_t around = 112;  // bytes of a block, beside its own, as measured
   const auto bytes_of = [&](const role_deployment& r) {
     const auto layers = r.each.by_layers ? r.each.kv.layers / r.pipeline : 1;
-    const auto blocks = std::uint64_t{r.each.engine.kv_blocks} + (r.each.engine.swap ? o.swap_blocks.value_or(0) : 0);
-    return r.replicas * blocks * (around + o.block_tokens * layers);
+    const std::uint64_t there = r.each.engine.kv_blocks, home = r.each.engine.swap ? o.swap_blocks.value_or(0) : 0;
+    // Where KV takes turns each stage has all of both.
+    const auto moved = home > 0 ? r.pipeline * (there + home) * o.block_tokens : 0;
+    return r.replicas * ((there + home) * around + there * o.block_tokens * layers + moved);
   };
   detail::check_memory_for(
       {{"blocks (--replicas, --kv-blocks)", bytes_of(d.answers)},
@@ -82,7 +84,8 @@ int run(const options& o, cli::streams io) {
                         got.counts.preemptions);
   if (o.swap_blocks)
     io.out << fmt::format(
-        "{} blocks a replica in its hosts' memory, by {}: KV of {:.4g} million tokens came to a device, and of "
+        "{} blocks a replica in its hosts' memory, by {}: at first stages KV of {:.4g} million tokens came to the "
+        "device, and of "
         "{:.4g} million went home\n",
         *o.swap_blocks, o.swap_by.value_or("sequence"), got.counts.swapped_in / 1e6, got.counts.swapped_out / 1e6);
   if (d.price_per_hour > 0)

@@ -9,8 +9,7 @@ namespace cokv::detail {
 block_slots::block_slots(std::uint32_t blocks, std::uint32_t slots, std::uint64_t stale)
     : slots_(slots), at_(blocks, none), stale_(stale) {}
 
-bool block_slots::begin(std::span<const block_index> filled, std::span<const block_index> fresh,
-                        std::vector<slot_move>& in) {
+bool block_slots::begin(std::span<const block_index> filled, std::span<const block_index> fresh, slot_moves& out) {
   std::vector<block_index> mine, missing;
   mine.reserve(filled.size() + fresh.size());
   for (const auto these : {filled, fresh})
@@ -30,11 +29,11 @@ bool block_slots::begin(std::span<const block_index> filled, std::span<const blo
   ++begun_;
   for (std::size_t i = 0; i < missing.size(); ++i) {
     auto& s = slots_[taken[i]];
-    if (s.holds != none) at_[s.holds] = none;
+    if (s.holds != none) at_[s.holds] = none, out.taken = true;
     s.holds = missing[i];
     s.steps = 1;
     at_[missing[i]] = taken[i];
-    if (static_cast<std::ptrdiff_t>(i) < filled_missing) in.push_back({missing[i], taken[i]});
+    if (static_cast<std::ptrdiff_t>(i) < filled_missing) out.in.push_back({missing[i], taken[i]});
   }
   for (const auto b : mine) slots_[at_[b]].last = begun_;
   under_way_.push_back(std::move(mine));

@@ -19,6 +19,11 @@ struct slot_move {
   std::uint32_t slot = 0;
 };
 
+struct slot_moves {
+  std::vector<slot_move> in;
+  bool taken = false;  // a slot that held something is another block's: what was in it may still be on its way home
+};
+
 class block_slots {
  public:
   // `stale`: steps after which a block that none of them had counts as over.
@@ -26,7 +31,7 @@ class block_slots {
 
   // The next step's blocks, each once, have slots until end(): those of `filled` need what they hold, and what is not there
   // has to come in; what `fresh` ones hold is of no use. False, and nothing has changed: steps before it have the slots.
-  bool begin(std::span<const block_index> filled, std::span<const block_index> fresh, std::vector<slot_move>& in);
+  bool begin(std::span<const block_index> filled, std::span<const block_index> fresh, slot_moves& out);
   // That step, or the oldest that has not ended, has been computed.
   void end();
   // What is known of the block has changed elsewhere. False: a step has it, and until its end() nothing has changed.

@@ -48,6 +48,7 @@ slot_space::slot_space(asio::any_io_executor ex, device where, const kv_pool& ho
       in_(home.blocks()) {}
 
 void slot_space::begin_again() {
+  for (bool out : {true, false}) (void)copies_.renew(out);  // else the next copy says why
   slots_.forget_all();
   placed_.clear();
   entered_ = 0;
@@ -74,7 +75,7 @@ awaitable<error_code> slot_space::bring(batch& step, std::span<const block_index
     while (!slots_.forget(b))
       if (auto left = co_await room_.async_receive(as_result); !left) co_return left.error();
   auto wanted = needs_of(step);
-  std::vector<slot_move> moves;
+  slot_moves moves;
   while (!slots_.begin(wanted.filled, wanted.fresh, moves))
     if (auto left = co_await room_.async_receive(as_result); !left) co_return left.error();
   const auto arrived = bring_in(moves);
@@ -88,14 +89,15 @@ awaitable<error_code> slot_space::bring(batch& step, std::span<const block_index
   co_return error_code();
 }
 
-// Behind what goes home: blocks that did may be among those that come, and slots among those they left.
-result<event> slot_space::bring_in(const std::vector<slot_move>& moves) {
-  if (moves.empty()) return event();
+// Behind what goes home: blocks that did may be among those that come, and slots among those they left, for blocks that a step begins
+// itself as for those that come.
+result<event> slot_space::bring_in(const slot_moves& moves) {
+  if (moves.in.empty()) return moves.taken ? copies_.going(true).record() : event();
   if (auto ec = copies_.renew(false)) return ec;
   if (auto ec = copies_.going(false).wait(copies_.going(true).record())) return ec;
   std::vector<block_index> there, here;
-  for (const auto& m : moves) there.push_back(m.slot), here.push_back(m.block);
-  blocks_in_ += moves.size();
+  for (const auto& m : moves.in) there.push_back(m.slot), here.push_back(m.block);
+  blocks_in_ += moves.in.size();
   return copies_.in(pool_, there, home_, here);
 }
 

@@ -60,7 +60,7 @@ class slot_space {
     std::vector<block_index> filled, fresh, changed;
   };
   needs needs_of(batch& step);
-  result<event> bring_in(const std::vector<slot_move>& moves);
+  result<event> bring_in(const slot_moves& moves);
 
   const kv_pool& home_;
   const std::uint32_t block_tokens_;

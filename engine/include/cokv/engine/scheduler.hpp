@@ -242,7 +242,8 @@ class scheduler {
   void plan_answers();
   void plan_prompts(std::size_t made_way);
   void plan_prompt(entry& e, std::uint32_t count);
-  void begin_counting();
+  void begin_counting(bool prompt_first);
+  bool has_room(const entry& e) const;
   std::uint32_t fitting(const entry& e, std::uint32_t count);
   void assume(flight& f);
   void plan(entry& e, std::uint32_t count);
@@ -292,11 +293,12 @@ class scheduler {
   std::uint64_t steps_ = 0;      // planned so far
   std::vector<flight> flights_;  // a ring: the steps in flight, and the one being planned
   std::size_t oldest_ = 0, in_flight_ = 0;
-  flight* now_ = nullptr;        // being planned
-  std::uint32_t along_ = 0;      // tokens computed along with loads in flight
-  std::vector<char> counted_;    // by block, with most_step_blocks: the step being planned has it
-  std::size_t step_blocks_ = 0;  // so many
-  bool prompt_first_ = false;    // one did not fit into the step before
+  flight* now_ = nullptr;                          // being planned
+  std::uint32_t along_ = 0;                        // tokens computed along with loads in flight
+  std::vector<char> counted_;                      // by block, with most_step_blocks: the step being planned has it
+  std::size_t step_blocks_ = 0;                    // so many
+  bool prompt_first_ = false;                      // one did not fit into the step before
+  bool began_with_prompt_ = false, full_ = false;  // the step being planned; a prompt did not fit into it
   std::uint64_t arrivals_ = 0;
 };
 

@@ -59,7 +59,8 @@ struct stage_sizes {
   std::uint32_t max_requests = 4096;
   std::uint32_t max_sequence = 0;  // tokens
   std::uint32_t microbatches = 1;  // steps under way at once
-  std::uint64_t copies = 0;        // bytes in which each keeps the KV of the one before it; 0: nobody keeps any
+  static constexpr std::uint32_t most_microbatches = 64;
+  std::uint64_t copies = 0;  // bytes in which each keeps the KV of the one before it; 0: nobody keeps any
   std::uint32_t host_blocks =
       0;  // of memory where each has its part of sequences that are not on the device; 0: all are
   // Blocks that each has room for on its device, where all kv_blocks are in the host's memory; one step has half of them at the most. 0:

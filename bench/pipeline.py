@@ -7,7 +7,8 @@ usage: bench/pipeline.py COKV [--geometry bench/geometries/qwen2.5-0.5b-served.j
 
 Each run: AT-ONCE greedy answers of TOKENS tokens without end tokens, to prompts of 16. Two processes compute with a thread each, so the fair
 baseline is one process with two, and that with one shows what a stage by itself could do at the most: stages that never waited would be
-twice as fast. `one step` is two stages with --microbatches 1: the same without steps under way at once.
+twice as fast. `one step` is two stages with --microbatches 1: the same without steps under way at once. `copies`: the second
+stage's KV is kept by the first (--replicas 1).
 Medians of ROUNDS rounds, set-ups in turn.
 """
 import argparse
@@ -61,6 +62,7 @@ def main():
     if o.starts:
         ways |= {f"2 stages, shm, at {o.starts}": parts(2, 1, "shm", "--stage-starts", o.starts)}
     ways |= {f"2 stages, {link}": parts(2, 1, link) for link in links}
+    ways |= {f"2 stages, {links[0]}, copies": parts(2, 1, links[0], "--replicas", 1)} if links[0] != "mpi" else {}
     ways |= {f"2 ranks, {link}": parts(1, 2, link) for link in links}
     seen = {name: {n: [] for n in counts} for name in ways}
     for _ in range(o.rounds):

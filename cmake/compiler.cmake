@@ -24,6 +24,10 @@ target_compile_options(cokv_flags INTERFACE
 if(COKV_SANITIZE)
   target_compile_options(cokv_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${COKV_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all>)
   target_link_options(cokv_flags INTERFACE -fsanitize=${COKV_SANITIZE})
+  # What AddressSanitizer sees anyway, in the end, and what takes a quarter of the time to compile.
+  if(COKV_SANITIZE MATCHES "address" AND COKV_SANITIZE MATCHES "undefined" AND CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    target_compile_options(cokv_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=null,vptr,object-size>)
+  endif()
 endif()
 if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   find_program(COKV_LLD NAMES ld.lld-19 ld.lld)

@@ -23,11 +23,11 @@ class Parts(AnyParts):
         return metric(self.port, f"cokv_{what}")
 
     def at_rest(self):
-        until("no block is in use", lambda: metric(self.port, "cokv_kv_blocks", tier="device", state="in_use") == 0)
+        until("no block is in use", lambda: metric(self.port, "cokv_kv_blocks", state="in_use") == 0)
 
 
 def long_ones():
-    return [LONG | {"prompt": r["prompt"], "seed": i, "max_tokens": 400} | ({"frequency_penalty": 0.2} if i % 2 else {})
+    return [LONG | {"prompt": r["prompt"], "seed": i, "max_tokens": 250} | ({"frequency_penalty": 0.2} if i % 2 else {})
             for i, r in enumerate(some_requests(MANY, 300))]
 
 
@@ -62,9 +62,11 @@ def longest_gap(answer):
 def a_spare_takes_the_place_of_whoever_is_lost(binary, folder):
     requests = long_ones()
     wanted = alone(binary, requests)
-    shapes = [(2, 2, "shm")] if os.environ.get("COKV_SANITIZE") else [(4, 1, "tcp"), (2, 2, "shm"), (1, 2, "tcp")]
-    for n, m, link in shapes:
-        with Parts(binary, folder, n, m, link, spares=n * m - 1) as parts:
+    by_turns = ("--kv-blocks", 90, "--swap", "64MiB", "--swap-by", "microbatch")
+    shapes = [(2, 2, "shm", ())] if os.environ.get("COKV_SANITIZE") else \
+        [(3, 1, "tcp", by_turns), (2, 2, "shm", ()), (1, 2, "tcp", ())]
+    for n, m, link, more in shapes:
+        with Parts(binary, folder, n, m, link, *more, spares=n * m - 1) as parts:
             for round, victim in enumerate(range(1, n * m), 1):
                 answers = streams(parts.port, requests)
                 all_have(answers, 20)
@@ -76,6 +78,8 @@ def a_spare_takes_the_place_of_whoever_is_lost(binary, folder):
                 if again > MANY:
                     raise AssertionError(f"{again} tokens of {MANY} sequences were computed again")
                 same("requests that began anew", parts.counted("restarted_requests_total"), 0)
+                if more:
+                    at_least("bytes that came in", metric(parts.port, "cokv_swapped_bytes_total", way="in"), 1)
                 print(f"      pp{n}xtp{m} over {link} without worker {victim}: {again:.0f} tokens of {MANY} sequences again, "
                       f"{max(longest_gap(a) for a in answers):.2f} s without a token", flush=True)
                 parts.at_rest()

@@ -5,6 +5,7 @@
 #include "cli/result_file.hpp"
 #include "cokv/runtime/detail/machine_memory.hpp"
 #include "fit/measure.hpp"
+#include "fit/sheet.hpp"
 
 namespace cokv::fit {
 
@@ -12,6 +13,14 @@ int run(const options& o, cli::streams io) {
   cli::result_file out("--out", o.out);
   // Before there are others, each of which would say the same.
   const auto config = load_config(o.model);
+  const auto give = [&](const profile& p) {
+    if (out.wanted())
+      out.write(to_text(p));
+    else
+      io.out << to_text(p);
+    return 0;
+  };
+  if (!o.sheet.empty()) return give(profile_of_sheet(o, config, sheet_of(o.sheet)));
   if (o.device == "cpu")
     detail::check_memory_for({{"--workers: weights", o.workers * weight_bytes(config, *parse_dtype(o.dtype))}});
   std::vector<std::unique_ptr<busy_worker>> others;
@@ -27,11 +36,7 @@ int run(const options& o, cli::streams io) {
                  });
   context.run();
   if (failed) std::rethrow_exception(failed);
-  if (out.wanted())
-    out.write(to_text(p));
-  else
-    io.out << to_text(p);
-  return 0;
+  return give(p);
 }
 
 }  // namespace cokv::fit

@@ -17,7 +17,9 @@ struct options {
   std::uint32_t max_batched_tokens = 1024;  // of a step
   std::uint32_t context = 1024;             // of the longest sequence that is measured
   std::uint32_t workers = 1;                // that share this machine
-  std::string out;                          // empty: to the standard output
+  std::string sheet;  // of this GPU instead: a published one, or a file; empty: what is here is measured
+  double arithmetic = 0.5, bandwidth = 0.8;  // of the sheet's, what kernels reach
+  std::string out;                           // empty: to the standard output
 };
 
 int run(const options& o, cli::streams io);

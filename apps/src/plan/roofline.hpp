@@ -47,6 +47,9 @@ class roofline {
   double layers(const step_load& step, double count) const noexcept;  // seconds
   double logits(double sampled) const noexcept;
 
+  double pair_seconds() const noexcept { return 4 * query_ / flops_; }  // of a layer: arithmetic of one
+  double context_seconds() const noexcept { return kv_ / memory_; }     // reading the KV of a token
+
   double layer_bytes() const noexcept { return bytes_ * weights_; }  // of all ranks together
   double kv_bytes() const noexcept { return kv_; }                   // of a token and layer, likewise
   double table_bytes() const noexcept { return bytes_ * table_; }    // of the embedding; of the output matrix

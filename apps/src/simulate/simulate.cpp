@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+
 #include <boost/json/serialize.hpp>
 
 #include "cli/result_file.hpp"
@@ -30,7 +32,7 @@ void tell_cost(const outcome& out, std::uint32_t replicas, double seconds) {
   rusage used{};
   ::getrusage(RUSAGE_SELF, &used);
   spdlog::info("{:.3g} s in {:.3g} s of processor time: {} events, {:.0f} a second; {:.0f} KiB a replica at most",
-               out.makespan, seconds, out.handlers, static_cast<double>(out.handlers) / seconds,
+               out.makespan, seconds, out.handlers, static_cast<double>(out.handlers) / std::max(seconds, 1e-3),
                static_cast<double>(used.ru_maxrss) / replicas);
 }
 

@@ -197,3 +197,35 @@ TEST_CASE("cokv simulate --profile: what does not fit is told in a line") {
   CHECK(refused({"--profile", dir.file("none.json")}).starts_with("cokv: " + dir.file("none.json") + ": "));
   CHECK(refused({"--profile", dir.file("bad.json", "{}")}) == "cokv: " + dir.file("bad.json") + ": machine: missing\n");
 }
+
+TEST_CASE("cokv fit --sheet: a simulation by the profile says what one by the sheet says") {
+  const command_folder dir;
+  const auto file = dir.file("sheet.json");
+  const std::string model = COKV_SOURCE_DIR "/bench/geometries/llama-3.1-8b.json";
+  const std::string tokens = COKV_SOURCE_DIR "/models/tiny-kjv";
+  const auto made =
+      run_command("fit", {"--model", tokens, "--random-weights", model, "--sheet", "h100", "--out", file});
+  CHECK(made.code == 0);
+  const auto p = read_profile(file);
+  CHECK(p.source.find("NVIDIA H100 data sheet") == 0);
+  CHECK(p.layers == 32);
+  CHECK(p.kv_bytes == 2 * 8 * 128 * 2);
+  const auto cluster = dir.file("cluster.json", R"({"machines": [{"name": "one", "count": 4, "gpus": 1, "gpu": "h100",
+                                                 "network_bytes_per_second": 12.5e9}]})");
+  const auto figures = dir.file("figures.json");
+  const auto told_by = [&](std::vector<std::string> how) {
+    how.insert(how.end(), {"--requests", "60", "--rate", "6", "--lengths", "fixed:700:120", "--kv-blocks", "2000",
+                           "--json", figures});
+    CHECK(run_command("simulate", how).code == 0);
+    return json::parse(text_of(figures)).at("summary");
+  };
+  const auto by_profile = told_by({"--profile", file}), by_sheet = told_by({"--model", model, "--cluster", cluster});
+  for (auto what : {"ttft_ms", "tpot_ms"})
+    CHECK(by_profile.at(what).at("p50").to_number<double>() ==
+          doctest::Approx(by_sheet.at(what).at("p50").to_number<double>()).epsilon(0.1));
+  const auto none = run_command("fit", {"--model", tokens, "--random-weights", model, "--sheet", "b9000"});
+  CHECK(none.code != 0);
+  CHECK(none.err.find("--sheet: a100, h100 and h200 are known") != std::string::npos);
+  CHECK(run_command("fit", {"--model", tokens, "--random-weights", model, "--sheet", "h100", "--threads", "2"}).code !=
+        0);
+}

@@ -241,13 +241,15 @@ void engine_state::fail_step(const schedule& plan, error_code why) {
 }
 
 void engine_state::replace_stream() {
+  if (broken_) return;
   batches_.clear();
   if (auto fresh = device_.make_stream({.name = "compute"}))
     compute_ = *fresh;
   else
     broken_ = fresh.error();
-  if (broken_)
-    while (!live_.empty()) finish(std::shared_ptr(live_.begin()->second), broken_);
+  if (!broken_) return;
+  while (!live_.empty()) finish(std::shared_ptr(live_.begin()->second), broken_);
+  if (options.on_broken) options.on_broken(broken_, "its device: " + broken_.message());
 }
 
 void engine_state::postprocess(const model_step& step) {

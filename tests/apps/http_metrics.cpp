@@ -48,3 +48,18 @@ TEST_CASE("metrics: a server's requests by route and status, without a client's 
         });
   });
 }
+
+TEST_CASE("health: 503 and why, as long as there is a reason") {
+  on_both_contexts([] {
+    auto why = std::make_shared<std::string>();
+    return with_site(
+        {}, [why](http::server& s) { http::route_health(s, [why] { return *why; }); },
+        [why](site& s) -> awaitable<void> {
+          CHECK((co_await s.ask(get("/healthz"))).result_int() == 200);
+          *why = "the engine can't go on";
+          const auto r = co_await s.ask(get("/healthz"));
+          CHECK(r.result_int() == 503);
+          CHECK(r.body() == "the engine can't go on\n");
+        });
+  });
+}

@@ -1,4 +1,5 @@
 // Whole engines in virtual time, their tiers failing in every way: an answer is what the model would say, or its prefix.
+#include "cokv/runtime/sim_device.hpp"
 #include "engine/toy_engine.hpp"
 #include "support/enough.hpp"
 
@@ -141,4 +142,29 @@ TEST_CASE("toy engine: more sequences than the pool has room for take turns on i
     CHECK(t.swapped_out > 0);
     CHECK(t.cancelled >= enough(200));
   }
+}
+
+TEST_CASE("engine: a device that is gone fails its requests, refuses more, and is told of once") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        std::vector<std::string> told;
+        engine_options o;
+        o.async_scheduling = static_cast<sim_context&>(asio::query(ex, asio::execution::context)).chance(0.5);
+        o.on_broken = [&](error_code ec, std::string_view what) {
+          CHECK(ec == errc::device_lost);
+          told.emplace_back(what);
+        };
+        toy_engine e(ex, std::move(o));
+        std::vector<generation> all;
+        for (std::uint64_t i = 0; i < 4; ++i) all.push_back(e.run.submit(toy_request(toy_prompt(20, i), 200)).value());
+        for (int i = 0; i < 5; ++i) (void)co_await all[0].async_next(asio::deferred);
+        sim::device::of(static_cast<sim_context&>(asio::query(ex, asio::execution::context)), "sim:h200").lose(10s);
+        for (auto& g : all) CHECK((co_await read_all(std::move(g))).ended);
+        CHECK(told.size() == 1);
+        CHECK(e.run.counters().broken);
+        CHECK(e.run.submit(toy_request(toy_prompt(3, 1), 2)).error() == errc::device_lost);
+        co_await e.drain();
+        CHECK(told.size() == 1);
+      },
+      {.real = false, .seeds = 6});
 }

@@ -102,9 +102,14 @@ void metrics::route(server& s, std::string_view path) {
           {.any_of = static_cast<std::uint8_t>(right::admin)});
 }
 
-void route_health(server& s) {
+void route_health(server& s, std::function<std::string()> why_not) {
   s.route(verb::get, "/healthz",
-          [](exchange& x) -> awaitable<void> { co_await x.respond(status::ok, "text/plain", "ok\n"); }, {.open = true});
+          [why_not = std::move(why_not)](exchange& x) -> awaitable<void> {
+            const std::string why = why_not ? why_not() : "";
+            co_await x.respond(why.empty() ? status::ok : status::service_unavailable, "text/plain",
+                               (why.empty() ? "ok" : why) + "\n");
+          },
+          {.open = true});
 }
 
 }  // namespace cokv::http

@@ -64,7 +64,7 @@ class metrics {
   std::vector<std::function<void(scrape&)>> sources_;
 };
 
-// GET /healthz: "ok", without a key.
-void route_health(server& s);
+// GET /healthz, without a key: "ok", or 503 and why not, for who would begin this process anew.
+void route_health(server& s, std::function<std::string()> why_not = {});
 
 }  // namespace cokv::http

@@ -154,7 +154,7 @@ awaitable<void> serve(const options& o, std::ostream& out, std::optional<part_ch
   if (opened.remote) add_node_metrics(page, opened.remote);
   api.route(server);
   page.route(server);
-  http::route_health(server);
+  http::route_health(server, [&runs] { return std::string(runs.counters().broken ? "the engine can't go on" : ""); });
   server.route(http::verb::get, "/v1/events", [&kv_events](http::exchange& x) { return cache::follow(x, kv_events); },
                {.any_of = static_cast<std::uint8_t>(http::right::admin), .query = {"namespace"}});
   spdlog::info("{} on {} in {}: {} KV blocks of {} tokens, sequences up to {}", name_of(o), o.device, o.dtype,

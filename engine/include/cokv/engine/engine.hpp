@@ -114,7 +114,8 @@ struct engine_options {
   // Of KV that others may share from now on, and of what was given up, on the device alone: a tier tells its own. In
   // order, behind the changes, those of a moment together.
   change_handler on_kv_change = {};
-  // Once, when a step threw: all its requests have failed, and more are refused with this code.
+  // Once, when a step threw, or the device failed and gives no stream any more: all its requests have failed, and more are refused with
+  // this code.
   std::function<void(error_code, std::string_view what)> on_broken = {};
 };
 

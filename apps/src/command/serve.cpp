@@ -157,7 +157,7 @@ void add_serve(CLI::App& app, action& chosen) {
   add_count(*c, "--kv-blocks", o->kv_blocks, 1, most, "KV blocks on the device; two sequences' worth unless told");
   add_count(*c, "--block-tokens", o->block_tokens, 1, 4096, "Tokens of a KV block");
   add_count(*c, "--max-batched-tokens", o->max_batched_tokens, 1, most, "The most tokens of one step");
-  add_count(*c, "--max-running", o->max_running, 1, most, "The most requests of one step");
+  add_count(*c, "--max-running", o->max_running, 1, most, "The most requests that run at once, in all steps under way");
   add_count(*c, "--max-requests", o->max_requests, 1, most, "Requests waiting and running; more are answered with 503");
   add_count(*c, "--max-sequence", o->max_sequence, 1, most,
             "Tokens of prompt and answer; what the model was made for unless told");

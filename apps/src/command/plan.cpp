@@ -58,7 +58,8 @@ void add_plan(CLI::App& app, action& chosen) {
       add_count(*c, "--max-gpus", o->max_gpus, 1, 1 << 20,
                 "GPUs of a replica at most; a machine's, or twice as many as weights and KV need, unless told"),
       add_count(*c, "--max-batched-tokens", o->max_batched_tokens, 1, 1 << 20, "The most tokens of a step"),
-      add_count(*c, "--max-running", o->max_running, 1, 65536, "The most requests of a step"),
+      add_count(*c, "--max-running", o->max_running, 1, 65536,
+                "The most requests of a replica that run at once, in all steps under way"),
       add_count(*c, "--seed", o->load.seed, 0, std::numeric_limits<std::uint64_t>::max(),
                 "The same seed gives the same answer")};
   of_search.insert(of_search.end(), cuts.begin(), cuts.end());

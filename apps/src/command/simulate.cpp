@@ -84,7 +84,8 @@ void add_simulate(CLI::App& app, action& chosen) {
            "Bytes a second of a GPU, each way; what its sheet, or the profile, says unless told", true);
   add_count(*c, "--block-tokens", o->block_tokens, 1, 1024, "Tokens of a block");
   add_count(*c, "--max-batched-tokens", o->max_batched_tokens, 1, 1 << 20, "The most tokens of a step");
-  add_count(*c, "--max-running", o->max_running, 1, 65536, "The most requests of a replica that run at once, in all steps under way");
+  add_count(*c, "--max-running", o->max_running, 1, 65536,
+            "The most requests of a replica that run at once, in all steps under way");
   add_count(
       *c, "--max-requests", o->max_requests, 1, 10'000'000,
       "The most requests of a replica, waiting and running; more fail. 4096, or as many as --closed-loop has clients, "

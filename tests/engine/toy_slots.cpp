@@ -18,16 +18,6 @@ engine_options by_microbatch(const topology& split, std::uint32_t slots, std::ui
           .swap_by = swap_unit::microbatch};
 }
 
-awaitable<void> at_once(toy_stages& s, std::size_t count, std::size_t prompt, std::uint32_t n, stage_tally& out) {
-  const auto v = co_await with(task_group{}, [&](task_group& group) {
-    for (std::uint64_t i = 0; i < count; ++i) {
-      const auto p = toy_prompt(prompt, i);
-      group.spawn(read_right(s.leader->submit(toy_request(p, n)).value(), p, n, {}, out));
-    }
-  });
-  if (!v) throw boost::system::system_error(v.error());
-}
-
 // Another model's workers write a prompt's KV into everybody's home, whatever slots still have of its blocks.
 awaitable<void> arrive(toy_stages& s, arrival a, std::vector<token_id> prompt) {
   const auto room = co_await a.async_room(asio::deferred);
@@ -179,17 +169,11 @@ TEST_CASE("slots: copies and workers that are lost fail what is under way, and n
         o.prefix_cache = ctx.chance(0.5);
         o.max_batched_tokens = 32;
         toy_stages s(ex, split, o, price);
-        const auto faulty = [&](double steps, double copies) {
-          for (std::uint32_t n = 0; n < split.workers(); ++n) {
-            auto& faults = sim::device::of(ctx, "sim:h200:" + std::to_string(n)).faults;
-            faults.fail = steps, faults.fail_copy = copies;
-          }
-        };
         const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
           co_await s.join_all(group);
-          faulty(0.0002, 0.0005);
+          s.faulty(0.0002, 0.0005);
           co_await some_requests(s, 24, t, &group);
-          faulty(0, 0);
+          s.faulty(0, 0);
           s.stop();
         });
         CHECK(!v.error());
@@ -217,7 +201,7 @@ TEST_CASE("slots: KV that comes from elsewhere is what is computed with, not wha
         toy_stages s(ex, split, o, price);
         co_await joined(s, [&]() -> awaitable<void> {
           const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
-            for (int i = 0; i < 40; ++i) {  // more often than there are blocks, so that all of them are told
+            for (int i = 0; i < 40; ++i) {
               const auto prompt = toy_prompt(1 + ctx.below(60), ctx.below(6));
               const auto n = static_cast<std::uint32_t>(1 + ctx.below(40));
               if (ctx.chance(0.4)) {

@@ -19,6 +19,14 @@ struct toy_stages : part_workers {
             ex, std::move(device), std::move(split),
             [price](model_part p) { return std::make_shared<toy_model>(price, std::vector<token_id>(), std::move(p)); },
             toy_engine::pinned(std::move(o)), copies) {}
+
+  // How likely an operation of its devices fails from here on, "sim:h200"s, and a copy beside that.
+  void faulty(double operations, double copies) {
+    for (std::uint32_t n = 0; n < split.workers(); ++n) {
+      auto& faults = sim::device::of(context_of(ex), "sim:h200:" + std::to_string(n)).faults;
+      faults.fail = operations, faults.fail_copy = copies;
+    }
+  }
 };
 
 struct stage_tally {
@@ -41,6 +49,18 @@ inline awaitable<void> read_right(generation g, std::vector<token_id> prompt, st
     want.resize(got.tokens.size());
   }
   CHECK(got.tokens == want);
+}
+
+// So many requests of one length, begun together.
+inline awaitable<void> at_once(toy_stages& s, std::size_t count, std::size_t prompt, std::uint32_t n,
+                               stage_tally& out) {
+  const auto v = co_await with(task_group{}, [&](task_group& group) {
+    for (std::uint64_t i = 0; i < count; ++i) {
+      const auto p = toy_prompt(prompt, i);
+      group.spawn(read_right(s.leader->submit(toy_request(p, n)).value(), p, n, {}, out));
+    }
+  });
+  if (!v) throw boost::system::system_error(v.error());
 }
 
 // A scope that stops the workers when the body is over.

@@ -18,16 +18,6 @@ engine_options turns(const topology& split, std::uint32_t blocks, std::uint64_t 
           .swap = host_blocks * 64 * split.layers(toy_model::layers, 0).count};
 }
 
-awaitable<void> at_once(toy_stages& s, std::size_t count, std::size_t prompt, std::uint32_t n, stage_tally& out) {
-  const auto v = co_await with(task_group{}, [&](task_group& group) {
-    for (std::uint64_t i = 0; i < count; ++i) {
-      const auto p = toy_prompt(prompt, i);
-      group.spawn(read_right(s.leader->submit(toy_request(p, n)).value(), p, n, {}, out));
-    }
-  });
-  CHECK(!v.error());
-}
-
 }  // namespace
 
 TEST_CASE("swap in parts: nothing is copied while everything fits") {
@@ -81,16 +71,10 @@ TEST_CASE("swap in parts: copies that fail and workers that are lost cost their 
         o.prefix_cache = ctx.chance(0.5);
         o.max_batched_tokens = 32;
         toy_stages s(ex, split, o, price);
-        const auto faulty = [&](double steps, double copies) {
-          for (std::uint32_t n = 0; n < split.workers(); ++n) {
-            auto& faults = sim::device::of(ctx, "sim:h200:" + std::to_string(n)).faults;
-            faults.fail = steps, faults.fail_copy = copies;
-          }
-        };
         const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
           co_await s.join_all(group);
           const auto asked = co_await with(task_group{}, [&](task_group& readers) -> awaitable<void> {
-            faulty(0.0002, 0.03);
+            s.faulty(0.0002, 0.03);
             for (int i = 0; i < 24;) {
               const auto prompt = toy_prompt(1 + ctx.below(60), ctx.below(3));
               const auto n = static_cast<std::uint32_t>(1 + ctx.below(90));
@@ -107,7 +91,7 @@ TEST_CASE("swap in parts: copies that fail and workers that are lost cost their 
             }
           });
           CHECK(!asked.error());
-          faulty(0, 0);
+          s.faulty(0, 0);
           s.stop();
         });
         CHECK(!v.error());

@@ -39,7 +39,6 @@ class block_slots {
   void forget_all();  // no step has begun, or none that did will end
 
   std::uint32_t slot_of(block_index b) const;  // of a step that has begun
-  std::uint32_t slots() const noexcept { return static_cast<std::uint32_t>(slots_.size()); }
 
  private:
   static constexpr std::uint32_t none = ~std::uint32_t{0};

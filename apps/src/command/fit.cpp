@@ -20,8 +20,7 @@ void add_fit(CLI::App& app, action& chosen) {
                 "processes, each with weights of its own");
   auto* sheet = c->add_option("--sheet", o->sheet,
                               "Measures nothing: what a GPU's data sheet gives, a100's, h100's, h200's or a file's (as "
-                              "of sim: devices), with "
-                              "its source")
+                              "of sim: devices), with its source")
                     ->type_name("GPU");
   for (auto* here : {device, threads, context, workers}) sheet->excludes(here);
   c->add_option("--arithmetic", o->arithmetic, "Of the sheet's arithmetic what kernels reach")

@@ -164,19 +164,17 @@ void add_serve(CLI::App& app, action& chosen) {
 
   auto* swap =
       add_size(*c, "--swap", o->swap,
-               "Host memory for KV of more sequences than the device has room for (--role both, decode): those "
-               "that decode take turns on it, and nothing moves while all fit (but see --swap-by); 0: none. With "
-               "--pipeline or --tensor the "
-               "first process's: each has memory for as many blocks of its part");
-  auto* swap_by = c->add_option("--swap-by", o->swap_by,
-                                "What takes turns with --pipeline or --tensor: sequence, for many steps, or "
-                                "microbatch, for one: all KV is in "
-                                "--swap then, --kv-blocks is what each device has room for, and a step's blocks, at "
-                                "most half of those, come in "
-                                "while others are computed")
-                      ->check(CLI::IsMember({"sequence", "microbatch"}))
-                      ->capture_default_str()
-                      ->needs(swap);
+               "Host memory for KV of more sequences than the device has room for (--role both, decode): those that "
+               "decode take turns on it, and nothing moves while all fit (but see --swap-by); 0: none. With --pipeline "
+               "or --tensor the first process's: each has memory for as many blocks of its part");
+  auto* swap_by =
+      c->add_option("--swap-by", o->swap_by,
+                    "What takes turns with --pipeline or --tensor: sequence, for many steps, or microbatch, for one: "
+                    "all KV is in --swap then, --kv-blocks is what each device has room for, and a step's blocks, at "
+                    "most half of those, come in while others are computed")
+          ->check(CLI::IsMember({"sequence", "microbatch"}))
+          ->capture_default_str()
+          ->needs(swap);
   add_size(*c, "--kv-host", o->kv_host, "Host memory for KV that left the device; 0: none");
   auto* dir = c->add_option("--kv-dir", o->kv_dir, "Folder for KV that outlives the process")->type_name("DIR");
   add_size(*c, "--kv-disk", o->kv_disk, "How much --kv-dir may hold")->needs(dir);

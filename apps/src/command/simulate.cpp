@@ -73,10 +73,10 @@ void add_simulate(CLI::App& app, action& chosen) {
       *c, "--swap-blocks", o->swap_blocks, 1, 100'000'000,
       "KV blocks of a replica in its hosts' memory, as cokv serve --swap has: more requests decode than its devices "
       "have room for, and take turns there");
-  c->add_option("--swap-by", o->swap_by,
-                "What takes turns: sequence, for many steps; or microbatch, for one, with --pipeline: all blocks are "
-                "at home then, "
-                "and a step's, at most half of --kv-blocks, come in while others are computed. sequence unless told")
+  c->add_option(
+       "--swap-by", o->swap_by,
+       "What takes turns: sequence, for many steps; or microbatch, for one, with --pipeline: all blocks are at home "
+       "then, and a step's, at most half of --kv-blocks, come in while others are computed. sequence unless told")
       ->check(CLI::IsMember({"sequence", "microbatch"}));
   add_real(*c, "--stage-swap", o->stage_swap, 0, 1e6,
            "Milliseconds that a block of a stage takes to its device or home, with --stage-token; 0 unless told");

@@ -8,6 +8,7 @@ namespace cokv {
 namespace {
 
 constexpr std::size_t alignment = 256;
+constexpr std::size_t least_slots = 1024;  // of attention's parts: what one more of them takes moves nothing
 
 // Memory of its own for each of several things, all in one allocation.
 class carver {
@@ -77,7 +78,10 @@ step_attention step_words::attention_of(const std::vector<kernel::gpu::attention
                                         const model_config& c, dtype compute) {
   step_attention out;
   out.plan = kernel::plan_attention(compute, c.heads, c.kv_heads, c.head_dim, sequences);
-  if (decodes) out.plan.parts = std::bit_ceil(out.plan.parts);
+  if (decodes) {
+    out.plan.parts = std::bit_ceil(out.plan.parts);
+    out.plan.slots = roomy(out.plan.slots, least_slots);
+  }
   out.sequences = append<kernel::gpu::attention_sequence>(sequences);
   out.prompt = append<kernel::gpu::attention_tile>(out.plan.prompt);
   out.decode = append<kernel::gpu::attention_tile>(out.plan.decode);

@@ -34,6 +34,14 @@ void keep_from_children(int fd) { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
 
 bool would_block(const error_code& ec) { return ec == asio::error::would_block || ec == asio::error::try_again; }
 
+// Of whoever connected the other end of a socket, or listened there.
+result<ucred> credentials_of(int socket) {
+  ucred who{};
+  socklen_t size = sizeof who;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) return last_error();
+  return who;
+}
+
 // Shared with its operations, which outlive a stream that is destroyed.
 class local_socket {
  public:
@@ -199,6 +207,10 @@ class local_stream final : public byte_stream::impl {
   }
   bool is_open() const override { return socket_->socket.is_open(); }
   std::string peer() const override { return peer_; }
+  std::optional<int> peer_process() const override {
+    const auto who = credentials_of(socket_->socket.native_handle());
+    return who ? std::optional(static_cast<int>(who->pid)) : std::nullopt;
+  }
 
   bool carries_descriptors() const override { return true; }
   void attach(byte_stream::descriptor d) override { socket_->outgoing.push_back(std::move(d)); }
@@ -311,10 +323,9 @@ awaitable<result<byte_stream>> connect_local(asio::any_io_executor ex, endpoint 
         ? error_code(asio::error::connection_refused)
         : connected.error();
   // Whoever may write into the folder may listen there first.
-  ucred who{};
-  socklen_t size = sizeof who;
-  if (::getsockopt(socket.native_handle(), SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) co_return last_error();
-  if (who.uid != ::geteuid()) co_return error_code(asio::error::access_denied);
+  const auto who = credentials_of(socket.native_handle());
+  if (!who) co_return who.error();
+  if (who->uid != ::geteuid()) co_return error_code(asio::error::access_denied);
   co_return byte_stream(std::make_unique<local_stream>(std::move(socket), to.host));
 }
 

@@ -41,6 +41,7 @@ class lent_windows {
   void returned(const window_key& key) { lent_.erase(key); }
   bool has(const window_key& key) const { return lent_.contains(key); }
 
+  bool to_devices() const noexcept { return !opened_.empty(); }
   bool empty() const noexcept { return lent_.empty() && opened_.empty(); }
   // All that is lent, to be held until the peer is gone.
   std::shared_ptr<void> take();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cokv/kvstream/frame.hpp"
+#include "cokv/runtime/detail/process_end.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 
@@ -36,6 +37,7 @@ error_code broken(error_code ec) {
 
 link_lane::link_lane(byte_stream stream, const link_options& options)
     : stream_(std::move(stream)),
+      peer_process_(stream_.peer_process()),
       silence_(options.silence),
       most_at_once_(stream_.keeps() ? most_in_messages : most_digested),
       parser_({.chunk = options.chunk, .message = max_link_message}),
@@ -162,21 +164,22 @@ void link_lane::settle(const std::shared_ptr<link_session>& session) {
 }
 
 // Our end stays open: that the peer has closed its own, or is dead, is how we learn that it writes nothing any more. One
-// that stands still may go on.
-void link_lane::hold_until_gone(std::shared_ptr<void> what) {
-  if (peer_gone_) return;
+// that stands still may go on. Of one that was killed a device may go on, until the system has taken that from it too.
+void link_lane::hold_until_gone(std::shared_ptr<void> what, bool by_device) {
+  if (peer_gone_ && !(by_device && peer_process_)) return;
   holding_ = true;
   stream_.shutdown_send();
-  auto wait = [](std::shared_ptr<link_lane> lane, std::shared_ptr<void>) -> awaitable<void> {
-    for (;;) {
+  auto wait = [](std::shared_ptr<link_lane> lane, std::shared_ptr<void>, bool device) -> awaitable<void> {
+    while (!lane->peer_gone_) {
       auto n = co_await lane->stream_.async_read_some(asio::buffer(lane->inbox_), as_result);
       while (lane->stream_.take_attached()) continue;
       // Aborted: descriptors came that there was no room for.
       if (!n && n.error() != asio::error::connection_aborted) break;
     }
+    if (device && lane->peer_process_) co_await async_process_end(lane->stream_.get_executor(), *lane->peer_process_);
     lane->stream_.close();
   };
-  asio::co_spawn(stream_.get_executor(), wait(shared_from_this(), std::move(what)), asio::detached);
+  asio::co_spawn(stream_.get_executor(), wait(shared_from_this(), std::move(what), by_device), asio::detached);
 }
 
 error_code link_lane::step(link_session& session) {

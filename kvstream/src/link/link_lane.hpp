@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cokv/runtime/net.hpp"
@@ -32,7 +33,7 @@ class link_lane final : public link_lane_base, public std::enable_shared_from_th
   void stop(error_code why) override;
   void abort(error_code why) override { break_off(why); }
   byte_stream* memory_carrier() override { return stream_.carries_descriptors() ? &stream_ : nullptr; }
-  void hold_until_gone(std::shared_ptr<void> what) override;
+  void hold_until_gone(std::shared_ptr<void> what, bool by_device) override;
   void copied(const std::shared_ptr<link_session>& session) override;
 
   std::string address() const { return stream_.peer(); }
@@ -52,6 +53,7 @@ class link_lane final : public link_lane_base, public std::enable_shared_from_th
   void break_off(error_code why);
 
   byte_stream stream_;
+  const std::optional<int> peer_process_;
   duration silence_;
   std::uint64_t most_at_once_;
   link_parser parser_;

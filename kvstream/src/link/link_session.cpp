@@ -46,7 +46,10 @@ void link_session::ended(link_lane_base& lane, error_code why) {
   const auto number = lane.number;
   lane.in = {};
   if (number == 0 && carrier_) carrier_->abort(why);
-  if (number == 0 && !lent_.empty()) lane.hold_until_gone(lent_.take());  // the only one over which memory is passed
+  if (number == 0 && !lent_.empty()) {  // the only one over which memory is passed
+    const bool by_device = lent_.to_devices();
+    lane.hold_until_gone(lent_.take(), by_device);
+  }
   if (lane.landing > 0) return void(lane.over = why);
   --lanes_up_;
   serving_ -= lane.serving;

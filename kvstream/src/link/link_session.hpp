@@ -44,8 +44,9 @@ class link_lane_base {
   virtual void abort(error_code why) = 0;  // the same, without a word
   // What passes memory to the peer; null where none can be passed.
   virtual byte_stream* memory_carrier() { return nullptr; }
-  // Called when it has ended: what the peer may still access is to be held until the peer is gone.
-  virtual void hold_until_gone(std::shared_ptr<void>) {}
+  // Called when it has ended: what the peer may still access is to be held until the peer is gone; and what a device of its may,
+  // until its process is.
+  virtual void hold_until_gone(std::shared_ptr<void>, bool /*by_device*/) {}
   // The device has made one of the `copying`: the connection says that nothing touches the peer's memory any more when
   // none is left.
   virtual void copied(const std::shared_ptr<link_session>&) { --copying; }

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -103,6 +104,7 @@ class byte_stream {
     virtual void close() = 0;
     virtual bool is_open() const = 0;
     virtual std::string peer() const = 0;
+    virtual std::optional<int> peer_process() const { return std::nullopt; }
     virtual bool keeps() const { return false; }
     virtual void keep(std::shared_ptr<void>) {}
     virtual bool carries_descriptors() const { return false; }
@@ -139,6 +141,10 @@ class byte_stream {
   }
   bool is_open() const { return impl_ && impl_->is_open(); }
   std::string peer() const { return impl_ ? impl_->peer() : std::string(); }  // "host:port"
+
+  // The process that a stream of this machine leads to, as it was when it was connected; 0: one that is not seen from here. None
+  // of other streams.
+  std::optional<int> peer_process() const { return impl_ ? impl_->peer_process() : std::nullopt; }
 
   // A stream that sends without copying may complete a write before its bytes are sent, if it is told what owns them:
   // keep() is for the next write, and does nothing where keeps() is false.

@@ -1,7 +1,7 @@
 #include "rank_meeting.hpp"
 
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "cokv/runtime/error.hpp"
 #include "detail/bytes.hpp"
@@ -9,7 +9,7 @@
 namespace cokv::detail {
 namespace {
 
-constexpr std::uint32_t magic = 0x4e766b63, version = 1;  // "ckvN"
+constexpr std::uint32_t magic = 0x4e766b63, version = 2;  // "ckvN"
 constexpr std::size_t head = 8;
 
 std::vector<std::byte> begun() {
@@ -30,6 +30,7 @@ std::vector<std::byte> encode_gpu(const nccl_gpu& gpu) {
   auto out = begun();
   append(out, gpu.version);
   append(out, std::span<const std::byte>(gpu.uuid));
+  append(out, std::uint32_t{gpu.shares});
   return out;
 }
 
@@ -48,8 +49,11 @@ std::vector<std::byte> encode_joined(bool joined) {
 
 result<nccl_gpu> decode_gpu(std::span<const std::byte> message) {
   if (!is(message, gpu_bytes)) return errc::protocol;
-  nccl_gpu out{get<std::uint32_t>(message.data() + head)};
-  std::ranges::copy(message.subspan(head + 4), out.uuid.begin());
+  nccl_gpu out{.version = get<std::uint32_t>(message.data() + head)};
+  std::ranges::copy(message.subspan(head + 4, out.uuid.size()), out.uuid.begin());
+  const auto shares = get<std::uint32_t>(message.data() + head + 4 + out.uuid.size());
+  if (shares > 1) return errc::protocol;
+  out.shares = shares == 1;
   return out;
 }
 
@@ -68,9 +72,12 @@ result<bool> decode_joined(std::span<const std::byte> message) {
 }
 
 bool can_add_up(std::span<const nccl_gpu> ranks) {
-  std::set<std::array<std::byte, 16>> gpus;
-  for (const auto& r : ranks)
-    if (r.version == 0 || r.version != ranks[0].version || !gpus.insert(r.uuid).second) return false;
+  std::map<std::array<std::byte, 16>, bool> gpus;  // whether all of it so far may share it
+  for (const auto& r : ranks) {
+    if (r.version == 0 || r.version != ranks[0].version) return false;
+    const auto [at, first] = gpus.emplace(r.uuid, r.shares);
+    if (!first && !(at->second && r.shares)) return false;
+  }
   return true;
 }
 

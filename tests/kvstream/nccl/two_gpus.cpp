@@ -1,4 +1,5 @@
-// Ranks of the real NCCL: two processes, a GPU each (NCCL refuses two ranks on one), and one rank by itself.
+// Ranks of the real NCCL: two processes, a GPU each, and one rank by itself. Where there is one GPU it is both's, if NCCL takes
+// two ranks of it: from 2.31 on, told NCCL_MULTI_RANK_GPU_ENABLE=1.
 #include <doctest/doctest.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -6,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -173,6 +175,8 @@ std::optional<int> in_two_processes(const one_side& side) {
   asio::io_context ctx{1};
   auto api = cokv::detail::nccl_api::load();
   auto d = open_device(ctx.get_executor(), "cuda:" + std::to_string(rank));
+  if (const char* told = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE"); !d && told && std::string_view(told) == "1")
+    d = open_device(ctx.get_executor(), "cuda:0");
   if (!api || !d) {
     if (child == 0) ::_exit(0);
     MESSAGE("skipped: ", (!api ? "no NCCL" : explain_device("cuda:1")));

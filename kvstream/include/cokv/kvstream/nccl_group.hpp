@@ -37,10 +37,12 @@
 
 namespace cokv {
 
-// A rank's GPU, and the NCCL that it has: a group has one version, and as many GPUs as ranks.
+// A rank's GPU, and the NCCL that it has: a group has one version, and as many GPUs as ranks, unless NCCL takes several ranks
+// of one (from 2.31 on, in a process whose NCCL_MULTI_RANK_GPU_ENABLE is 1).
 struct nccl_gpu {
   std::uint32_t version = 0;  // as NCCL numbers them
   std::array<std::byte, 16> uuid{};
+  bool shares = false;
   friend bool operator==(const nccl_gpu&, const nccl_gpu&) = default;
 };
 
@@ -64,7 +66,7 @@ class nccl_group {
  public:
   // The first sum is made here, so nothing that waits for another rank may be on the device yet. Ends at once when it is cancelled;
   // what was made is then aborted in the background. errc::invalid_argument: an id or a place that is none; errc::deadline: not
-  // all have come; those above; NCCL's, as where two ranks have the same GPU.
+  // all have come; those above; NCCL's, as where two ranks have the same GPU and may not.
   static awaitable<result<std::shared_ptr<nccl_group>>> join(device on, stream behind, nccl_place place,
                                                              nccl_group_options options);
   virtual ~nccl_group() = default;  // as abort(errc::closed)

@@ -2,8 +2,10 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <string_view>
 
 #include "cokv/runtime/compute.hpp"
 #include "cokv/runtime/error.hpp"
@@ -18,6 +20,11 @@ using detail::nccl_error;
 using detail::nccl_ranks;
 
 bool is_cuda(const device& d) { return d && d.name().starts_with("cuda:"); }
+
+bool takes_ranks_of_one_gpu(int version) {
+  const char* told = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return version >= 23100 && told && std::string_view(told) == "1";
+}
 
 // Whoever cancels: then `cancelled` is called, once.
 template <class F>
@@ -78,6 +85,7 @@ awaitable<result<nccl_gpu>> nccl_gpu_of(device where) {
       return (void)cudaGetLastError(), make_error_code(errc::device_failed);
     static_assert(sizeof properties.uuid == sizeof out.uuid);
     std::memcpy(out.uuid.data(), &properties.uuid, sizeof out.uuid);
+    out.shares = takes_ranks_of_one_gpu(version);
     return out;
   });
 }

@@ -5,6 +5,11 @@
 #include "cokv/runtime/error.hpp"
 
 namespace cokv::detail {
+namespace {
+
+constexpr std::size_t most_in_group = 64;  // pieces, but for a transfer that has more
+
+}  // namespace
 
 nccl_lane::nccl_lane(const nccl_api& api, const ncclUniqueId& id, stream on, bool sends)
     : api_(api),
@@ -19,16 +24,19 @@ std::uint64_t nccl_lane::begin(std::vector<buffer> pieces) {
 }
 
 // Not inside launch_native(): what that writes behind the call could come before what NCCL is still putting there.
-error_code nccl_lane::issue(const std::vector<buffer>& pieces) {
+error_code nccl_lane::issue() {
   auto* native = static_cast<cudaStream_t>(on_.native_handle());
   if (!native) return on_.status() ? on_.status() : error_code(errc::closed);
   if (auto ec = nccl_error(api_.GroupStart())) return ec;
-  issuing_ = true;  // whatever is said from here on, some of it may be on the stream
   error_code failed;
-  for (const auto& p : pieces) {
-    failed = nccl_error(sends_ ? api_.Send(p.data(), p.size(), ncclInt8, 1, comm_, native)
-                               : api_.Recv(p.data(), p.size(), ncclInt8, 0, comm_, native));
-    if (failed) break;
+  for (std::size_t pieces = 0; !failed && issuing_ < waiting_.size() && pieces < most_in_group;) {
+    const auto& next = waiting_[issuing_++];  // whatever is said from here on, some of it may be on the stream
+    pieces += next.size();
+    for (const auto& p : next) {
+      failed = nccl_error(sends_ ? api_.Send(p.data(), p.size(), ncclInt8, 1, comm_, native)
+                                 : api_.Recv(p.data(), p.size(), ncclInt8, 0, comm_, native));
+      if (failed) break;
+    }
   }
   const auto ended = nccl_error(api_.GroupEnd());  // also after a failure: groups are the thread's
   return failed ? failed : ended;
@@ -36,22 +44,21 @@ error_code nccl_lane::issue(const std::vector<buffer>& pieces) {
 
 result<std::optional<nccl_lane::mark>> nccl_lane::pump() {
   if (waiting_.empty()) return std::optional<mark>();
-  auto& front = waiting_.front();
-  if (!issuing_)
-    if (auto ec = issue(front)) return ec;
+  if (issuing_ == 0)
+    if (auto ec = issue()) return ec;
   const auto now = state();
   if (now == ncclInProgress) return std::optional<mark>();
   if (auto ec = nccl_error(now)) return ec;
-  if (auto ec = on_.launch_native(sends_ ? "nccl send" : "nccl receive", front, [](void*) {})) return ec;
-  issuing_ = false;
-  waiting_.pop_front();
+  std::vector<buffer> pieces;
+  for (std::size_t i = 0; i < issuing_; ++i) pieces.insert(pieces.end(), waiting_[i].begin(), waiting_[i].end());
+  if (auto ec = on_.launch_native(sends_ ? "nccl send" : "nccl receive", pieces, [](void*) {})) return ec;
+  waiting_.erase(waiting_.begin(), waiting_.begin() + static_cast<std::ptrdiff_t>(std::exchange(issuing_, 0)));
   return std::optional(mark{begun_ - waiting_.size(), on_.record()});
 }
 
 void nccl_lane::refuse(error_code why) {
-  const std::size_t kept = issuing_ ? 1 : 0;
-  const auto first = begun_ - waiting_.size() + kept + 1;
-  waiting_.resize(std::min(waiting_.size(), kept));
+  const auto first = begun_ - waiting_.size() + issuing_ + 1;
+  waiting_.resize(issuing_);
   line_->fail(first, why);
 }
 

@@ -35,18 +35,19 @@ struct nccl_settings : link_settings {
 // Two communicators of two ranks, made and used from one thread.
 class by_hand {
  public:
-  by_hand(const nccl_api& api, device from, device to) : api_(api), streams_{made(from), made(to)} {
+  by_hand(const nccl_api& api, device from, device to, bool blocking) : api_(api), streams_{made(from), made(to)} {
     ncclUniqueId id;
     said(api_.GetUniqueId(&id));
     said(api_.GroupStart());
     for (int rank = 0; rank < 2; ++rank)
       must(!streams_[rank].launch_native("", {},
                                          [&](void*) {
-                                           ncclConfig_t plain = NCCL_CONFIG_INITIALIZER;
-                                           said(api_.CommInitRankConfig(&comms_[rank], 2, id, rank, &plain));
+                                           ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+                                           config.blocking = blocking;
+                                           said(api_.CommInitRankConfig(&comms_[rank], 2, id, rank, &config));
                                          }),
            "a rank");
-    said(api_.GroupEnd());
+    end_group();
   }
 
   // All of it, round and round, a chunk a group.
@@ -60,15 +61,20 @@ class by_hand {
       said(api_.GroupStart());
       said(api_.Send(from.data() + at, chunk, ncclInt8, 1, comms_[0], native[0]));
       said(api_.Recv(to.data() + at, chunk, ncclInt8, 0, comms_[1], native[1]));
-      said(api_.GroupEnd());
+      end_group();
     }
     for (auto& s : streams_) must(!synchronize(s), "waiting");
   }
 
  private:
   static stream made(device& d) { return d.make_stream({.name = "by hand"}).value(); }
+  void end_group() {
+    said(api_.GroupEnd());
+    for (auto* comm : comms_)
+      while (detail::nccl_state(api_, comm) == ncclInProgress) continue;
+  }
   static void said(ncclResult_t status) {
-    if (status == ncclSuccess) return;
+    if (status == ncclSuccess || status == ncclInProgress) return;
     std::fprintf(stderr, "%s: ", nccl_error(status).message().c_str());
     must(false, "NCCL by hand");
   }
@@ -120,19 +126,22 @@ void compare(const nccl_settings& s, const nccl_api& api) {
     mine.link = co_await async_connect(*mine.windows, url, s.link());
   }());
   asio::io_context own(1);
-  by_hand raw(api, open_device(own.get_executor(), names[0]).value(),
-              open_device(own.get_executor(), names[1]).value());
-  raw.move(mine.memory, theirs.memory, s.set, s.set);  // connects the two
+  const auto first = open_device(own.get_executor(), names[0]).value(),
+             last = open_device(own.get_executor(), names[1]).value();
+  by_hand blocking(api, first, last, true), raw(api, first, last, false);
+  for (auto* each : {&blocking, &raw}) each->move(mine.memory, theirs.memory, s.set, s.set);  // connects the two
 
   std::printf("nccl from %s to %s, %s a run, medians of %d\n\n", names[0].c_str(), names[1].c_str(),
               format_size(s.bytes).c_str(), s.repeat);
-  link_table table("nccl", "chunk", {{"raw", "ncclSend and ncclRecv", true}, {"link", "link"}});
+  link_table table("nccl", "chunk", {{"blocking", "blocking"}, {"raw", "not blocking", true}, {"link", "link"}});
   table.heading();
   for (auto chunk : s.chunks()) {
     const auto bytes =
         std::min(s.bytes, std::max<std::size_t>(s.set, chunk << 14));  // few small ones take as long each
     for (int r = 0; r < s.repeat; ++r) {
-      std::vector<throughput> round{timed(bytes, [&] { raw.move(mine.memory, theirs.memory, bytes, chunk); })};
+      std::vector<throughput> round;
+      for (auto* each : {&blocking, &raw})
+        round.push_back(timed(bytes, [&] { each->move(mine.memory, theirs.memory, bytes, chunk); }));
       round.push_back(timed(bytes, [&] {
         near.get([](side& from, window_ref to, std::size_t n, std::size_t size) -> awaitable<void> {
           co_await put_all(from.link.to(to), from.memory, n, size);

@@ -3,9 +3,9 @@
 
     bench/predict.py build/release/apps/cokv --random-weights bench/geometries/NAME.json [--tokenizer DIR] [--rate 2] [--json FILE]
 
-`cokv fit` measures the model once; then each deployment (one server; pipelines of 2 and of 4 processes, which share the
-cores; with --apart a prefill and a decode worker behind a router) answers a load of `cokv load`, and is simulated with the same
-seed. Rounds are in turns; medians over them are compared.
+Each round `cokv fit` measures the model; then each deployment (one server; pipelines of 2 and of 4 processes, which share the
+cores; with --apart a prefill and a decode worker behind a router) answers a load of `cokv load`, and is simulated by that profile with
+the same seed. Medians over rounds are compared: a machine is not as fast each minute.
 """
 import argparse
 import contextlib
@@ -81,13 +81,14 @@ def main():
         checkpoint += ["--random-weights", o.random_weights]
     load = ["--rate", o.rate, "--requests", o.requests, "--lengths", o.lengths, "--seed", 7]
 
+    deployments = [str(n) for n in o.stages] + ["apart"] * o.apart
+    real, told, profiles = {name: [] for name in deployments}, {name: [] for name in deployments}, []
     with tempfile.TemporaryDirectory() as folder:
-        profile = o.profile or os.path.join(folder, "profile.json")
-        if not o.profile:
-            subprocess.run([o.binary, "fit", *checkpoint, "--threads", "1", "--workers", str(max([*o.stages, 2 * o.apart])), "--out", profile], check=True)
-        deployments = [str(n) for n in o.stages] + ["apart"] * o.apart
-        real = {name: [] for name in deployments}
         for turn in range(o.rounds):
+            profile = o.profile or os.path.join(folder, f"profile-{turn}.json")
+            if not o.profile:
+                subprocess.run([o.binary, "fit", *checkpoint, "--threads", "1", "--workers", str(max([*o.stages, 2 * o.apart])), "--out", profile], check=True)
+            profiles.append(json.load(open(profile)))
             for name in deployments:
                 arguments = [*checkpoint, "--threads", 1, "--kv-blocks", 1024]
                 with served(o.binary, name, os.path.join(folder, f"{turn}-{name}"), arguments) as port:
@@ -95,19 +96,20 @@ def main():
                     subprocess.run([*map(str, [o.binary, "load", *url, "--requests", 4, "--rate", 20, "--lengths", "fixed:32:4"])], check=True,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
                     real[name].append(told_by([o.binary, "load", *url, *load]))
+                told[name].append(told_by([o.binary, "simulate", "--profile", profile, *simulated(name), *load]))
         rows = []
         for name in deployments:
-            said = told_by([o.binary, "simulate", "--profile", profile, *simulated(name), *load])
             for figure in FIGURES:
-                got = [r[figure] for r in real[name]]
+                got, said = [r[figure] for r in real[name]], [r[figure] for r in told[name]]
+                off = 100 * (statistics.median(said) / statistics.median(got) - 1)
                 rows.append({"stages": name, "figure": figure, "measured": statistics.median(got), "least": min(got), "most": max(got),
-                             "predicted": said[figure], "off_percent": 100 * (said[figure] / statistics.median(got) - 1)})
+                             "predicted": statistics.median(said), "predicted_least": min(said), "predicted_most": max(said), "off_percent": off})
         print(f"{'stages':>6} {'figure':<20} {'measured':>10} {'least':>10} {'most':>10} {'predicted':>10} {'off':>8}")
         for r in rows:
             print(f"{r['stages']:>6} {r['figure']:<20} {r['measured']:>10.2f} {r['least']:>10.2f} {r['most']:>10.2f} {r['predicted']:>10.2f} "
                   f"{r['off_percent']:>+7.1f}%")
         if o.json:
-            json.dump({"profile": json.load(open(profile)), "load": list(map(str, load)), "rows": rows}, open(o.json, "w"), indent=1)
+            json.dump({"profiles": profiles, "load": list(map(str, load)), "rows": rows}, open(o.json, "w"), indent=1)
 
 
 if __name__ == "__main__":

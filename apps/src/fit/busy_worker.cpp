@@ -28,7 +28,7 @@ bool something_to_read(int link) {
 }
 
 // In the other process. Each order is answered once it is followed; it ends with the link.
-awaitable<void> follow(const options& o, int link) {
+awaitable<void> follow(const options& o, ring_ends place, int link) {
   auto it = subject::open(co_await asio::this_coro::executor, o);
   bool alive = say(link, {&done, 1});
   const auto more = [&, said = false]() mutable {
@@ -39,15 +39,21 @@ awaitable<void> follow(const options& o, int link) {
     if (order == 'p') co_await it.steps.repeat_prompt(it.beside_prompt, more);
     if (order == 'a') co_await it.steps.repeat_answers(it.beside_answers, it.beside_context, more);
     if (order == 'i') alive = say(link, {&done, 1});
+    if (order == 'r' || order == 'l') {
+      alive = say(link, {&done, 1});
+      ring_place here(co_await asio::this_coro::executor, place, order == 'l');
+      const auto mine = co_await here.run(it.ring_step());
+      alive = say(link, {reinterpret_cast<const char*>(&mine), sizeof mine});
+    }
   }
 }
 
-[[noreturn]] void run(const options& o, int link) {
+[[noreturn]] void run(const options& o, ring_ends place, int link) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // others' copies of its link keep it open
   try {
     asio::io_context context(1);
     std::exception_ptr failed;
-    asio::co_spawn(context, follow(o, link), [&](std::exception_ptr e) { failed = e; });
+    asio::co_spawn(context, follow(o, place, link), [&](std::exception_ptr e) { failed = e; });
     context.run();
     if (failed) std::rethrow_exception(failed);
   } catch (const std::exception& e) {
@@ -58,7 +64,7 @@ awaitable<void> follow(const options& o, int link) {
 
 }  // namespace
 
-busy_worker::busy_worker(const options& o) {
+busy_worker::busy_worker(const options& o, ring_ends place) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     throw config_error("--workers: no socket for one");
@@ -66,7 +72,7 @@ busy_worker::busy_worker(const options& o) {
   process_ = ::fork();
   if (process_ == 0) {
     ::close(ends[0]);
-    run(o, ends[1]);
+    run(o, place, ends[1]);
   }
   ::close(ends[1]);
   if (process_ < 0) {
@@ -85,6 +91,13 @@ busy_worker::~busy_worker() {
 void busy_worker::tell(char what) {
   (void)say(link_, {&what, 1});
   hear();
+}
+
+hops busy_worker::left() {
+  hops its;
+  if (::recv(link_, &its, sizeof its, MSG_WAITALL) != sizeof its)
+    throw config_error("--workers: one of them has ended");
+  return its;
 }
 
 void busy_worker::hear() {

@@ -4,17 +4,19 @@
 //     other.ready();                            // it has its weights
 //     other.prompts();                          // it is at it when this returns
 //     other.idle();
+//     other.enter(true);                        // a ring, as its last
 #pragma once
 
 #include <sys/types.h>
 
 #include "fit/fit.hpp"
+#include "fit/ring.hpp"
 
 namespace cokv::fit {
 
 class busy_worker {
  public:
-  explicit busy_worker(const options& o);
+  busy_worker(const options& o, ring_ends place);
   busy_worker(const busy_worker&) = delete;
   ~busy_worker();  // it ends
 
@@ -23,6 +25,8 @@ class busy_worker {
   void prompts() { tell('p'); }
   void answers() { tell('a'); }
   void idle() { tell('i'); }
+  void enter(bool last) { tell(last ? 'l' : 'r'); }
+  hops left();  // when the ring has ended
 
  private:
   void tell(char what);

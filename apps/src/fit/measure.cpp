@@ -12,6 +12,7 @@
 namespace cokv::fit {
 namespace {
 
+using namespace std::chrono_literals;
 using points = std::vector<std::pair<double, double>>;
 
 double since(clock& time, time_point begun) { return std::chrono::duration<double>(time.now() - begun).count(); }
@@ -20,6 +21,18 @@ std::vector<std::uint32_t> powers_up_to(std::uint32_t most) {
   std::vector<std::uint32_t> out;
   for (std::uint32_t n = 1; n < most; n *= 2) out.push_back(n);
   out.push_back(most);
+  return out;
+}
+
+// Products take their rows sixteen, or more, at a time, and prompts are of any length: behind each power the number that begins with
+// the next rows, so that what is between is on a line through the middle of the steps, not along their feet.
+std::vector<std::uint32_t> with_the_next(const std::vector<std::uint32_t>& powers) {
+  constexpr std::uint32_t rows_at_once = 16;
+  std::vector<std::uint32_t> out;
+  for (auto n : powers) {
+    out.push_back(n);
+    if (n >= rows_at_once && n != powers.back()) out.push_back(n + 1);
+  }
   return out;
 }
 
@@ -56,6 +69,40 @@ awaitable<double> engine_gap(engine& e, std::uint32_t sequences, std::uint32_t t
   if (!v) throw boost::system::system_error(v.error());
   std::ranges::sort(gaps);
   co_return gaps.empty() ? 0 : gaps[gaps.size() / 2];
+}
+
+// The same of a ring's workers: what a step takes longer, in seconds, that begins on an idle one while 1, 2, .. of them compute, with
+// it. Longer than one of many in a row, which takes so many times what it does alone; and than with one baton: that is what pauses
+// tell, and the engine's own.
+awaitable<std::vector<double>> wakes_of(subject& it, ring_ends place,
+                                        std::span<const std::unique_ptr<busy_worker>> others,
+                                        const std::vector<double>& beside) {
+  auto& time = clock::of(it.where.get_executor());
+  const auto step = it.ring_step();
+  ring_place ring(it.where.get_executor(), place, false);
+  const auto workers = static_cast<std::uint32_t>(others.size() + 1);
+  std::vector<double> out{0};
+  double with_one = 0;
+  for (std::uint32_t batons = 1; batons <= workers; ++batons) {
+    std::vector<double> row;
+    for (int i = 0; i < 40; ++i) {
+      const auto begun = time.now();
+      co_await step();
+      row.push_back(since(time, begun));
+    }
+    std::ranges::nth_element(row, row.begin() + 20);
+    for (auto& w : others) w->enter(w == others.back());
+    const std::chrono::milliseconds apart(static_cast<int>(std::min(1e3, 1e3 * row[20] * workers / batons)));
+    auto all = co_await ring.lead(step, batons, apart, 1000ms);
+    for (auto& w : others) all += w->left();
+    if (all.count == 0) break;
+    const double more = all.seconds / static_cast<double>(all.count) - row[20] * beside[batons - 1];
+    if (batons == 1)
+      with_one = more;
+    else
+      out.push_back(std::max(0.0, more - with_one));
+  }
+  co_return out;
 }
 
 // From the host's memory to the device's.
@@ -156,10 +203,11 @@ subject subject::open(const asio::any_io_executor& ex, const options& o) {
           .context = context,
           .beside_prompt = std::min(256u, most),
           .beside_answers = std::min(4u, answers),
-          .beside_context = context / 4};
+          .beside_context = context / 4,
+          .ring_layers = std::max(1u, what->config().layers / o.workers)};
 }
 
-awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<busy_worker>> others,
+awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<busy_worker>> others, ring_ends place,
                            std::function<void(std::string_view)> progress) {
   const auto ex = co_await asio::this_coro::executor;
   auto it = subject::open(ex, o);
@@ -185,7 +233,7 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
       (co_await it.steps.prompt(chunk, it.context)).layers - (co_await it.steps.prompt(chunk, 0)).layers;
   p.prompt_pair = std::max(0.0, behind / (1. * chunk * it.context) / full);
   points prompts, prompts_end;
-  for (auto n : powers_up_to(it.most_tokens)) {
+  for (auto n : with_the_next(powers_up_to(it.most_tokens))) {
     const auto t = co_await it.steps.prompt(n, 0);
     // What its own tokens look at is told apart.
     prompts.emplace_back(n, std::max(0.1 * t.layers, t.layers - full * p.prompt_pair * n * (n + 1.) / 2) / full);
@@ -226,19 +274,38 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
     p.answers_beside.push_back(std::max(p.answers_beside.back(), slow_answer));
   }
 
+  progress("behind a pause");
+  points prompts_idle, answers_idle;
+  for (auto pause : {1ms, 5ms, 25ms, 125ms, 500ms, 1000ms}) {
+    const double x = std::chrono::duration<double>(pause).count();
+    prompts_idle.emplace_back(x, co_await it.steps.late_prompt(it.beside_prompt, pause));
+    answers_idle.emplace_back(x, co_await it.steps.late_answers(it.beside_answers, it.beside_context, pause));
+  }
+  p.prompts_idle = ascending(std::move(prompts_idle));
+  p.answers_idle = ascending(std::move(answers_idle));
+
+  if (!others.empty()) progress("one behind the other");
+  for (std::size_t n = 1; n <= others.size(); ++n)
+    p.wakes.push_back(co_await wakes_of(it, place, others.first(n), p.answers_beside));
+
   progress("the engine");
   {
-    const auto few = std::min(it.most_answers, 16u), tokens = std::min(config.max_positions / 2, 100u);
+    const auto few = std::min(it.most_answers, 16u), tokens = std::min(config.max_positions / 2, 40u);
     engine e(ex, it.where, it.what, std::nullopt,
              {.kv_blocks = few * (tokens / meter::block_tokens + 2),
               .max_sequence = std::min(config.max_positions, tokens + 2),
               .prefix_cache = false});
-    const auto of_model = [&](double n) {
-      return (config.layers - 1) * p.answers.at(n) + p.answers_end.at(n) +
-             config.layers * p.answer_pair * n * tokens / 2;
+    // In turns with the same steps by themselves: what a machine is slower by from one minute to the next is more than this.
+    const auto own = [&](std::uint32_t sequences) -> awaitable<double> {
+      std::vector<double> more;
+      for (int turn = 0; turn < 7; ++turn)
+        more.push_back(co_await engine_gap(e, sequences, tokens) -
+                       co_await it.steps.served_answers(sequences, tokens / 2));
+      std::ranges::nth_element(more, more.begin() + 3);
+      co_return std::max(0.0, more[3]);
     };
-    p.step = std::max(0.0, co_await engine_gap(e, 1, tokens) - of_model(1));
-    p.token = std::max(0.0, (co_await engine_gap(e, few, tokens) - of_model(few) - p.step) / few);
+    p.step = co_await own(1);
+    p.token = std::max(0.0, (co_await own(few) - p.step) / few);
     co_await e.async_drain();
   }
   progress("copies and links");

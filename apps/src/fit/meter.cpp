@@ -14,6 +14,14 @@ using namespace std::chrono_literals;
 // A point is measured at least so many times, and so long; at most so many times.
 constexpr std::size_t fewest = 5, most = 400;
 constexpr auto long_enough = 250ms;
+// Behind a pause: so many times, or as often as fits into that time, but a few times.
+constexpr std::size_t most_late = 20, fewest_late = 6;
+constexpr auto long_enough_late = 2s;
+
+double middle_of(std::vector<double>& all) {
+  std::ranges::nth_element(all, all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2));
+  return all[all.size() / 2];
+}
 
 buffer memory_of(device& where, std::uint64_t bytes) {
   if (where.name() == "cpu") detail::check_memory_for({{"KV blocks", bytes}});
@@ -96,11 +104,55 @@ awaitable<step_times> meter::median(std::vector<batch_sequence> what) {
     layers.push_back(t.layers);
     end.push_back(t.end);
   }
-  const auto middle = [](std::vector<double>& all) {
-    std::ranges::nth_element(all, all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2));
-    return all[all.size() / 2];
-  };
-  co_return step_times{middle(layers), middle(end)};
+  co_return step_times{middle_of(layers), middle_of(end)};
+}
+
+// A step as the engine has it computed: whole where the model can.
+awaitable<void> meter::as_served(const std::vector<batch_sequence>& what) {
+  begin(what);
+  if (const auto whole = model_->whole(step_, pool_, compute_)) {
+    throw_if(*whole);
+  } else {
+    for (std::uint32_t l = 0; l < model_->config().layers; ++l) throw_if(model_->forward(l, step_, pool_, compute_));
+    throw_if(model_->finish(step_, compute_));
+    throw_if(model_->sample(step_, compute_));
+  }
+  co_await compute_.async_drain();
+  model_->collect(*step_);
+}
+
+awaitable<double> meter::late(std::vector<batch_sequence> what, duration pause) {
+  const auto seconds = [](duration d) { return std::chrono::duration<double>(d).count(); };
+  for (int warm = 0; warm < 3; ++warm) co_await as_served(what);
+  std::vector<double> more;
+  for (const auto begun = time_.now();
+       more.size() < fewest_late || (more.size() < most_late && time_.now() - begun < long_enough_late);) {
+    const auto due = time_.now() + pause;
+    co_await time_.async_wait_until(due);
+    co_await as_served(what);
+    const auto there = time_.now();
+    co_await as_served(what);
+    more.push_back(seconds(there - due) - seconds(time_.now() - there));
+  }
+  co_return std::max(0.0, middle_of(more));
+}
+
+awaitable<double> meter::served_answers(std::uint32_t sequences, std::uint32_t context) {
+  const auto what = of_answers(sequences, context);
+  for (int warm = 0; warm < 3; ++warm) co_await as_served(what);
+  std::vector<double> all;
+  for (int i = 0; i < 30; ++i) {
+    const auto begun = time_.now();
+    co_await as_served(what);
+    all.push_back(std::chrono::duration<double>(time_.now() - begun).count());
+  }
+  co_return middle_of(all);
+}
+
+awaitable<void> meter::first_layers(std::uint32_t count, std::uint32_t sequences, std::uint32_t context) {
+  begin(of_answers(sequences, context));
+  for (std::uint32_t l = 0; l < count; ++l) throw_if(model_->forward(l, step_, pool_, compute_));
+  co_await compute_.async_drain();
 }
 
 awaitable<step_times> meter::prompt(std::uint32_t tokens, std::uint32_t before) {

@@ -32,6 +32,16 @@ class meter {
   // Throw what the device says.
   awaitable<step_times> prompt(std::uint32_t tokens, std::uint32_t before);
   awaitable<step_times> answers(std::uint32_t sequences, std::uint32_t context);
+  // How much longer such a step takes that comes so long behind the last one than the next behind it: caches, clocks and threads have
+  // gone to sleep meanwhile.
+  awaitable<double> late_prompt(std::uint32_t tokens, duration pause) { return late(of_prompt(tokens, 0), pause); }
+  awaitable<double> late_answers(std::uint32_t sequences, std::uint32_t context, duration pause) {
+    return late(of_answers(sequences, context), pause);
+  }
+  // Seconds, as an engine has it computed: in one go, where the model can.
+  awaitable<double> served_answers(std::uint32_t sequences, std::uint32_t context);
+  // The first layers of such a step alone.
+  awaitable<void> first_layers(std::uint32_t count, std::uint32_t sequences, std::uint32_t context);
   // One such step after the other, as long as it says so.
   awaitable<void> repeat_prompt(std::uint32_t tokens, std::function<bool()> more);
   awaitable<void> repeat_answers(std::uint32_t sequences, std::uint32_t context, std::function<bool()> more);
@@ -40,6 +50,8 @@ class meter {
   std::vector<batch_sequence> of_prompt(std::uint32_t tokens, std::uint32_t before) const;
   std::vector<batch_sequence> of_answers(std::uint32_t sequences, std::uint32_t context) const;
   awaitable<step_times> median(std::vector<batch_sequence> what);
+  awaitable<double> late(std::vector<batch_sequence> what, duration pause);
+  awaitable<void> as_served(const std::vector<batch_sequence>& what);
   void begin(const std::vector<batch_sequence>& what);
   awaitable<step_times> once(const std::vector<batch_sequence>& what);
 

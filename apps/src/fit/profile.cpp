@@ -16,7 +16,10 @@ constexpr std::uint64_t longest_file = 1 << 20;
 constexpr double longest_seconds = 1e4, longest_pair = 1;
 constexpr std::size_t most_points = 1000, most_beside = 4096;
 
-curve curve_of(const detail::fields& given, std::string_view key) {
+// Of counts, or of pauses in seconds.
+enum class along { counts, pauses };
+
+curve curve_of(const detail::fields& given, std::string_view key, along what = along::counts) {
   const auto& all = given.array(key);
   if (all.empty() || all.size() > most_points) given.fail(key, "has to have 1 to 1000 points");
   std::vector<std::pair<double, double>> out;
@@ -25,9 +28,13 @@ curve curve_of(const detail::fields& given, std::string_view key) {
     error_code ec, also;
     const double x = both && both->size() == 2 ? (*both)[0].to_number<double>(ec) : 0;
     const double y = both && both->size() == 2 ? (*both)[1].to_number<double>(also) : 0;
-    if (!both || both->size() != 2 || ec || also) given.fail(key, "has a point that is not [count, seconds]");
-    if (!(x > (out.empty() ? 0 : out.back().first)) || x > 1e9 || x != std::floor(x))
+    if (!both || both->size() != 2 || ec || also)
+      given.fail(key, what == along::counts ? "has a point that is not [count, seconds]"
+                                            : "has a point that is not [seconds, seconds]");
+    const bool ascends = x > (out.empty() ? 0 : out.back().first) && x <= 1e9;
+    if (what == along::counts && (!ascends || x != std::floor(x)))
       given.fail(key, fmt::format("{:g}: counts are whole, and ascend from 1 on", x));
+    if (!ascends) given.fail(key, fmt::format("{:g}: pauses are longer than 0, and ascend", x));
     if (!(y >= 0 && y <= longest_seconds))
       given.fail(key, fmt::format("{:g} is not in 0 to {:g} seconds", y, longest_seconds));
     if (!out.empty() && y < out.back().second)
@@ -52,9 +59,31 @@ std::vector<double> times_of(const detail::fields& given, std::string_view key) 
   return out;
 }
 
-json::array json_of(const curve& c) {
+std::vector<std::vector<double>> wakes_of(const detail::fields& given, std::string_view key) {
+  const auto& all = given.array(key);
+  if (all.empty() || all.size() > most_beside) given.fail(key, "has to have 1 to 4096 lists");
+  std::vector<std::vector<double>> out;
+  for (const auto& workers : all) {
+    const auto* list = workers.if_array();
+    if (!list || list->empty() || list->size() > out.size() + 1)
+      given.fail(key, fmt::format("of {} workers has no list of 1 to {} numbers", out.size() + 1, out.size() + 1));
+    auto& mine = out.emplace_back();
+    for (const auto& one : *list) {
+      error_code ec;
+      const double x = one.to_number<double>(ec);
+      if (ec || !(x >= 0 && x <= longest_seconds))
+        given.fail(key, fmt::format("has something that is no number in 0 to {:g} seconds", longest_seconds));
+      if (mine.empty() && x != 0) given.fail(key, "has a list that does not begin with 0: a worker beside nobody");
+      mine.push_back(x);
+    }
+  }
+  return out;
+}
+
+json::array json_of(const curve& c, along what = along::counts) {
   json::array out;
-  for (auto [x, y] : c.points()) out.push_back(json::array{static_cast<std::uint64_t>(x), y});
+  for (auto [x, y] : c.points())
+    out.push_back(what == along::counts ? json::array{static_cast<std::uint64_t>(x), y} : json::array{x, y});
   return out;
 }
 
@@ -94,6 +123,9 @@ std::string to_text(const profile& p) {
                  {"link_bytes_per_second", p.link_bytes_per_second},
                  {"link_seconds", p.link_seconds}};
   if (p.kv_bytes > 0) o["kv_bytes"] = p.kv_bytes;
+  if (!p.prompts_idle.points().empty()) o["prompts_idle"] = json_of(p.prompts_idle, along::pauses);
+  if (!p.answers_idle.points().empty()) o["answers_idle"] = json_of(p.answers_idle, along::pauses);
+  if (p.wakes.size() > 1) o["wakes"] = json::value_from(p.wakes);
   if (!p.source.empty()) o["source"] = p.source;
   // A field a line: people read it, and compare two.
   std::string out = "{";
@@ -124,6 +156,9 @@ profile parse_profile(std::string_view text, const std::string& file) {
               "token",
               "prompts_beside",
               "answers_beside",
+              "prompts_idle",
+              "answers_idle",
+              "wakes",
               "copy_bytes_per_second",
               "link_bytes_per_second",
               "link_seconds",
@@ -153,6 +188,9 @@ profile parse_profile(std::string_view text, const std::string& file) {
   p.answers_beside = times_of(given, "answers_beside");
   if (p.prompts_beside.size() != p.answers_beside.size())
     given.fail("answers_beside", "is not of as many workers as prompts_beside");
+  if (given.has("prompts_idle")) p.prompts_idle = curve_of(given, "prompts_idle", along::pauses);
+  if (given.has("answers_idle")) p.answers_idle = curve_of(given, "answers_idle", along::pauses);
+  if (given.has("wakes")) p.wakes = wakes_of(given, "wakes");
   p.copy_bytes_per_second = given.between("copy_bytes_per_second", 1, 1e16);
   p.link_bytes_per_second = given.between("link_bytes_per_second", 1, 1e16);
   p.link_seconds = given.between("link_seconds", 0, 1);

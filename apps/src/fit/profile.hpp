@@ -19,6 +19,11 @@
 // | step, token             | seconds of the engine's own: a step, and each token that it tells                              |
 // | prompts_beside,         | [1, x2, x3, ..]: how many times longer a step takes while so many workers of the machine       |
 // | answers_beside          | compute, with it; of more than are told nothing is said                                        |
+// | prompts_idle,           | [[seconds, seconds], ..]: how much longer a step of all layers takes that comes so long behind  |
+// | answers_idle            | the last one; behind longer pauses than are told as behind the last of them. Optional: no longer |
+// | wakes                   | [[0], [0, s2], [0, s2, s3], ..]: of a machine with 1, 2, .. workers, how much longer, whatever its  |
+// |                         | layers, a step takes that begins on an idle one while 1, 2, .. of them compute, with it: as long |
+// |                         | as its threads wait for a processor. Of more, as of the last. Optional                           |
 // | copy_bytes_per_second   | in memory, one way                                                                             |
 // | link_bytes_per_second,  | over TCP between two workers of the machine, one way; how long a message takes                 |
 // | link_seconds            |                                                                                                |
@@ -55,6 +60,8 @@ struct profile {
   double prompt_pair = 0, answer_pair = 0;
   double step = 0, token = 0;
   std::vector<double> prompts_beside{1}, answers_beside{1};
+  curve prompts_idle, answers_idle;
+  std::vector<std::vector<double>> wakes{{0}};
   double copy_bytes_per_second = 0, link_bytes_per_second = 0, link_seconds = 0;
 };
 

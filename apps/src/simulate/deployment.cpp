@@ -207,7 +207,7 @@ deployment by_profile(const options& o) {
     r.max_sequence = p.max_positions;
     r.engine.kv_blocks = w.kv_blocks.value_or(1024);
     r.by_layers = w.role == cluster::worker_role::prefill;
-    r.what = std::make_shared<profile_price>(p, r.split);
+    r.what = std::make_shared<profile_price>(p, r.split, o.workers_a_machine);
     if (o.swap_blocks && p.kv_bytes == 0)
       throw config_error(fmt::format("--swap-blocks: {} does not say how many bytes KV has (kv_bytes)", o.profile));
     take_turns(o, w, all.back(), [&](std::uint32_t s) {

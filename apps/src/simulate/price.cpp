@@ -28,4 +28,15 @@ double profile_price::seconds(const step& s, std::uint32_t stage) const {
   return std::min(out, longest);
 }
 
+double profile_price::late(const step& s, std::uint32_t stage, double idle, std::uint32_t workers) const {
+  if (idle <= 0) return 0;
+  const auto& measured = s.prompts > 0 ? p_.prompts_idle : p_.answers_idle;
+  const auto& wakes = p_.wakes[std::min<std::size_t>(machine_, p_.wakes.size()) - 1];
+  double out = wakes[std::min<std::size_t>(workers, wakes.size()) - 1];
+  if (!measured.points().empty())
+    out +=
+        measured.at(std::min(idle, measured.points().back().first)) * split_.layers(p_.layers, stage).count / p_.layers;
+  return out;
+}
+
 }  // namespace cokv::simulate

@@ -30,6 +30,10 @@ class price {
   virtual double seconds(const step& s, std::uint32_t stage) const = 0;
   // Of that, what comes behind the last layer, when all KV is there.
   virtual double behind(const step&, std::uint32_t stage) const { return 0; }
+  // And how much longer where the worker has been idle for so many seconds, and so many of its machine compute, with it.
+  virtual double late(const step&, std::uint32_t /*stage*/, double /*idle*/, std::uint32_t /*workers*/) const {
+    return 0;
+  }
   // How many times longer while so many workers of its machine compute, with it.
   virtual double beside(const step&, std::uint32_t workers) const { return 1; }
 };
@@ -63,8 +67,10 @@ class sheet_price final : public price {
 // A step with tokens of prompts costs what they do, and its answers beside them no more rows than they are.
 class profile_price final : public price {
  public:
-  profile_price(fit::profile p, topology split) : p_(std::move(p)), split_(std::move(split)) {}
+  profile_price(fit::profile p, topology split, std::uint32_t workers_a_machine)
+      : p_(std::move(p)), split_(std::move(split)), machine_(workers_a_machine) {}
   double seconds(const step& s, std::uint32_t stage) const override;
+  double late(const step& s, std::uint32_t stage, double idle, std::uint32_t workers) const override;
   double beside(const step& s, std::uint32_t workers) const override {
     const auto& measured = s.prompts > 0 ? p_.prompts_beside : p_.answers_beside;
     return measured.at(std::min<std::size_t>(workers, measured.size()) - 1);
@@ -73,6 +79,7 @@ class profile_price final : public price {
  private:
   fit::profile p_;
   topology split_;
+  std::uint32_t machine_;  // workers of
 };
 
 }  // namespace cokv::simulate

@@ -53,7 +53,10 @@ error_code priced_stage::forward(std::uint32_t layer, const std::shared_ptr<batc
   const auto layers = config_.layers;
   if (layer == 0) {
     const auto what = step_of(*step);
-    const double all = price_->seconds(what, stage_), behind = layers > 1 ? price_->behind(what, stage_) : 0;
+    const double idle = at_work_ ? 0 : std::chrono::duration<double>(time_.now() - ended_).count();
+    const auto workers = cores_ ? cores_->at_work() + 1 : 1;
+    const double all = price_->seconds(what, stage_) + price_->late(what, stage_, idle, workers),
+                 behind = layers > 1 ? price_->behind(what, stage_) : 0;
     now_ = {what, (all - behind) / layers, behind, {}};
     if (!waits_)
       begins();  // nothing else is enqueued: it does so at once
@@ -89,6 +92,7 @@ void priced_stage::over(batch& b, const step& s) {
   if (!std::exchange(at_work_, false)) return;  // its host was lost meanwhile
   const auto now = time_.now();
   activity_->ends(now);
+  ended_ = now;
   busy_ += std::chrono::duration<double>(now - begun).count();
   rows_ += b.rows();
   ++steps_;

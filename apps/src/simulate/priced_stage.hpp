@@ -99,6 +99,7 @@ class priced_stage final : public model, public std::enable_shared_from_this<pri
   const bool waits_;
   running now_;
   bool at_work_ = false;
+  time_point ended_{};     // its last step
   std::uint64_t job_ = 0;  // of the cores that it shares
   model_config config_;
   id256 fingerprint_;

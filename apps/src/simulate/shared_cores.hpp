@@ -20,6 +20,7 @@ class shared_cores : public std::enable_shared_from_this<shared_cores> {
 
   // `over` is called from a handler when the step is done. Its number, for
   std::uint64_t begin(const step& s, double seconds, std::function<void()> over);
+  std::uint32_t at_work() const noexcept { return static_cast<std::uint32_t>(jobs_.size()); }  // workers
   void give_up(std::uint64_t number);  // where it is not done yet: it never will be
 
  private:

@@ -87,6 +87,14 @@ TEST_CASE("profile: what is read is what was written") {
   CHECK(r.prompts_beside == p.prompts_beside);
   CHECK(r.prompt_pair == p.prompt_pair);
   CHECK(r.source == "a test");
+  CHECK(r.prompts_idle.points().empty());
+  CHECK(r.wakes == std::vector<std::vector<double>>{{0}});
+  p.prompts_idle = curve({{0.001, 0.0002}, {0.5, 0.01}}), p.answers_idle = curve({{0.025, 0}});
+  p.wakes = {{0}, {0, 0.001}, {0, 0.001, 0.002}};
+  const auto late = parse_profile(to_text(p), "file");
+  CHECK(late.prompts_idle.points() == p.prompts_idle.points());
+  CHECK(late.answers_idle.points() == p.answers_idle.points());
+  CHECK(late.wakes == p.wakes);
 }
 
 TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused by the file's and the field's name") {
@@ -131,6 +139,18 @@ TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused b
         "file: answers_end: has a point that is not [count, seconds]");
   CHECK(refused([](auto& o) { o["prompts"] = json::parse("[[1, 2], [3, 1]]"); }) ==
         "file: prompts: 3 take less than 1: 2 seconds at the least");
+  CHECK(refused([](auto& o) { o["answers_idle"] = json::parse("[[0.5, 0], [0.5, 1]]"); }) ==
+        "file: answers_idle: 0.5: pauses are longer than 0, and ascend");
+  CHECK(refused([](auto& o) { o["prompts_idle"] = json::parse("[[0.5]]"); }) ==
+        "file: prompts_idle: has a point that is not [seconds, seconds]");
+  CHECK(refused([](auto& o) { o["wakes"] = json::parse("[[0], [0, 1, 2]]"); }) ==
+        "file: wakes: of 2 workers has no list of 1 to 2 numbers");
+  CHECK(refused([](auto& o) { o["wakes"] = json::parse("[0]"); }) ==
+        "file: wakes: of 1 workers has no list of 1 to 1 numbers");
+  CHECK(refused([](auto& o) { o["wakes"] = json::parse("[[1]]"); }) ==
+        "file: wakes: has a list that does not begin with 0: a worker beside nobody");
+  CHECK(refused([](auto& o) { o["wakes"] = json::parse("[[0], [0, -1]]"); }) ==
+        "file: wakes: has something that is no number in 0 to 10000 seconds");
   CHECK(refused([](auto& o) { o["prompt_pair"] = 2; }) == "file: prompt_pair: 2 is not in 0 to 1");
   CHECK(refused([](auto& o) { o["threads"] = 3; }) == "file: threads: 3 is not in 1 to 2");
   CHECK(refused([](auto& o) { o["prompts_beside"] = json::parse("[2, 3]"); }) ==
@@ -228,4 +248,35 @@ TEST_CASE("cokv fit --sheet: a simulation by the profile says what one by the sh
   CHECK(none.err.find("--sheet: a100, h100 and h200 are known") != std::string::npos);
   CHECK(run_command("fit", {"--model", tokens, "--random-weights", model, "--sheet", "h100", "--threads", "2"}).code !=
         0);
+}
+
+TEST_CASE(
+    "cokv simulate --profile: a step behind a pause takes as much longer as the pause was long, by its stage's share") {
+  const command_folder dir;
+  auto p = plain();
+  p.prompts_idle = curve({{0.1, 0.010}, {1, 0.050}});
+  p.answers_idle = curve({{0.1, 0.100}});  // a millisecond behind one of a millisecond
+  const auto one = asked(100, 3);
+  const std::string later = R"({"at": 1.104, "prompt_tokens": 100, "output_tokens": 1})";
+  const auto whole = told(dir, p, one + later + "\n", {});
+  CHECK(ttft(whole, 0) == doctest::Approx(100));  // nothing was before it
+  for (auto& gap : whole.at("requests").at(0).at("gaps_ms").as_array())
+    CHECK(gap.to_number<double>() == doctest::Approx(2));  // at once behind the one before
+  CHECK(ttft(whole, 1) == doctest::Approx(150));
+  // Two stages: while one is at a step the other one pauses; the first pause of the last is as long as the prompt's first half.
+  const auto apart = told(dir, p, one, {"--pipeline", "2"});
+  CHECK(ttft(apart, 0) == doctest::Approx(50 + 50 + 2.5));
+}
+
+TEST_CASE(
+    "cokv simulate --profile: a step that begins on an idle worker waits for a processor as long as so many make it") {
+  const command_folder dir;
+  auto p = plain();
+  p.prompts_beside = p.answers_beside = {1, 1, 1};
+  p.wakes = {{0}, {0, 0.004}, {0, 0.007, 0.009}};
+  const auto both = asked(100, 1) + R"({"at": 0.06, "prompt_tokens": 100, "output_tokens": 1})" + "\n";
+  CHECK(ttft(told(dir, p, both, {"--pipeline", "2"}), 1) == doctest::Approx(100));
+  const auto shared = told(dir, p, both, {"--pipeline", "2", "--workers-a-machine", "2"});
+  CHECK(ttft(shared, 0) == doctest::Approx(100));
+  CHECK(ttft(shared, 1) == doctest::Approx(54 + 50));  // its first half beside the other's last
 }

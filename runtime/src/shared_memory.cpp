@@ -103,8 +103,10 @@ shared_mapping::~shared_mapping() {
     std::lock_guard lock(all.mutex);
     all.mappings.erase(static_cast<std::byte*>(data_));
   }
-  if (before_unmap_) before_unmap_(data_);
-  unmap_unwaited(data_, mapped_, std::move(file_));  // with the descriptor goes the memory
+  auto unmap = [data = data_, bytes = mapped_, file = std::move(file_)]() mutable {
+    unmap_unwaited(data, bytes, std::move(file));  // with the descriptor goes the memory
+  };
+  before_unmap_ ? before_unmap_(data_, std::move(unmap)) : unmap();
 }
 
 result<buffer> shared_buffer(std::shared_ptr<shared_mapping> mapping, std::size_t offset, std::size_t bytes) {

@@ -25,7 +25,8 @@ class shared_mapping {
   const std::shared_ptr<const int>& file() const noexcept { return file_; }
 
   // Called before the mapping goes.
-  void before_unmap(std::function<void(void*)> f) { before_unmap_ = std::move(f); }
+  // Called when it goes, with what unmaps it: to be called then, or later.
+  void before_unmap(std::function<void(void*, std::function<void()> unmap)> f) { before_unmap_ = std::move(f); }
 
  private:
   shared_mapping(void* data, std::size_t mapped, std::shared_ptr<const int> file)
@@ -35,7 +36,7 @@ class shared_mapping {
   void* data_;
   std::size_t mapped_;
   std::shared_ptr<const int> file_;
-  std::function<void(void*)> before_unmap_;
+  std::function<void(void*, std::function<void()>)> before_unmap_;
 };
 
 // [offset, offset + bytes) of it; the range is checked.

@@ -19,6 +19,11 @@ unwaited& unwaited::unmapping() {
   return *one;
 }
 
+unwaited& unwaited::freeing() {
+  static auto* one = new unwaited;
+  return *one;
+}
+
 void unwaited::run(std::function<void()> what) noexcept {
   std::lock_guard lock(mutex_);
   waiting_.push_back(std::move(what));
@@ -32,7 +37,10 @@ void unwaited::run(std::function<void()> what) noexcept {
 
 void unwaited::serve() {
   for (std::unique_lock lock(mutex_);;) {
-    if (waiting_.empty()) return (void)(running_ = false);
+    if (waiting_.empty()) {
+      running_ = false;
+      return done_.notify_all();
+    }
     auto what = std::move(waiting_.front());
     waiting_.pop_front();
     lock.unlock();
@@ -40,6 +48,11 @@ void unwaited::serve() {
     what = nullptr;
     lock.lock();
   }
+}
+
+bool unwaited::wait_done(std::chrono::milliseconds most) {
+  std::unique_lock lock(mutex_);
+  return done_.wait_for(lock, most, [this] { return !running_ && waiting_.empty(); });
 }
 
 void unmap_unwaited(void* data, std::size_t bytes, std::shared_ptr<const void> after) noexcept {

@@ -3,6 +3,8 @@
 // keep no memory mapped.
 #pragma once
 
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -15,14 +17,18 @@ class unwaited {
  public:
   static unwaited& closing();
   static unwaited& unmapping();
+  static unwaited& freeing();  // of what a device has to be idle for
 
   // Later, on the thread; in order. On any thread, and never waits. Where there is no thread to be had it is done with the next.
   void run(std::function<void()> what) noexcept;
+  // Until nothing is left to do; false: there is, after so long.
+  bool wait_done(std::chrono::milliseconds most);
 
  private:
   void serve();
 
   std::mutex mutex_;
+  std::condition_variable done_;
   std::deque<std::function<void()>> waiting_;
   bool running_ = false;
 };

@@ -17,8 +17,11 @@ def what_it_measures_is_what_a_simulation_takes(binary, folder):
     code, out, err = cokv(binary, "fit", *QUICK, "--workers", 2, "--out", f"{folder}/profile.json")
     same("exit code and output", (code, out), (0, ""))
     p = json.load(open(f"{folder}/profile.json"))
-    same("of what", (p["layers"], p["dtype"], p["threads"], [n for n, _ in p["prompts"]]), (8, "f32", 1, [1, 2, 4, 8, 16, 32]))
+    same("of what", (p["layers"], p["dtype"], p["threads"], [n for n, _ in p["prompts"]]), (8, "f32", 1, [1, 2, 4, 8, 16, 17, 32]))
     same("workers", [len(p["prompts_beside"]), len(p["answers_beside"])], [2, 2])
+    same("a ring of two, by how many compute", [len(w) for w in p["wakes"]], [1, 2])
+    for kind in ("prompts_idle", "answers_idle"):
+        same(kind, [pause for pause, _ in p[kind]], [0.001, 0.005, 0.025, 0.125, 0.5, 1])
     at_least("seconds of 32 tokens, over those of one", p["prompts"][-1][1], p["prompts"][0][1])
     at_least("link", p["link_bytes_per_second"], 1e6)
     code, out, err = cokv(binary, "simulate", "--profile", f"{folder}/profile.json", "--requests", 20, "--rate", 50, "--lengths", "fixed:32:8",

@@ -87,7 +87,7 @@ TEST_CASE("readable memory: what a peer shares for writing goes the same way, wi
   auto mapped = detail::shared_mapping::map(handle).value();
   const auto* at = mapped->data();
   bool freed_here = false;
-  mapped->before_unmap([&](void*) { freed_here = true; });  // a device's, where it always was
+  mapped->before_unmap([&](void*, auto unmap) { freed_here = true, unmap(); });  // a device's, where it always was
   mapped.reset();
   CHECK(freed_here);
   std::promise<void> behind;  // in order: what was asked for before is done then

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 namespace cokv::test::fake_cuda {
@@ -49,6 +50,9 @@ bool device_is_lost();
 std::size_t device_resets();
 
 void set_capturing(void* stream, bool on);
+
+// From now on, until it is said of nobody, the device is never idle for that thread: memory that it gives back is a violation.
+void never_idle_for(std::thread::id who);
 
 bool would_use(const void* p, std::size_t n);  // an operation that is not done
 

@@ -67,6 +67,8 @@ cudaError_t take(model& m, void** p, std::size_t n, cudaMemoryType type) {
 // Really free: under a sanitizer, whatever still uses it is found as well.
 cudaError_t release(model& m, void* p, const char* call) {
   if (capturing) return m.violate("memory is freed during a capture"), cudaErrorStreamCaptureUnsupported;
+  if (m.waits_in_vain == std::this_thread::get_id())
+    m.violate(std::string(call) + " waits for a device that is never idle");
   auto found = m.memory.find(static_cast<std::byte*>(p));
   if (found == m.memory.end())
     return m.violate(std::string(call) + " of what was not allocated"), cudaErrorInvalidValue;

@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "cokv/runtime/detail/kernels_wait.hpp"
+
 namespace cokv::test::fake_cuda {
 
 model& model::get() {
@@ -189,6 +191,7 @@ void model::reset(options o) {
     if (a.ours) std::free(p);
   memory.clear();
   opened_handles = used_memory = 0;
+  waits_in_vain = {};
   called.clear();
   plan.clear();
   violations.clear();
@@ -246,7 +249,10 @@ kernel_maker known_kernel(const std::string& name) {
   return found == kernels().end() ? nullptr : found->second;
 }
 
-void reset(options o) { model::get().reset(o); }
+void reset(options o) {
+  (void)cokv::detail::given_back(std::chrono::seconds(10));
+  model::get().reset(o);
+}
 
 bool step() {
   auto& m = model::get();
@@ -325,7 +331,13 @@ std::size_t live_graphs() {
   auto lock = model::get().lock();
   return model::get().graphs.size();
 }
+void never_idle_for(std::thread::id who) {
+  auto lock = model::get().lock();
+  model::get().waits_in_vain = who;
+}
+
 std::size_t live_allocations() {
+  (void)cokv::detail::given_back(std::chrono::seconds(10));
   auto lock = model::get().lock();
   return model::get().memory.size() + model::get().opened_handles;
 }

@@ -140,6 +140,7 @@ class model {
   std::map<std::string, std::size_t, std::less<>> called;
   std::size_t calls_left = 0;  // until the device is lost; 0: not planned
   cudaError_t loss = cudaSuccess;
+  std::thread::id waits_in_vain;  // who gives memory back
   std::size_t resets = 0, opened_handles = 0, used_memory = 0;
   std::vector<std::string> violations;
 

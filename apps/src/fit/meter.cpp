@@ -15,8 +15,8 @@ using namespace std::chrono_literals;
 constexpr std::size_t fewest = 5, most = 400;
 constexpr auto long_enough = 250ms;
 // Behind a pause: so many times, or as often as fits into that time, but a few times.
-constexpr std::size_t most_late = 20, fewest_late = 6;
-constexpr auto long_enough_late = 2s;
+constexpr std::size_t most_late = 20, fewest_late = 5;
+constexpr auto long_enough_late = 1500ms;
 
 double middle_of(std::vector<double>& all) {
   std::ranges::nth_element(all, all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2));

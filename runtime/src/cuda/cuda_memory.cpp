@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
 
 #include "../physical_memory.hpp"
 #include "../shared_memory.hpp"
+#include "cokv/runtime/detail/kernels_wait.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cuda_error.hpp"
 #include "driver.hpp"
@@ -71,17 +73,22 @@ error_code register_host(const std::shared_ptr<primary_context>& context, void* 
   return {};
 }
 
-void unregister_host(const std::shared_ptr<primary_context>& context, void* data) {
+// `unmap` behind it.
+void unregister_host(const std::shared_ptr<primary_context>& context, void* data, std::function<void()> unmap) {
   directory::erase(directory::get().host, data, context.get());
-  if (context->lost()) return;
-  current_device here(context->ordinal());
-  drop(cudaHostUnregister(data));
+  detail::give_back([context, data, unmap = std::move(unmap)] {
+    if (!context->lost()) {
+      current_device here(context->ordinal());
+      drop(cudaHostUnregister(data));
+    }
+    unmap();
+  });
 }
 
 result<buffer> registered(const std::shared_ptr<primary_context>& context,
                           std::shared_ptr<detail::shared_mapping> mapping, std::size_t offset, std::size_t bytes) {
   if (auto ec = register_host(context, mapping->data(), mapping->mapped_bytes())) return ec;
-  mapping->before_unmap([context](void* data) { unregister_host(context, data); });
+  mapping->before_unmap([context](void* data, auto unmap) { unregister_host(context, data, std::move(unmap)); });
   return detail::shared_buffer(std::move(mapping), offset, bytes);
 }
 
@@ -93,10 +100,8 @@ result<buffer> allocate_pinned(const std::shared_ptr<primary_context>& context, 
   void* data = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return errc::out_of_memory;
   if (auto ec = register_host(context, data, whole)) return ::munmap(data, whole), ec;
-  auto owner = std::shared_ptr<void>(data, [context, whole](void* p) {
-    unregister_host(context, p);
-    ::munmap(p, whole);
-  });
+  auto owner = std::shared_ptr<void>(
+      data, [context, whole](void* p) { unregister_host(context, p, [p, whole] { ::munmap(p, whole); }); });
   return buffer::adopt(data, bytes, memory_kind::pinned, std::move(owner));
 }
 
@@ -124,7 +129,9 @@ bool reachable(const buffer& b, memory_range& known) {
   return e == cudaSuccess && a.type == cudaMemoryTypeHost;
 }
 
-result<buffer> allocate(const std::shared_ptr<primary_context>& context, std::size_t bytes, memory_kind kind) {
+namespace {
+
+result<buffer> allocate_once(const std::shared_ptr<primary_context>& context, std::size_t bytes, memory_kind kind) {
   if (kind == memory_kind::host) {
     try {
       return buffer::host(bytes);
@@ -150,15 +157,29 @@ result<buffer> allocate(const std::shared_ptr<primary_context>& context, std::si
   if (const auto e = cudaMalloc(&data, size); e != cudaSuccess) return refused(*context, e);
   auto owner = std::shared_ptr<void>(data, [context, exportable](void* p) {
     if (exportable) directory::erase(directory::get().exportable, p, context.get());
-    if (context->lost()) return;
-    current_device here(context->ordinal());
-    drop(cudaFree(p));
+    detail::give_back([context, p] {
+      if (context->lost()) return;
+      current_device here(context->ordinal());
+      drop(cudaFree(p));
+    });
   });
   if (exportable) {
     std::lock_guard lock(directory::get().mutex);
     directory::get().exportable[static_cast<std::byte*>(data)] = {size, context.get(), owner, {}};
   }
   return buffer::adopt(data, bytes, kind, std::move(owner));
+}
+
+}  // namespace
+
+// What was let go of before may be on its way back, and the room that is wanted.
+result<buffer> allocate(const std::shared_ptr<primary_context>& context, std::size_t bytes, memory_kind kind) {
+  constexpr std::chrono::milliseconds now(0), most(1000);
+  const bool all_there = detail::given_back(now);
+  auto made = allocate_once(context, bytes, kind);
+  if (all_there || made || made.error() != errc::out_of_memory) return made;
+  (void)detail::given_back(most);
+  return allocate_once(context, bytes, kind);
 }
 
 result<buffer> adopt(primary_context& context, void* data, std::size_t bytes, std::shared_ptr<void> keep_alive) {
@@ -235,9 +256,11 @@ result<buffer> import_memory(const std::shared_ptr<primary_context>& context, co
   }
   if (e != cudaSuccess) return refused(*context, e);
   auto close = [context](void* p) {
-    if (context->lost()) return;
-    current_device here(context->ordinal());
-    drop(cudaIpcCloseMemHandle(p));
+    detail::give_back([context, p] {
+      if (context->lost()) return;
+      current_device here(context->ordinal());
+      drop(cudaIpcCloseMemHandle(p));
+    });
   };
   auto owner = std::shared_ptr<void>(data, std::move(close));
   // Offset and length came from the other process: both ends must lie in what was mapped.

@@ -1,4 +1,5 @@
 // What a pair of ranks moves, on fake_nccl.
+#include "cokv/runtime/detail/kernels_wait.hpp"
 #include "cokv/runtime/with.hpp"
 #include "nccl/two_devices.hpp"
 
@@ -30,9 +31,8 @@ TEST_CASE("fake_nccl: pieces go both ways at once, right on every seed") {
           pairs[rank].async_send(from[i][rank], {}, {}, ends[i][rank].token());
           pairs[rank].async_receive(to[i][rank], ends[i][2 + rank].token());
         }
-      CHECK(m.drive([&] {
-        return std::ranges::all_of(ends, [](auto& e) { return std::ranges::all_of(e, &ending::over); });
-      }));
+      CHECK(m.drive(
+          [&] { return std::ranges::all_of(ends, [](auto& e) { return std::ranges::all_of(e, &ending::over); }); }));
       for (std::size_t i = 0; i < transfers; ++i)
         for (std::size_t rank = 0; rank < 2; ++rank) {
           CHECK(!ends[i][rank].ec);
@@ -64,8 +64,8 @@ TEST_CASE("fake_nccl: a layer that is not computed yet holds up neither the othe
     auto core = std::make_shared<cokv::detail::timeline_core>(m.ctx.get_executor());
     std::vector<int> order;
     ending a, b, c, d, e, f;
-    pairs[0].async_send({late}, event(core, 1), [&](std::uint64_t n) { order.push_back(10 + static_cast<int>(n)); },
-                        a.token());
+    pairs[0].async_send(
+        {late}, event(core, 1), [&](std::uint64_t n) { order.push_back(10 + static_cast<int>(n)); }, a.token());
     pairs[0].async_send({soon}, {}, [&](std::uint64_t n) { order.push_back(20 + static_cast<int>(n)); }, b.token());
     pairs[1].async_receive({first}, c.token());
     pairs[1].async_send({back}, {}, {}, d.token());
@@ -132,9 +132,8 @@ TEST_CASE("fake_nccl: hundreds of transfers wait for room and all come through")
       pairs[0].async_send({from}, {}, {}, sent[i].token());
       pairs[1].async_receive({to}, received[i].token());
     }
-    CHECK(m.drive([&] {
-      return std::ranges::all_of(sent, &ending::over) && std::ranges::all_of(received, &ending::over);
-    }));
+    CHECK(m.drive(
+        [&] { return std::ranges::all_of(sent, &ending::over) && std::ranges::all_of(received, &ending::over); }));
     CHECK(std::ranges::none_of(sent, [](auto& e) { return bool(e.ec); }));
     CHECK(std::ranges::none_of(received, [](auto& e) { return bool(e.ec); }));
     CHECK(all_bytes_are(to, 5));
@@ -174,4 +173,50 @@ TEST_CASE("fake_nccl: on a device that goes on by itself, under the loop") {
     }
     check_clean();
   }
+}
+
+// As on a GPU whose kernels wait for the other rank's, which is to be enqueued by this very loop.
+TEST_CASE(
+    "fake_nccl: memory that is let go of while there are ranks holds no loop up, and is given back all the same") {
+  start_machine();
+  {
+    two_devices m;
+    auto pairs = m.pairs();
+    auto near = m.on[0].allocate(100, memory_kind::pinned).value(),
+         shared = m.on[0].allocate(100, memory_kind::shared).value();
+    auto far = m.filled(0, 100, 1), to = m.filled(1, 100, 0);
+    const auto before = fake_cuda::live_allocations();
+    fake_cuda::never_idle_for(std::this_thread::get_id());
+    ending received;
+    pairs[1].async_receive({to}, received.token());
+    near = shared = far = {};
+    CHECK(fake_cuda::live_allocations() == before - 3);
+    auto from = m.filled(0, 100, 7);
+    ending sent;
+    pairs[0].async_send({from}, {}, {}, sent.token());
+    CHECK(m.drive([&] { return sent.over && received.over; }));
+    CHECK(all_bytes_are(to, 7));
+    fake_cuda::never_idle_for({});
+  }
+  check_clean();
+}
+
+TEST_CASE(
+    "fake_nccl: without ranks memory is given back where it is let go of; who finds no room waits for what is on its "
+    "way") {
+  fake_cuda::reset({.memory = 1 << 20});
+  {
+    driven m;
+    auto d = open_device(m.ctx.get_executor(), "cuda:0").value();
+    auto most = d.allocate(700 << 10).value();
+    const auto calls = fake_cuda::calls("cudaFree");
+    most = {};
+    CHECK(fake_cuda::calls("cudaFree") == calls + 1);
+    for (int i = 0; i < 50; ++i) {
+      const cokv::detail::kernels_wait waits;
+      most = d.allocate(700 << 10).value();
+      most = {};
+    }
+  }
+  check_clean();
 }

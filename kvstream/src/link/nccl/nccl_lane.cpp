@@ -7,8 +7,7 @@
 namespace cokv::detail {
 namespace {
 
-// Of a group, but for a transfer that has more: while it is on its way the next one gathers.
-constexpr std::size_t most_pieces = 64, most_bytes = std::size_t{16} << 20;
+constexpr std::size_t most_pieces = 64;  // of a group, but for a transfer that has more
 
 }  // namespace
 
@@ -30,12 +29,10 @@ error_code nccl_lane::issue() {
   if (!native) return on_.status() ? on_.status() : error_code(errc::closed);
   if (auto ec = nccl_error(api_.GroupStart())) return ec;
   error_code failed;
-  for (std::size_t pieces = 0, bytes = 0;
-       !failed && issuing_ < waiting_.size() && pieces < most_pieces && bytes < most_bytes;) {
+  for (std::size_t pieces = 0; !failed && issuing_ < waiting_.size() && pieces < most_pieces;) {
     const auto& next = waiting_[issuing_++];  // whatever is said from here on, some of it may be on the stream
     pieces += next.size();
     for (const auto& p : next) {
-      bytes += p.size();
       failed = nccl_error(sends_ ? api_.Send(p.data(), p.size(), ncclInt8, 1, comm_, native)
                                  : api_.Recv(p.data(), p.size(), ncclInt8, 0, comm_, native));
       if (failed) break;

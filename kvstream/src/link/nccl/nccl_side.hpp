@@ -6,6 +6,7 @@
 #include <memory>
 #include <string_view>
 
+#include "cokv/runtime/detail/kernels_wait.hpp"
 #include "cokv/runtime/detail/mailbox.hpp"
 #include "cokv/runtime/detail/unique_function.hpp"
 #include "cokv/runtime/device.hpp"
@@ -39,6 +40,7 @@ class nccl_side : public std::enable_shared_from_this<nccl_side> {
   void keep_time(duration most);  // from now on
   bool late() const;
 
+  const kernels_wait kernels_;  // NCCL's, for the other ranks
   const nccl_api api_;
   device device_;
   const int ordinal_;

@@ -63,6 +63,7 @@ TEST_CASE("rank_meeting: GPUs add up where each rank has another one or may shar
   CHECK(can_add_up(std::array{a, b}));
   b.shares = false;
   CHECK(!can_add_up(std::array{a, a, b}));
+  a.shares = false;
   b.uuid[3] = std::byte{0};
   CHECK(can_add_up(std::array{a, b}));
   CHECK(!can_add_up(std::array{a, b, a}));

@@ -81,9 +81,9 @@ busy_worker::busy_worker(const options& o, ring_ends place) {
   }
 }
 
-// Those that were made behind it have a copy of this end: closing it alone says nothing.
+// Whatever it is at: it may wait for a baton.
 busy_worker::~busy_worker() {
-  ::shutdown(link_, SHUT_RDWR);
+  ::kill(process_, SIGKILL);
   ::close(link_);
   ::waitpid(process_, nullptr, 0);
 }

@@ -67,36 +67,28 @@ awaitable<double> engine_gap(engine& e, std::uint32_t sequences, std::uint32_t t
       });
   });
   if (!v) throw boost::system::system_error(v.error());
-  std::ranges::sort(gaps);
-  co_return gaps.empty() ? 0 : gaps[gaps.size() / 2];
+  co_return middle_of(std::move(gaps));
 }
 
-// The same of a ring's workers: what a step takes longer, in seconds, that begins on an idle one while 1, 2, .. of them compute, with
-// it. Longer than one of many in a row, which takes so many times what it does alone; and than with one baton: that is what pauses
+// How much longer a step of a ring's workers takes, in seconds, that begins on an idle one while 1, 2, .. of them compute, with it:
+// longer than one of many in a row, which takes so many times what it does alone; and than with one baton: that is what pauses
 // tell, and the engine's own.
 awaitable<std::vector<double>> wakes_of(subject& it, ring_ends place,
                                         std::span<const std::unique_ptr<busy_worker>> others,
                                         const std::vector<double>& beside) {
-  auto& time = clock::of(it.where.get_executor());
   const auto step = it.ring_step();
   ring_place ring(it.where.get_executor(), place, false);
   const auto workers = static_cast<std::uint32_t>(others.size() + 1);
   std::vector<double> out{0};
   double with_one = 0;
   for (std::uint32_t batons = 1; batons <= workers; ++batons) {
-    std::vector<double> row;
-    for (int i = 0; i < 40; ++i) {
-      const auto begun = time.now();
-      co_await step();
-      row.push_back(since(time, begun));
-    }
-    std::ranges::nth_element(row, row.begin() + 20);
+    const double alone = co_await it.steps.first_layers_alone(it.ring_layers, it.beside_answers, it.beside_context);
     for (auto& w : others) w->enter(w == others.back());
-    const std::chrono::milliseconds apart(static_cast<int>(std::min(1e3, 1e3 * row[20] * workers / batons)));
-    auto all = co_await ring.lead(step, batons, apart, 1000ms);
+    const std::chrono::milliseconds apart(static_cast<int>(std::min(1e3, 1e3 * alone * workers / batons)));
+    auto all = co_await ring.lead(step, batons, apart, 1s);
     for (auto& w : others) all += w->left();
     if (all.count == 0) break;
-    const double more = all.seconds / static_cast<double>(all.count) - row[20] * beside[batons - 1];
+    const double more = all.seconds / static_cast<double>(all.count) - alone * beside[batons - 1];
     if (batons == 1)
       with_one = more;
     else
@@ -301,8 +293,7 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
       for (int turn = 0; turn < 7; ++turn)
         more.push_back(co_await engine_gap(e, sequences, tokens) -
                        co_await it.steps.served_answers(sequences, tokens / 2));
-      std::ranges::nth_element(more, more.begin() + 3);
-      co_return std::max(0.0, more[3]);
+      co_return std::max(0.0, middle_of(std::move(more)));
     };
     p.step = co_await own(1);
     p.token = std::max(0.0, (co_await own(few) - p.step) / few);

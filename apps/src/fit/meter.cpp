@@ -18,11 +18,6 @@ constexpr auto long_enough = 250ms;
 constexpr std::size_t most_late = 20, fewest_late = 5;
 constexpr auto long_enough_late = 1500ms;
 
-double middle_of(std::vector<double>& all) {
-  std::ranges::nth_element(all, all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2));
-  return all[all.size() / 2];
-}
-
 buffer memory_of(device& where, std::uint64_t bytes) {
   if (where.name() == "cpu") detail::check_memory_for({{"KV blocks", bytes}});
   auto made = where.allocate(bytes);
@@ -34,7 +29,16 @@ void throw_if(error_code ec) {
   if (ec) throw boost::system::system_error(ec);
 }
 
+double seconds(duration d) { return std::chrono::duration<double>(d).count(); }
+
 }  // namespace
+
+double middle_of(std::vector<double> all) {
+  if (all.empty()) return 0;
+  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
+  std::ranges::nth_element(all, middle);
+  return *middle;
+}
 
 meter::meter(device where, std::shared_ptr<model> what, std::uint32_t blocks)
     : time_(clock::of(where.get_executor())),
@@ -70,7 +74,6 @@ void meter::begin(const std::vector<batch_sequence>& what) {
 }
 
 awaitable<step_times> meter::once(const std::vector<batch_sequence>& what) {
-  const auto seconds = [](duration d) { return std::chrono::duration<double>(d).count(); };
   const auto last = model_->config().layers - 1;
   begin(what);
   auto begun = time_.now();
@@ -122,7 +125,6 @@ awaitable<void> meter::as_served(const std::vector<batch_sequence>& what) {
 }
 
 awaitable<double> meter::late(std::vector<batch_sequence> what, duration pause) {
-  const auto seconds = [](duration d) { return std::chrono::duration<double>(d).count(); };
   for (int warm = 0; warm < 3; ++warm) co_await as_served(what);
   std::vector<double> more;
   for (const auto begun = time_.now();
@@ -137,22 +139,33 @@ awaitable<double> meter::late(std::vector<batch_sequence> what, duration pause) 
   co_return std::max(0.0, middle_of(more));
 }
 
+template <class Step>
+awaitable<double> meter::middle_of_many(Step step) {
+  constexpr int warm = 3, counted = 30;
+  std::vector<double> all;
+  for (int i = 0; i < warm + counted; ++i) {
+    const auto begun = time_.now();
+    co_await step();
+    if (i >= warm) all.push_back(seconds(time_.now() - begun));
+  }
+  co_return middle_of(std::move(all));
+}
+
 awaitable<double> meter::served_answers(std::uint32_t sequences, std::uint32_t context) {
   const auto what = of_answers(sequences, context);
-  for (int warm = 0; warm < 3; ++warm) co_await as_served(what);
-  std::vector<double> all;
-  for (int i = 0; i < 30; ++i) {
-    const auto begun = time_.now();
-    co_await as_served(what);
-    all.push_back(std::chrono::duration<double>(time_.now() - begun).count());
-  }
-  co_return middle_of(all);
+  const auto step = [&] { return as_served(what); };
+  co_return co_await middle_of_many(step);
 }
 
 awaitable<void> meter::first_layers(std::uint32_t count, std::uint32_t sequences, std::uint32_t context) {
   begin(of_answers(sequences, context));
   for (std::uint32_t l = 0; l < count; ++l) throw_if(model_->forward(l, step_, pool_, compute_));
   co_await compute_.async_drain();
+}
+
+awaitable<double> meter::first_layers_alone(std::uint32_t count, std::uint32_t sequences, std::uint32_t context) {
+  const auto step = [=, this] { return first_layers(count, sequences, context); };
+  co_return co_await middle_of_many(step);
 }
 
 awaitable<step_times> meter::prompt(std::uint32_t tokens, std::uint32_t before) {

@@ -22,6 +22,8 @@ struct step_times {
   double all() const noexcept { return layers + end; }
 };
 
+double middle_of(std::vector<double> all);  // the median; of none, 0
+
 class meter {
  public:
   static constexpr std::uint32_t block_tokens = 16;
@@ -38,10 +40,11 @@ class meter {
   awaitable<double> late_answers(std::uint32_t sequences, std::uint32_t context, duration pause) {
     return late(of_answers(sequences, context), pause);
   }
-  // Seconds, as an engine has it computed: in one go, where the model can.
+  // Seconds of a step that is computed as an engine has it: in one go, where the model can.
   awaitable<double> served_answers(std::uint32_t sequences, std::uint32_t context);
-  // The first layers of such a step alone.
+  // The first layers of a step alone, once; and seconds of that.
   awaitable<void> first_layers(std::uint32_t count, std::uint32_t sequences, std::uint32_t context);
+  awaitable<double> first_layers_alone(std::uint32_t count, std::uint32_t sequences, std::uint32_t context);
   // One such step after the other, as long as it says so.
   awaitable<void> repeat_prompt(std::uint32_t tokens, std::function<bool()> more);
   awaitable<void> repeat_answers(std::uint32_t sequences, std::uint32_t context, std::function<bool()> more);
@@ -51,6 +54,8 @@ class meter {
   std::vector<batch_sequence> of_answers(std::uint32_t sequences, std::uint32_t context) const;
   awaitable<step_times> median(std::vector<batch_sequence> what);
   awaitable<double> late(std::vector<batch_sequence> what, duration pause);
+  template <class Step>
+  awaitable<double> middle_of_many(Step step);
   awaitable<void> as_served(const std::vector<batch_sequence>& what);
   void begin(const std::vector<batch_sequence>& what);
   awaitable<step_times> once(const std::vector<batch_sequence>& what);

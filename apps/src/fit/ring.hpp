@@ -9,11 +9,10 @@
 #pragma once
 
 #include <boost/asio/posix/stream_descriptor.hpp>
-#include <chrono>
 #include <functional>
 #include <vector>
 
-#include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/clock.hpp"
 
 namespace cokv::fit {
 
@@ -24,7 +23,7 @@ struct ring_ends {
 // Throws config_error.
 std::vector<ring_ends> make_ring(std::uint32_t workers);
 
-// Of steps that began on an idle worker: from when the baton was sent to when it was sent on.
+// Of steps that began on an idle worker: from when the baton was sent to the step's end.
 struct hops {
   double seconds = 0;  // of all
   std::uint64_t count = 0;
@@ -42,19 +41,22 @@ class ring_place {
 
   // Until all batons have been told to be the last.
   awaitable<hops> run(const step& compute);
-  // As one of them, and the one that sends them out, as far from each other as they can be, and takes them back.
-  awaitable<hops> lead(const step& compute, std::uint32_t batons, std::chrono::milliseconds apart,
-                       std::chrono::milliseconds most);
+  // As one of them, and the one that sends batons out, so far apart, and after so long takes them back. Throws config_error where
+  // none has come for as long as its patience: a worker has ended.
+  awaitable<hops> lead(const step& compute, std::uint32_t batons, duration apart, duration most,
+                       duration patience = std::chrono::minutes(1));
 
  private:
   struct baton {
-    std::int64_t sent = 0;   // nanoseconds of the steady clock, which the processes of a machine share
+    std::int64_t sent = 0;   // by the clock, which the processes of a machine share
     std::uint64_t left = 0;  // of so many batons this one's end is told; 0: it goes on
   };
+  std::int64_t now() const { return time_.now().time_since_epoch().count(); }
   awaitable<baton> take();
   awaitable<void> send(baton one);
-  awaitable<void> compute_for(const step& compute, baton& one, hops& all);
+  awaitable<void> compute_for(const baton& one, const step& compute, hops& all);
 
+  clock& time_;
   asio::posix::stream_descriptor from_, to_;
   std::int64_t idle_since_ = 0;
 };

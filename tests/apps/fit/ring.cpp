@@ -2,9 +2,11 @@
 #include "fit/ring.hpp"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
+
+#include <algorithm>
 
 #include "cokv/runtime/clock.hpp"
+#include "cokv/runtime/error.hpp"
 
 using namespace cokv;
 using namespace cokv::fit;
@@ -58,4 +60,17 @@ TEST_CASE("fit: batons go round a ring, and through a smaller one of the same pr
       CHECK(got.all.seconds >= 0.001 * static_cast<double>(got.all.count));
       if (batons == 1) CHECK(got.all.count == static_cast<std::uint64_t>(got.steps));
     }
+}
+
+TEST_CASE("fit: a ring whose worker has ended is an error when its patience is") {
+  const auto ends = make_ring(2);
+  asio::io_context context(1);
+  const auto ex = context.get_executor();
+  ring_place place(ex, ends[0], false);
+  const ring_place::step step = []() -> awaitable<void> { co_return; };
+  std::exception_ptr failed;
+  asio::co_spawn(ex, place.lead(step, 1, 1ms, 1ms, 20ms), [&](std::exception_ptr e, hops) { failed = e; });
+  context.run();
+  REQUIRE(failed);
+  CHECK_THROWS_WITH_AS(std::rethrow_exception(failed), "--workers: one of them has ended", config_error);
 }

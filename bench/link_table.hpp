@@ -30,14 +30,14 @@ struct link_settings {
   int repeat = 7;
   std::string json;
 
+  static void add_size(CLI::App& app, const char* flag, std::size_t& value, const char* text) {
+    app.add_option_function<std::string>(flag, [&value](auto& s) { value = parse_size(s).value(); }, text);
+  }
   void add_to(CLI::App& app) {
-    const auto size = [&app](const char* flag, std::size_t& value, const char* text) {
-      app.add_option_function<std::string>(flag, [&value](auto& s) { value = parse_size(s).value(); }, text);
-    };
-    size("--bytes", bytes, "bytes a run");
-    size("--set", set, "bytes of each side's memory");
-    size("--from", least, "smallest");
-    size("--to", most, "largest");
+    add_size(app, "--bytes", bytes, "bytes a run");
+    add_size(app, "--set", set, "bytes of each side's memory");
+    add_size(app, "--from", least, "smallest");
+    add_size(app, "--to", most, "largest");
     app.add_option("--repeat", repeat, "runs of each way, in turn")->check(CLI::PositiveNumber);
     app.add_option("--json", json, "also write the figures there");
   }

@@ -161,11 +161,8 @@ int main(int argc, char** argv) {
   s.repeat = 3;
   s.add_to(app);
   app.add_option("--device", s.device, "both processes'")->capture_default_str();
-  const auto size = [&app](const char* flag, std::size_t& value, const char* text) {
-    app.add_option_function<std::string>(flag, [&value](auto& t) { value = parse_size(t).value(); }, text);
-  };
-  size("--transfer", s.transfer, "bytes of a transfer");
-  size("--chunk", s.chunk, "bytes that a transfer is cut into");
+  s.add_size(app, "--transfer", s.transfer, "bytes of a transfer");
+  s.add_size(app, "--chunk", s.chunk, "bytes that a transfer is cut into");
   CLI11_PARSE(app, argc, argv);
   must(s.windows() <= most_windows && s.transfer <= s.set && s.set % s.transfer == 0 && s.set % s.most == 0,
        "these sizes: that");

@@ -1,7 +1,8 @@
 // How close does a link over NCCL come to the loop of ncclSend and ncclRecv that one would write by hand? Chunks of 4 KiB to 16 MiB
 // go from memory of one GPU to memory of another, or of the same one, where NCCL takes two ranks there (from 2.31 on, told
 // NCCL_MULTI_RANK_GPU_ENABLE=1). Both ends are of this process, a thread each; the loop has a send and its receive in a group, from
-// one thread, and waits at its end. A put is answered by itself, when its bytes are there.
+// one thread, and waits at its end: on communicators that block, and on such as don't, which a link has, and for which NCCL starts a
+// thread a group. Ratios are to the latter. A put is answered by itself, when its bytes are there.
 //
 //     bench_links_nccl [--devices cuda:0,cuda:1] [--bytes 1GiB] [--set 256MiB] [--repeat 5] [--chunk 4MiB] [--count 32] [--json FILE]
 #include <cuda_runtime_api.h>
@@ -128,19 +129,19 @@ void compare(const nccl_settings& s, const nccl_api& api) {
   asio::io_context own(1);
   const auto first = open_device(own.get_executor(), names[0]).value(),
              last = open_device(own.get_executor(), names[1]).value();
-  by_hand blocking(api, first, last, true), raw(api, first, last, false);
-  for (auto* each : {&blocking, &raw}) each->move(mine.memory, theirs.memory, s.set, s.set);  // connects the two
+  by_hand blocking(api, first, last, true), not_blocking(api, first, last, false);
+  for (auto* each : {&blocking, &not_blocking})
+    each->move(mine.memory, theirs.memory, s.set, s.set);  // connects the two
 
   std::printf("nccl from %s to %s, %s a run, medians of %d\n\n", names[0].c_str(), names[1].c_str(),
               format_size(s.bytes).c_str(), s.repeat);
   link_table table("nccl", "chunk", {{"blocking", "blocking"}, {"raw", "not blocking", true}, {"link", "link"}});
   table.heading();
   for (auto chunk : s.chunks()) {
-    const auto bytes =
-        std::min(s.bytes, std::max<std::size_t>(s.set, chunk << 14));  // few small ones take as long each
+    const auto bytes = std::min(s.bytes, chunk << 12);  // few small ones take as long each
     for (int r = 0; r < s.repeat; ++r) {
       std::vector<throughput> round;
-      for (auto* each : {&blocking, &raw})
+      for (auto* each : {&blocking, &not_blocking})
         round.push_back(timed(bytes, [&] { each->move(mine.memory, theirs.memory, bytes, chunk); }));
       round.push_back(timed(bytes, [&] {
         near.get([](side& from, window_ref to, std::size_t n, std::size_t size) -> awaitable<void> {
@@ -165,8 +166,7 @@ int main(int argc, char** argv) {
   s.set = 256 << 20;
   s.repeat = 5;
   s.add_to(app);
-  app.add_option_function<std::string>(
-      "--chunk", [&s](auto& t) { s.staging.chunk = parse_size(t).value(); }, "the link's");
+  s.add_size(app, "--chunk", s.staging.chunk, "bytes that a transfer is cut into");
   app.add_option("--count", s.staging.count, "of its chunks, each way");
   app.add_option("--devices", s.devices, "from, to")->delimiter(',')->expected(2)->capture_default_str();
   CLI11_PARSE(app, argc, argv);

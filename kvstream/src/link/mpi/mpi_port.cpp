@@ -215,8 +215,10 @@ void mpi_port::touched() {
 
 void mpi_port::keep_polling() {
   if (posted_ || !needed()) return;
-  // run() polls, and arms before it sleeps; if its handlers never end, the timer's is among them.
-  if (progress_->polled()) return sleep(keen_ ? longest_pause : pause_);
+  if (progress_->polled()) {  // by run(), which arms before it sleeps
+    if (!keen_) sleep(pause_);
+    return;
+  }
   if (time_->now() - found_ >= spin) return sleep(pause_);
   posted_ = true;
   executor_.post([this] {
@@ -229,14 +231,14 @@ void mpi_port::keep_polling() {
 void mpi_port::sleep(duration pause) {
   const auto when = time_->now() + pause;
   if (asleep_ && wakes_at_ <= when) return;
-  asleep_ = true;
+  if (std::exchange(asleep_, true)) waking_.emit(asio::cancellation_type::terminal);
   wakes_at_ = when;
-  time_->async_wait_until(when, [this, turn = ++turn_](error_code ec) {
+  time_->async_wait_until(when, asio::bind_cancellation_slot(waking_.slot(), [this, turn = ++turn_](error_code ec) {
     if (turn != turn_ || ec) return;  // a shorter one came after it
     asleep_ = false;
     if (poll() == 0) pause_ = sums_ > 0 ? duration(shortest_pause) : std::min<duration>(2 * pause_, longest_pause);
     keep_polling();
-  });
+  }));
 }
 
 // Peers hear of the end, and memory that MPI writes is left alone from here on: a message that has begun to come comes

@@ -103,6 +103,7 @@ class mpi_port final : public asio::execution_context::service, public progress_
   duration pause_{};
   bool posted_ = false, asleep_ = false;
   time_point wakes_at_{};
+  asio::cancellation_signal waking_;
   std::uint64_t turn_ = 0;
 };
 

@@ -25,10 +25,11 @@ error_code check(const link_options& o, const link_url& url, const window_regist
   // Frames are digested as they come; a tree is for what lies still.
   if (o.digest != digest_algorithm::none && o.digest != digest_algorithm::xxh3_64) return errc::invalid_argument;
   if (o.name.size() > 255 || o.topology.size() > 255) return errc::too_large;
-  const bool sound =
-      o.connections >= 1 && o.connections <= most_lanes && o.credits >= 1 && o.credits <= 65536 && o.messages >= 1 &&
-      o.messages <= 65536 && o.chunk >= 4096 && o.chunk <= (std::uint64_t{64} << 20) && o.device_chunk >= 4096 &&
-      o.device_chunk <= most_by_device && o.greeting > duration(0) && o.silence >= std::chrono::milliseconds(1);
+  const bool sound = o.connections >= 1 && o.connections <= most_lanes && o.credits >= 1 && o.credits <= 65536 &&
+                     o.messages >= 1 && o.messages <= 65536 && (o.chunk == 0 || o.chunk >= 4096) &&
+                     o.chunk <= (std::uint64_t{64} << 20) && o.device_chunk >= 4096 &&
+                     o.device_chunk <= most_by_device && o.greeting > duration(0) &&
+                     o.silence >= std::chrono::milliseconds(1);
   return sound ? error_code() : make_error_code(errc::invalid_argument);
 }
 
@@ -36,6 +37,8 @@ error_code check(const link_options& o, const link_url& url, const window_regist
 // Nor are larger chunks than a device's memory passes through. What is carried comes in the order of one connection.
 link_options fitting(link_options o, const link_url& url, const window_registry& windows) {
   o.device_copies |= url.of_devices;
+  const bool in_messages = url.scheme == link_scheme::mpi || url.scheme == link_scheme::ucx;
+  if (o.chunk == 0) o.chunk = std::uint64_t{1} << (in_messages ? 22 : 20);
   if (windows.reach) o.chunk = std::min(o.chunk, windows.reach->chunk());
   if (url.scheme == link_scheme::shm || url.scheme == link_scheme::nccl) o.connections = 1;
   return o;

@@ -6,6 +6,7 @@
 #include "cokv/runtime/detail/process_end.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
+#include "link/message_cut.hpp"
 
 namespace cokv::detail {
 namespace {
@@ -22,7 +23,7 @@ constexpr std::uint64_t most_digested = 512 << 10;
 constexpr std::uint64_t most_said = 4 << 10;
 // Where messages carry the stream, each is as large as it may be: one more costs more than bytes that are digested out
 // of the last cache.
-constexpr std::uint64_t most_in_messages = (1 << 20) + most_said;
+constexpr std::uint64_t most_in_messages = largest_message + most_said;
 constexpr std::size_t most_parts = 60;  // of the 64 of a call
 
 // The peer has closed its end, or the system did it for a process that is dead. Other errors are ours.

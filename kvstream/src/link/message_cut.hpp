@@ -13,17 +13,19 @@
 
 namespace cokv::detail {
 
-constexpr std::size_t largest_message = std::size_t{1} << 20;  // what a reader has to keep at most
+constexpr std::size_t largest_message = std::size_t{4} << 20;  // what a reader has to keep at most
 
 // Packs into buffers that it is given back.
 class message_packing {
  public:
   static constexpr std::size_t most = std::size_t{64} << 10;  // in one message
 
-  // Smaller pieces are packed: in a message of several, each costs more than so much of a copy.
-  explicit message_packing(std::size_t least_piece) : least_piece_(least_piece) {}
+  // Smaller pieces are packed: in a message of several, or by itself, each costs more than so much of a copy.
+  explicit message_packing(std::size_t least_piece, std::size_t most_together = byte_stream::const_buffers::limit)
+      : least_piece_(least_piece), most_together_(most_together) {}
 
   std::size_t least_piece() const noexcept { return least_piece_; }
+  std::size_t most_together() const noexcept { return most_together_; }  // pieces of a message that aren't packed
   bool empty() const noexcept { return bytes_.empty(); }
   bool holds(std::size_t n) const noexcept { return bytes_.size() + n <= most; }
   void add(const asio::const_buffer& b) {
@@ -43,7 +45,7 @@ class message_packing {
 
  private:
   static constexpr std::size_t most_spare = 16;
-  std::size_t least_piece_;
+  std::size_t least_piece_, most_together_;
   std::vector<std::byte> bytes_;
   std::vector<std::vector<std::byte>> spare_;
 };
@@ -75,8 +77,8 @@ void cut_into_messages(const byte_stream::const_buffers& from, message_packing& 
         direct[n++] = asio::buffer(rest, room);
         room -= direct[n - 1].size();
         rest += direct[n - 1].size();
-        if (room > 0) continue;
-        send_direct(std::span<const asio::const_buffer>(direct).first(n), largest_message);
+        if (room > 0 && n < packing.most_together()) continue;
+        send_direct(std::span<const asio::const_buffer>(direct).first(n), largest_message - room);
         n = 0;
         room = largest_message;
       }

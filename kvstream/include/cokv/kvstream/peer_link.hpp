@@ -94,14 +94,14 @@
 namespace cokv {
 
 struct link_options {
-  std::string name = {};                                 // of this worker, at most 255 bytes
-  namespace_id ns = {};                                  // both sides' must be equal; zeros: any
-  std::string topology = {};                             // told to the peer, at most 255 bytes
-  digest_algorithm digest = digest_algorithm::xxh3_64;   // of what is put and got; none must be both sides'
-  std::uint32_t connections = 1;                         // the smaller of both sides', 1 to 64
-  std::uint32_t credits = 256;                           // puts and gets of the peer under way, a chunk each
-  std::uint32_t messages = 64;                           // of the peer that wait here
-  std::uint64_t chunk = std::uint64_t{1} << 20;          // larger transfers are cut; 4 KiB to 64 MiB
+  std::string name = {};                                // of this worker, at most 255 bytes
+  namespace_id ns = {};                                 // both sides' must be equal; zeros: any
+  std::string topology = {};                            // told to the peer, at most 255 bytes
+  digest_algorithm digest = digest_algorithm::xxh3_64;  // of what is put and got; none must be both sides'
+  std::uint32_t connections = 1;                        // the smaller of both sides', 1 to 64
+  std::uint32_t credits = 256;                          // puts and gets of the peer under way, a chunk each
+  std::uint32_t messages = 64;                          // of the peer that wait here
+  std::uint64_t chunk = 0;  // larger transfers are cut; 4 KiB to 64 MiB; 0: 1 MiB, of mpi:// and ucx:// 4
   std::uint64_t device_chunk = std::uint64_t{32} << 20;  // of what a device copies into or from another's; likewise
   bool device_copies = false;                   // that, unverified, beside digests of all else; cuda_ipc:// sets it
   duration greeting = std::chrono::seconds(5);  // for a connection and its first frame

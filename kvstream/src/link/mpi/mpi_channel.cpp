@@ -99,6 +99,7 @@ void mpi_channel::receive(mpi_requests::arrival what) {
 }
 
 void mpi_channel::write(const byte_stream::const_buffers& from, mpi_transfer& op) {
+  if (!open_ || failed_ || said_end_) kept_ = nullptr;
   if (!open_ || failed_) return op.complete(failed_ ? failed_ : asio::error::bad_descriptor, 0);
   if (said_end_) return op.complete(asio::error::broken_pipe, 0);
   from_ = from;
@@ -172,6 +173,7 @@ void mpi_channel::close() {
   open_ = false;
   closed_at_ = port_.time().now();
   caller_.complete_all(asio::error::operation_aborted);
+  kept_ = nullptr;  // of a write that has not begun
   if (!receiving_) reader_.complete_all(asio::error::operation_aborted);
   if (!writing_) writer_.complete_all(asio::error::operation_aborted);
   if (failed_) return;
@@ -186,6 +188,7 @@ void mpi_channel::leave() {
 
 void mpi_channel::fail(error_code why) {
   if (!failed_) failed_ = why;
+  kept_ = nullptr;
   caller_.complete_all(failed_);
   if (!receiving_) reader_.complete_all(failed_);
   if (!writing_) writer_.complete_all(failed_);

@@ -234,11 +234,13 @@ void mpi_port::sleep(duration pause) {
   if (std::exchange(asleep_, true)) waking_.emit(asio::cancellation_type::terminal);
   wakes_at_ = when;
   time_->async_wait_until(when, asio::bind_cancellation_slot(waking_.slot(), [this, turn = ++turn_](error_code ec) {
-    if (turn != turn_ || ec) return;  // a shorter one came after it
-    asleep_ = false;
-    if (poll() == 0) pause_ = sums_ > 0 ? duration(shortest_pause) : std::min<duration>(2 * pause_, longest_pause);
-    keep_polling();
-  }));
+                            if (turn != turn_ || ec) return;  // a shorter one came after it
+                            asleep_ = false;
+                            if (poll() == 0)
+                              pause_ =
+                                  sums_ > 0 ? duration(shortest_pause) : std::min<duration>(2 * pause_, longest_pause);
+                            keep_polling();
+                          }));
 }
 
 // Peers hear of the end, and memory that MPI writes is left alone from here on: a message that has begun to come comes

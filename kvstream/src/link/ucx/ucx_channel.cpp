@@ -9,8 +9,8 @@ namespace cokv::detail {
 namespace {
 
 constexpr std::size_t most_ahead = std::size_t{256} << 10;  // packed, and not taken by the peer's reader
-constexpr std::size_t most_waiting = std::size_t{4} << 20;  // under way: more is not begun
-constexpr std::size_t most_kept = most_waiting;             // of a peer that sends more than it may
+constexpr std::size_t most_waiting = std::size_t{8} << 20;  // under way: more is not begun
+constexpr std::size_t most_kept = std::size_t{8} << 20;     // of a peer that sends more than it may
 constexpr auto linger = std::chrono::seconds(2);  // for what a closed stream's peer has still to take or to say
 
 // A transfer that UCX has begun ends when it ends.
@@ -79,58 +79,64 @@ void ucx_channel::read(const byte_stream::mutable_buffers& into, ucx_transfer& o
   if (!open_) return op.complete(asio::error::bad_descriptor, 0);
   if (into.bytes() == 0) return op.complete({}, 0);
   into_ = into;
+  fetch_failed_ = {};
   reader_.push_back(op);
   pump();
   port_.touched();
 }
 
-// Hands the reader what is next. Nobody reads a closed stream: what comes is let go.
+// Hands the reader what is next: offers are fetched, as many at a time as its list has room for, since each by itself
+// waits for its sender. Nobody reads a closed stream: what comes is let go.
 void ucx_channel::pump() {
-  std::size_t placed = 0;
-  while (!receiving_ && !heard_end_ && !came_.empty() && came_.begin()->first == next_in_) {
-    if (open_ && (reader_.empty() || placed == into_.bytes())) break;
+  while (!heard_end_ && !came_.empty() && came_.begin()->first == next_in_) {
+    if (open_ && (reader_.empty() || placed_ == into_.bytes())) break;
     auto& m = came_.begin()->second;
     if (m.kind == ucx_head::what::end) {
-      if (placed > 0) break;
+      if (placed_ > 0) break;
       heard_end_ = true;
     } else if (!m.offer) {
-      placed += take_packed(m, placed);
+      take_packed(m);
       if (m.at < m.size) break;
-    } else if (!open_) {
-      port_.api().am_data_release(port_.worker(), m.offer);
-    } else {
-      if (placed > 0) break;
-      fetch(m);
+    } else if (open_ && placed_ > 0 && m.size > into_.bytes() - placed_) {
+      break;
     }
+    const auto offer = m.offer;
+    const auto size = m.size;
     if (m.held) port_.api().am_data_release(port_.worker(), m.held);
     came_.erase(came_.begin());
     ++next_in_;
+    if (offer) open_ ? fetch(offer, size) : port_.api().am_data_release(port_.worker(), offer);
   }
-  if (receiving_) return;
-  if (!reader_.empty()) {
-    if (placed > 0)
-      reader_.front().complete({}, placed);
+  if (!receiving()) {
+    if (placed_ > 0)
+      end_read({});
     else if (heard_end_ || failed_)
-      reader_.front().complete(heard_end_ ? asio::error::eof : failed_, 0);
+      end_read(heard_end_ ? asio::error::eof : failed_);
   }
   end_if_over();
 }
 
-std::size_t ucx_channel::take_packed(message& m, std::size_t placed) {
+void ucx_channel::end_read(error_code ec) {
+  const auto n = std::exchange(placed_, 0);
+  if (!reader_.empty()) reader_.front().complete(ec, ec ? 0 : n);
+}
+
+void ucx_channel::take_packed(message& m) {
   const auto rest = asio::buffer(m.data, m.size) + m.at;
   std::size_t n = rest.size();
   if (open_) {
     n = 0;
+    auto skip = placed_;
     for (const auto& b : into_) {
-      const auto skip = std::min(placed, b.size());
-      placed -= skip;
-      n += asio::buffer_copy(b + skip, rest + n);
+      const auto before = std::min(skip, b.size());
+      skip -= before;
+      n += asio::buffer_copy(b + before, rest + n);
     }
+    placed_ += n;
   }
   m.at += n;
   waiting_ -= n;
   if (!m.fetched) taken(n);
-  return open_ ? n : 0;
 }
 
 void ucx_channel::taken(std::size_t bytes) {
@@ -142,40 +148,49 @@ void ucx_channel::taken(std::size_t bytes) {
              [self = shared_from_this()](error_code ec) { self->sent(0, ec); });
 }
 
-void ucx_channel::fetch(const message& m) {
-  parts_.clear();
-  std::size_t direct = 0;
+void ucx_channel::fetch(void* offer, std::size_t size) {
+  struct landing {
+    std::vector<ucp_dt_iov_t> parts;  // UCX reads it until all has come
+    std::vector<std::byte> rest;      // what the reader has no room for
+  };
+  auto to = std::make_unique<landing>();
+  std::size_t direct = 0, skip = placed_;
   for (const auto& b : into_) {
-    if (direct == m.size) break;
-    const auto part = asio::buffer(b, m.size - direct);
-    parts_.push_back({part.data(), part.size()});
+    const auto before = std::min(skip, b.size());
+    skip -= before;
+    const auto part = asio::buffer(b + before, size - direct);
+    if (part.size() > 0) to->parts.push_back({part.data(), part.size()});
     direct += part.size();
+    if (direct == size) break;
   }
-  // What doesn't fit comes first the next time, as if it had been packed.
-  auto rest = std::make_shared<std::vector<std::byte>>(m.size - direct);
-  if (!rest->empty()) parts_.push_back({rest->data(), rest->size()});
-  receiving_ = true;
-  not_cancellable(reader_.front());
-  port_.receive(m.offer, m.size, parts_, [self = shared_from_this(), direct, rest](error_code ec) {
-    self->receiving_ = false;
-    if (ec) self->fail(ec);
-    if (!ec && !rest->empty() && self->open_) {
-      --self->next_in_;
-      const auto size = rest->size();
-      const auto* data = rest->data();
-      self->came_.emplace(self->next_in_,
-                          message{.size = size, .data = data, .bytes = std::move(*rest), .fetched = true});
-      self->waiting_ += size;
-    }
-    if (!self->reader_.empty()) {
-      if (!ec && !self->open_) ec = asio::error::operation_aborted;
-      self->reader_.front().complete(ec, ec ? 0 : direct);
-    }
-    self->pump();
+  to->rest.resize(size - direct);
+  if (!to->rest.empty()) to->parts.push_back({to->rest.data(), to->rest.size()});
+  placed_ += direct;
+  if (fetching_++ == 0) not_cancellable(reader_.front());
+  const auto& parts = to->parts;
+  port_.receive(offer, size, parts, [self = shared_from_this(), to = std::move(to)](error_code ec) mutable {
+    self->fetched(ec, std::move(to->rest));
   });
 }
 
+// What didn't fit comes first the next time, as if it had been packed.
+void ucx_channel::fetched(error_code ec, std::vector<std::byte> rest) {
+  --fetching_;
+  if (!ec && !rest.empty() && open_) {
+    const auto size = rest.size();
+    const auto* data = rest.data();
+    came_.emplace(--next_in_, message{.size = size, .data = data, .bytes = std::move(rest), .fetched = true});
+    waiting_ += size;
+  }
+  if (ec && !fetch_failed_) fetch_failed_ = ec;
+  if (ec) fail(ec);
+  if (!receiving() && (fetch_failed_ || !open_))
+    end_read(fetch_failed_ ? fetch_failed_ : asio::error::operation_aborted);
+  pump();
+}
+
 void ucx_channel::write(const byte_stream::const_buffers& from, ucx_transfer& op) {
+  if (!open_ || failed_ || said_end_) kept_ = nullptr;
   if (!open_ || failed_) return op.complete(failed_ ? failed_ : asio::error::bad_descriptor, 0);
   if (said_end_) return op.complete(asio::error::broken_pipe, 0);
   from_ = from;
@@ -258,11 +273,12 @@ void ucx_channel::say_end() {
 void ucx_channel::close() {
   if (!open_) return;
   open_ = false;
+  kept_ = nullptr;  // of a write that has not begun
   caller_.complete_all(asio::error::operation_aborted);
-  if (!receiving_) reader_.complete_all(asio::error::operation_aborted);
+  if (!receiving()) end_read(asio::error::operation_aborted);
   if (!writing_) writer_.complete_all(asio::error::operation_aborted);
   if (!ep_) return;
-  if (!greeted_ || receiving_ || writing_) return fail(asio::error::operation_aborted);
+  if (!greeted_ || receiving() || writing_) return fail(asio::error::operation_aborted);
   const auto self = shared_from_this();
   say_end();
   if (!ep_) return;  // the peer had closed before: over
@@ -286,12 +302,13 @@ void ucx_channel::let_go() {
 
 // Closed at both ends, and nothing of it is under way.
 void ucx_channel::end_if_over() {
-  if (ep_ && !open_ && heard_end_ && said_end_ && !receiving_ && sending_ == 0) fail(asio::error::operation_aborted);
+  if (ep_ && !open_ && heard_end_ && said_end_ && !receiving() && sending_ == 0) fail(asio::error::operation_aborted);
 }
 
 // What was sent whole before the peer went can still be read; what was only offered is gone.
 void ucx_channel::fail(error_code why) {
   if (!failed_) failed_ = why;
+  kept_ = nullptr;
   const auto self = shared_from_this();
   lingering_.emit(asio::cancellation_type::terminal);
   if (auto* ep = std::exchange(ep_, nullptr)) {
@@ -299,7 +316,7 @@ void ucx_channel::fail(error_code why) {
     port_.hang_up(ep);
   }
   caller_.complete_all(failed_);
-  if (!receiving_) reader_.complete_all(failed_);
+  if (!receiving()) end_read(failed_);
   if (!writing_ && lent_ == 0) writer_.complete_all(failed_);  // else when UCX has done with the writer's memory
 }
 

@@ -52,11 +52,15 @@ class ucx_channel : public std::enable_shared_from_this<ucx_channel> {
     bool fetched = false;             // the rest of an offer: not sent ahead
   };
 
+  static constexpr std::size_t least_offered = std::size_t{64} << 10;
+
   void pump();
+  void end_read(error_code ec);
   void keep_rest(message& m);
   void let_go();
-  std::size_t take_packed(message& m, std::size_t placed);
-  void fetch(const message& m);
+  void take_packed(message& m);
+  void fetch(void* offer, std::size_t size);
+  void fetched(error_code ec, std::vector<std::byte> rest);
   void taken(std::size_t bytes);
   void end_if_over();
   void begin_write();
@@ -65,6 +69,7 @@ class ucx_channel : public std::enable_shared_from_this<ucx_channel> {
   void sent(std::size_t bytes, error_code ec);
   void finish_write();
   bool may_begin() const noexcept;
+  bool receiving() const noexcept { return fetching_ > 0; }
 
   ucx_port& port_;
   const std::string peer_;
@@ -78,19 +83,20 @@ class ucx_channel : public std::enable_shared_from_this<ucx_channel> {
   byte_stream::mutable_buffers into_;
   std::map<std::uint32_t, message> came_;
   std::uint32_t next_in_ = 0, next_out_ = 0;
-  std::size_t waiting_ = 0;  // bytes in came_
-  std::size_t untold_ = 0;   // taken, and the peer has not been told
-  bool receiving_ = false;
-  std::vector<ucp_dt_iov_t> parts_;  // UCX reads it until what is fetched has come
+  std::size_t waiting_ = 0;   // bytes in came_
+  std::size_t untold_ = 0;    // taken, and the peer has not been told
+  std::size_t placed_ = 0;    // of into_: what has come there, or is fetched to there
+  std::size_t fetching_ = 0;  // messages
+  error_code fetch_failed_;   // of this read
 
   operation_list<ucx_transfer> writer_;
   byte_stream::const_buffers from_;
-  bool writing_ = false;       // UCX reads the writer's memory
-  std::size_t lent_ = 0;       // sends of it under way
-  std::size_t sending_ = 0;    // all sends under way,
-  std::size_t under_way_ = 0;  // and their bytes
-  std::size_t ahead_ = 0;      // packed bytes that the peer has not taken
-  message_packing packing_{(256 << 10) + 1};  // offers of several pieces cost UCX more than a copy
+  bool writing_ = false;                       // UCX reads the writer's memory
+  std::size_t lent_ = 0;                       // sends of it under way
+  std::size_t sending_ = 0;                    // all sends under way,
+  std::size_t under_way_ = 0;                  // and their bytes
+  std::size_t ahead_ = 0;                      // packed bytes that the peer has not taken
+  message_packing packing_{least_offered, 1};  // an offer of several pieces costs UCX more than a copy
   std::shared_ptr<void> kept_;
 };
 

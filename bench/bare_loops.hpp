@@ -1,6 +1,7 @@
 // The loops that one would write by hand to stream KV fragment by fragment: each is copied into staging and goes out by a
-// call of its own. run() never waits for one; waited() knows that each is there before it takes the next one, from an
-// event loop, which is what a naive streamer does as well.
+// call of its own. run() copies by itself and never waits for one; waited() has the device's engine copy, and knows that
+// each is copied before it goes out, and there before it takes the next one, from an event loop, which is what a naive
+// streamer does as well.
 #pragma once
 
 #include <fcntl.h>
@@ -27,17 +28,19 @@ struct fragments {
   std::vector<extent> all;
   std::uint64_t bytes = 0;
 
-  template <class F>
-  void each(F&& f) const {
+  template <class Copy, class F>
+  void each(Copy&& copy, F&& f) const {
     alignas(64) static thread_local std::byte staging[1 << 16];
     std::uint64_t at = 0;
     for (const auto& e : all) {
-      std::memcpy(staging, memory[e.buffer].data() + e.offset, e.size);
+      copy(staging, memory[e.buffer].data() + e.offset, static_cast<std::size_t>(e.size));
       f(staging, static_cast<std::size_t>(e.size), at);
       at += e.size;
     }
   }
 };
+
+inline void copy_here(std::byte* to, const std::byte* from, std::size_t n) { std::memcpy(to, from, n); }
 
 // Hands one function after the other to a thread and waits for each on an event loop: the least that a copy engine, or a
 // file's thread, is to whoever must not block.
@@ -63,23 +66,30 @@ class bare_loop {
   virtual ~bare_loop() = default;
   virtual void run(const fragments& what) = 0;
   virtual void waited(const fragments& what) = 0;
+
+ protected:
+  // Copies by the engine, each waited for.
+  auto by_engine() {
+    return
+        [this](std::byte* to, const std::byte* from, std::size_t n) { engine_.run([=] { std::memcpy(to, from, n); }); };
+  }
+  other_thread engine_;
 };
 
 class bare_memory final : public bare_loop {
  public:
   explicit bare_memory(buffer into) : into_(std::move(into)) {}
   void run(const fragments& what) override {
-    what.each([&](auto* from, std::size_t n, std::uint64_t at) { std::memcpy(into_.data() + at, from, n); });
+    what.each(copy_here, [&](auto* from, std::size_t n, std::uint64_t at) { std::memcpy(into_.data() + at, from, n); });
   }
   void waited(const fragments& what) override {
-    what.each([&](auto* from, std::size_t n, std::uint64_t at) {
+    what.each(by_engine(), [&](auto* from, std::size_t n, std::uint64_t at) {
       engine_.run([=, this] { std::memcpy(into_.data() + at, from, n); });
     });
   }
 
  private:
   buffer into_;
-  other_thread engine_;
 };
 
 class bare_file final : public bare_loop {
@@ -89,10 +99,11 @@ class bare_file final : public bare_loop {
   }
   ~bare_file() override { ::close(file_); }
   void run(const fragments& what) override {
-    what.each([&](auto* from, std::size_t n, std::uint64_t at) { write(from, n, at); });
+    what.each(copy_here, [&](auto* from, std::size_t n, std::uint64_t at) { write(from, n, at); });
   }
   void waited(const fragments& what) override {
-    what.each([&](auto* from, std::size_t n, std::uint64_t at) { engine_.run([=, this] { write(from, n, at); }); });
+    what.each(by_engine(),
+              [&](auto* from, std::size_t n, std::uint64_t at) { writes_.run([=, this] { write(from, n, at); }); });
   }
 
  private:
@@ -100,7 +111,7 @@ class bare_file final : public bare_loop {
     must(::pwrite(file_, from, n, static_cast<off_t>(at)) == static_cast<ssize_t>(n), "pwrite");
   }
   int file_;
-  other_thread engine_;
+  other_thread writes_;
 };
 
 // Blocking sockets with a thread at the other end that reads what there is. Where it is waited for: an event loop at
@@ -125,7 +136,7 @@ class bare_tcp final : public bare_loop {
       send(far_, into_.data(), 1);
     });
     near_.native_non_blocking(false);
-    what.each([&](auto* from, std::size_t n, std::uint64_t) { send(near_, from, n); });
+    what.each(copy_here, [&](auto* from, std::size_t n, std::uint64_t) { send(near_, from, n); });
     char done = 0;
     must(::recv(near_.native_handle(), &done, 1, MSG_WAITALL) == 1, "recv");
   }
@@ -139,7 +150,7 @@ class bare_tcp final : public bare_loop {
       }
     });
     std::byte answer{};
-    what.each([&](auto* from, std::size_t n, std::uint64_t) {
+    what.each(by_engine(), [&](auto* from, std::size_t n, std::uint64_t) {
       send(near_, from, n);
       read(here_, near_, &answer, 1);
     });

@@ -39,7 +39,7 @@ class send_queue {
   bool empty() const noexcept { return items_.empty(); }
   std::size_t size() const noexcept { return items_.size(); }
   std::uint64_t bytes() const noexcept { return bytes_; }  // not written yet
-  // With what they stand for: the peer has as much to do as if it were sent.
+  // With what they stand for: the peer digests as much as if it were sent.
   std::uint64_t weight() const noexcept { return bytes_ + in_place_; }
 
   // The next at most `most` bytes to write, in at most 64 buffers; valid until the queue is changed.

@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/connect_pair.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/read.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <cstring>
@@ -76,6 +78,17 @@ class bare_loop {
   other_thread engine_;
 };
 
+template <class Socket>
+void send_on(Socket& to, const std::byte* from, std::size_t n) {
+  must(::send(to.native_handle(), from, n, 0) == static_cast<ssize_t>(n), "send");
+}
+template <class Socket>
+void read_on(asio::io_context& loop, Socket& from, std::byte* into, std::size_t n) {
+  asio::async_read(from, asio::buffer(into, n), [](error_code ec, std::size_t) { must(!ec, "read"); });
+  loop.restart();
+  loop.run();
+}
+
 class bare_memory final : public bare_loop {
  public:
   explicit bare_memory(buffer into) : into_(std::move(into)) {}
@@ -114,6 +127,36 @@ class bare_file final : public bare_loop {
   other_thread writes_;
 };
 
+// Into memory that a neighbour process has as well, for which a thread stands. Where it is waited for, the neighbour is
+// told over a socket, and answers with a byte, an event loop at each end.
+class bare_shared final : public bare_loop {
+ public:
+  explicit bare_shared(buffer into) : into_(std::move(into)) { asio::local::connect_pair(near_, far_); }
+  void run(const fragments& what) override {
+    what.each(copy_here, [&](auto* from, std::size_t n, std::uint64_t at) { std::memcpy(into_.data() + at, from, n); });
+  }
+  void waited(const fragments& what) override {
+    std::jthread neighbour([&] {
+      std::byte told{};
+      for (std::size_t i = 0; i < what.all.size(); ++i) {
+        read_on(there_, far_, &told, 1);
+        send_on(far_, &told, 1);
+      }
+    });
+    std::byte answer{};
+    what.each(by_engine(), [&](auto* from, std::size_t n, std::uint64_t at) {
+      std::memcpy(into_.data() + at, from, n);
+      send_on(near_, from, 1);
+      read_on(here_, near_, &answer, 1);
+    });
+  }
+
+ private:
+  buffer into_;
+  asio::io_context here_{1}, there_{1};
+  asio::local::stream_protocol::socket near_{here_}, far_{there_};
+};
+
 // Blocking sockets with a thread at the other end that reads what there is. Where it is waited for: an event loop at
 // each end, a fragment at a time, answered with a byte.
 class bare_tcp final : public bare_loop {
@@ -133,10 +176,10 @@ class bare_tcp final : public bare_loop {
         must(n > 0, "recv");
         got += static_cast<std::uint64_t>(n);
       }
-      send(far_, into_.data(), 1);
+      send_on(far_, into_.data(), 1);
     });
     near_.native_non_blocking(false);
-    what.each(copy_here, [&](auto* from, std::size_t n, std::uint64_t) { send(near_, from, n); });
+    what.each(copy_here, [&](auto* from, std::size_t n, std::uint64_t) { send_on(near_, from, n); });
     char done = 0;
     must(::recv(near_.native_handle(), &done, 1, MSG_WAITALL) == 1, "recv");
   }
@@ -144,29 +187,20 @@ class bare_tcp final : public bare_loop {
     std::jthread receiver([&] {
       std::uint64_t got = 0;
       for (const auto& e : what.all) {
-        read(there_, far_, into_.data() + got, e.size);
-        send(far_, into_.data(), 1);
+        read_on(there_, far_, into_.data() + got, e.size);
+        send_on(far_, into_.data(), 1);
         got += e.size;
       }
     });
     std::byte answer{};
     what.each(by_engine(), [&](auto* from, std::size_t n, std::uint64_t) {
-      send(near_, from, n);
-      read(here_, near_, &answer, 1);
+      send_on(near_, from, n);
+      read_on(here_, near_, &answer, 1);
     });
   }
 
  private:
   using tcp = asio::ip::tcp;
-
-  static void send(tcp::socket& to, const std::byte* from, std::size_t n) {
-    must(::send(to.native_handle(), from, n, 0) == static_cast<ssize_t>(n), "send");
-  }
-  static void read(asio::io_context& loop, tcp::socket& from, std::byte* into, std::size_t n) {
-    asio::async_read(from, asio::buffer(into, n), [](error_code ec, std::size_t) { must(!ec, "read"); });
-    loop.restart();
-    loop.run();
-  }
 
   buffer into_;
   asio::io_context here_{1}, there_{1};

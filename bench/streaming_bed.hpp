@@ -77,7 +77,7 @@ class streaming_bed {
       link_.emplace(near_, listening_at(where), std::vector{landing_});
       to_.emplace(link_->to());
       if (where.starts_with("tcp")) bare = std::make_unique<bare_tcp>(landing_);
-      if (where.starts_with("shm")) bare = std::make_unique<bare_memory>(landing_);
+      if (where.starts_with("shm")) bare = std::make_unique<bare_shared>(landing_);
     }
   }
   ~streaming_bed() {

@@ -9,6 +9,9 @@ namespace {
 // A runner gives its thread back after this many operations: there may be more streams than threads.
 constexpr int turn = 32;
 
+// So little is copied by who asks for it, where nothing is before it: to wake a thread takes as long, of both threads.
+constexpr std::size_t most_copied_here = std::size_t{32} << 10;
+
 std::size_t bytes_of(std::span<const copy_op> batch) {
   std::size_t sum = 0;
   for (auto& c : batch) sum += c.src.size();
@@ -26,7 +29,7 @@ error_code cpu_stream::copy(std::span<const copy_op> batch, std::string_view nam
     if (c.dst.size() != c.src.size()) return errc::invalid_argument;
     if (!c.dst.host_accessible() || !c.src.host_accessible()) return errc::wrong_device;
   }
-  return enqueue({copies(batch), {}, {}}, name);
+  return enqueue({copies(batch), {}, {}}, name, bytes_of(batch) <= most_copied_here);
 }
 
 error_code cpu_stream::launch(std::string_view name, kernel fn, cost price) {
@@ -39,8 +42,8 @@ error_code cpu_stream::wait(const event& e) {
   return enqueue({e, {}, {}}, {});
 }
 
-error_code cpu_stream::enqueue(item i, std::string_view name) {
-  std::lock_guard lock(mutex_);
+error_code cpu_stream::enqueue(item i, std::string_view name, bool here) {
+  std::unique_lock lock(mutex_);
   if (failure_) return failure_;
   if (state_ == state::closed) return errc::closed;
   if (enqueued() - done_ >= options_.max_in_flight) return errc::queue_full;
@@ -48,8 +51,22 @@ error_code cpu_stream::enqueue(item i, std::string_view name) {
     i.name = name;
     i.after = edges_.take();
   }
-  queue_.push_back(std::move(i));
   enqueued_.store(enqueued() + 1, std::memory_order_relaxed);
+  if (here && state_ == state::idle) {
+    state_ = state::scheduled;  // whoever enqueues more meanwhile leaves it there
+    executing_ = true;
+    lock.unlock();
+    const error_code ec = execute(i);
+    i = {};
+    lock.lock();
+    executing_ = false;
+    const auto done = ++done_;
+    if (state_ == state::scheduled) queue_.empty() ? void(state_ = state::idle) : schedule();
+    lock.unlock();
+    line_->advance(done);
+    return ec;
+  }
+  queue_.push_back(std::move(i));
   if (state_ == state::idle) schedule();
   return {};
 }

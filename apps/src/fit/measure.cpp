@@ -71,16 +71,14 @@ awaitable<double> engine_gap(engine& e, std::uint32_t sequences, std::uint32_t t
 }
 
 // How much longer a step of a ring's workers takes, in seconds, that begins on an idle one while 1, 2, .. of them compute, with it:
-// longer than one of many in a row, which takes so many times what it does alone; and than with one baton: that is what pauses
-// tell, and the engine's own.
+// longer than one of many in a row, which takes so many times what it does alone, and a message to hand it on.
 awaitable<std::vector<double>> wakes_of(subject& it, ring_ends place,
                                         std::span<const std::unique_ptr<busy_worker>> others,
-                                        const std::vector<double>& beside) {
+                                        const std::vector<double>& beside, double message) {
   const auto step = it.ring_step();
   ring_place ring(it.where.get_executor(), place, false);
   const auto workers = static_cast<std::uint32_t>(others.size() + 1);
-  std::vector<double> out{0};
-  double with_one = 0;
+  std::vector<double> out;
   for (std::uint32_t batons = 1; batons <= workers; ++batons) {
     const double alone = co_await it.steps.first_layers_alone(it.ring_layers, it.beside_answers, it.beside_context);
     for (auto& w : others) w->enter(w == others.back());
@@ -88,12 +86,9 @@ awaitable<std::vector<double>> wakes_of(subject& it, ring_ends place,
     auto all = co_await ring.lead(step, batons, apart, 1s);
     for (auto& w : others) all += w->left();
     if (all.count == 0) break;
-    const double more = all.seconds / static_cast<double>(all.count) - alone * beside[batons - 1];
-    if (batons == 1)
-      with_one = more;
-    else
-      out.push_back(std::max(0.0, more - with_one));
+    out.push_back(std::max(0.0, all.seconds / static_cast<double>(all.count) - alone * beside[batons - 1] - message));
   }
+  if (out.empty()) out.push_back(0);
   co_return out;
 }
 
@@ -276,9 +271,12 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
   p.prompts_idle = ascending(std::move(prompts_idle));
   p.answers_idle = ascending(std::move(answers_idle));
 
+  const auto link = co_await link_speed(ex);
+  p.link_bytes_per_second = link.bytes_per_second;
+  p.link_seconds = link.seconds;
   if (!others.empty()) progress("one behind the other");
   for (std::size_t n = 1; n <= others.size(); ++n)
-    p.wakes.push_back(co_await wakes_of(it, place, others.first(n), p.answers_beside));
+    p.wakes.push_back(co_await wakes_of(it, place, others.first(n), p.answers_beside, link.seconds));
 
   progress("the engine");
   {
@@ -299,11 +297,8 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
     p.token = std::max(0.0, (co_await own(few) - p.step) / few);
     co_await e.async_drain();
   }
-  progress("copies and links");
+  progress("copies");
   p.copy_bytes_per_second = co_await copy_speed(it.where);
-  const auto link = co_await link_speed(ex);
-  p.link_bytes_per_second = link.bytes_per_second;
-  p.link_seconds = link.seconds;
   co_return p;
 }
 

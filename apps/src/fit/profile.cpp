@@ -73,7 +73,7 @@ std::vector<std::vector<double>> wakes_of(const detail::fields& given, std::stri
       const double x = one.to_number<double>(ec);
       if (ec || !(x >= 0 && x <= longest_seconds))
         given.fail(key, fmt::format("has something that is no number in 0 to {:g} seconds", longest_seconds));
-      if (mine.empty() && x != 0) given.fail(key, "has a list that does not begin with 0: a worker beside nobody");
+      if (out.size() == 1 && x != 0) given.fail(key, "has to begin with [0]: a worker by itself");
       mine.push_back(x);
     }
   }

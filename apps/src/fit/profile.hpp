@@ -21,9 +21,10 @@
 // | answers_beside          | compute, with it; of more than are told nothing is said                                        |
 // | prompts_idle,           | [[seconds, seconds], ..]: how much longer a step of all layers takes that comes so long behind  |
 // | answers_idle            | the last one; behind longer pauses than are told as behind the last of them. Optional: no longer |
-// | wakes                   | [[0], [0, s2], [0, s2, s3], ..]: of a machine with 1, 2, .. workers, how much longer, whatever its  |
-// |                         | layers, a step takes that begins on an idle one while 1, 2, .. of them compute, with it: as long |
-// |                         | as its threads wait for a processor. Of more, as of the last. Optional                           |
+// | wakes                   | [[0], [s1, s2], [s1, s2, s3], ..]: of a machine with 1, 2, .. workers one behind the other, how much |
+// |                         | longer, whatever its layers, a step takes that another worker's is handed on to, and that begins |
+// |                         | on an idle one while 1, 2, .. of them compute, with it. Of more, as of the last. The longer of    |
+// |                         | this and what a pause tells is taken. Optional                                                   |
 // | copy_bytes_per_second   | in memory, one way                                                                             |
 // | link_bytes_per_second,  | over TCP between two workers of the machine, one way; how long a message takes                 |
 // | link_seconds            |                                                                                                |

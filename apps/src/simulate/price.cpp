@@ -1,5 +1,7 @@
 #include "simulate/price.hpp"
 
+#include <algorithm>
+
 namespace cokv::simulate {
 
 step step_of(const batch& b) {
@@ -32,11 +34,10 @@ double profile_price::late(const step& s, std::uint32_t stage, double idle, std:
   if (idle <= 0) return 0;
   const auto& measured = s.prompts > 0 ? p_.prompts_idle : p_.answers_idle;
   const auto& wakes = p_.wakes[std::min<std::size_t>(machine_, p_.wakes.size()) - 1];
-  double out = wakes[std::min<std::size_t>(workers, wakes.size()) - 1];
-  if (!measured.points().empty())
-    out +=
-        measured.at(std::min(idle, measured.points().back().first)) * split_.layers(p_.layers, stage).count / p_.layers;
-  return out;
+  const double handed_on = wakes[std::min<std::size_t>(workers, wakes.size()) - 1];
+  if (measured.points().empty()) return handed_on;
+  const double whole = measured.at(std::min(idle, measured.points().back().first));
+  return std::max(handed_on, whole * split_.layers(p_.layers, stage).count / p_.layers);
 }
 
 }  // namespace cokv::simulate

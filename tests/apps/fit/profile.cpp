@@ -90,7 +90,7 @@ TEST_CASE("profile: what is read is what was written") {
   CHECK(r.prompts_idle.points().empty());
   CHECK(r.wakes == std::vector<std::vector<double>>{{0}});
   p.prompts_idle = curve({{0.001, 0.0002}, {0.5, 0.01}}), p.answers_idle = curve({{0.025, 0}});
-  p.wakes = {{0}, {0, 0.001}, {0, 0.001, 0.002}};
+  p.wakes = {{0}, {0.002, 0.001}, {0, 0.001, 0.002}};
   const auto late = parse_profile(to_text(p), "file");
   CHECK(late.prompts_idle.points() == p.prompts_idle.points());
   CHECK(late.answers_idle.points() == p.answers_idle.points());
@@ -148,7 +148,7 @@ TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused b
   CHECK(refused([](auto& o) { o["wakes"] = json::parse("[0]"); }) ==
         "file: wakes: of 1 workers has no list of 1 to 1 numbers");
   CHECK(refused([](auto& o) { o["wakes"] = json::parse("[[1]]"); }) ==
-        "file: wakes: has a list that does not begin with 0: a worker beside nobody");
+        "file: wakes: has to begin with [0]: a worker by itself");
   CHECK(refused([](auto& o) { o["wakes"] = json::parse("[[0], [0, -1]]"); }) ==
         "file: wakes: has something that is no number in 0 to 10000 seconds");
   CHECK(refused([](auto& o) { o["prompt_pair"] = 2; }) == "file: prompt_pair: 2 is not in 0 to 1");
@@ -279,4 +279,12 @@ TEST_CASE(
   const auto shared = told(dir, p, both, {"--pipeline", "2", "--workers-a-machine", "2"});
   CHECK(ttft(shared, 0) == doctest::Approx(100));
   CHECK(ttft(shared, 1) == doctest::Approx(54 + 50));  // its first half beside the other's last
+  // Handed on to a worker that does nothing, and nobody else computes.
+  p.wakes = {{0}, {0.002, 0.004}};
+  p.prompts_idle = curve({{0.001, 0.001}, {0.05, 0.002}, {0.5, 0.02}});
+  const auto alone = told(dir, p, asked(100, 1), {"--pipeline", "2", "--workers-a-machine", "2"});
+  CHECK(ttft(alone, 0) == doctest::Approx(52 + 52));  // not what half of a pause takes, which is less, nor both
+  p.wakes = {{0}, {0.0005, 0.004}};
+  CHECK(ttft(told(dir, p, asked(100, 1), {"--pipeline", "2", "--workers-a-machine", "2"}), 0) ==
+        doctest::Approx(50.5 + 51).epsilon(0.001));
 }

@@ -70,6 +70,42 @@ TEST_CASE("stream: copies and kernels run in the order they were enqueued") {
   CHECK(s.record().ready());
 }
 
+TEST_CASE("stream: a small copy that is alone is made by its caller, and keeps its place behind what is not over") {
+  fixture f;
+  auto s = f.make();
+  auto from = filled(32 << 10, 1), to = filled(32 << 10, 0);
+  CHECK(!s.copy(to, from));
+  CHECK(s.record().ready());
+  CHECK(!s.record().status());
+  CHECK(to.bytes()[(32 << 10) - 1] == std::byte{1});
+
+  gate g;
+  CHECK(!s.launch("held up", g.kernel()));
+  g.entered.wait();
+  auto last = filled(4, 0);
+  CHECK(!s.copy(last, to.slice(0, 4)));
+  const auto done = s.record();
+  CHECK(!done.ready());
+  CHECK(last.bytes()[0] == std::byte{0});
+  g.open.count_down();
+  CHECK(!f.settle(done));
+  CHECK(last.bytes()[0] == std::byte{1});
+
+  // Whether the thread that computed has just found nothing more to do, or not.
+  auto counted = filled(sizeof(int), 0), copied = filled(sizeof(int), 0);
+  int& count = *reinterpret_cast<int*>(counted.data());
+  int wrong = 0;
+  for (int i = 1; i <= 3000; ++i) {
+    CHECK(!s.launch("count", [&count] { ++count; }));
+    for (int pause = i % 7; pause > 0; --pause) std::this_thread::yield();
+    CHECK(!s.copy(copied, counted));
+    CHECK(!s.launch("compare", [&, i] { wrong += *reinterpret_cast<const int*>(copied.data()) != i; }));
+    if (i % 100 == 0) CHECK(!f.settle(s.record()));
+  }
+  CHECK(!f.settle(s.record()));
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("stream: events become ready one after the other, for every kind of token") {
   gate g;  // outlives the kernels that wait at it
   fixture f;

@@ -72,9 +72,9 @@ awaitable<double> engine_gap(engine& e, std::uint32_t sequences, std::uint32_t t
 
 // How much longer a step of a ring's workers takes, in seconds, that begins on an idle one while 1, 2, .. of them compute, with it:
 // longer than one of many in a row, which takes so many times what it does alone, and a message to hand it on.
-awaitable<std::vector<double>> wakes_of(subject& it, ring_ends place,
-                                        std::span<const std::unique_ptr<busy_worker>> others,
-                                        const std::vector<double>& beside, double message) {
+awaitable<std::vector<double>> handed_on_of(subject& it, ring_ends place,
+                                            std::span<const std::unique_ptr<busy_worker>> others,
+                                            const std::vector<double>& beside, double message) {
   const auto step = it.ring_step();
   ring_place ring(it.where.get_executor(), place, false);
   const auto workers = static_cast<std::uint32_t>(others.size() + 1);
@@ -276,7 +276,7 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
   p.link_seconds = link.seconds;
   if (!others.empty()) progress("one behind the other");
   for (std::size_t n = 1; n <= others.size(); ++n)
-    p.wakes.push_back(co_await wakes_of(it, place, others.first(n), p.answers_beside, link.seconds));
+    p.handed_on.push_back(co_await handed_on_of(it, place, others.first(n), p.answers_beside, link.seconds));
 
   progress("the engine");
   {

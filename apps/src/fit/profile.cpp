@@ -59,7 +59,7 @@ std::vector<double> times_of(const detail::fields& given, std::string_view key) 
   return out;
 }
 
-std::vector<std::vector<double>> wakes_of(const detail::fields& given, std::string_view key) {
+std::vector<std::vector<double>> handed_on_of(const detail::fields& given, std::string_view key) {
   const auto& all = given.array(key);
   if (all.empty() || all.size() > most_beside) given.fail(key, "has to have 1 to 4096 lists");
   std::vector<std::vector<double>> out;
@@ -125,7 +125,7 @@ std::string to_text(const profile& p) {
   if (p.kv_bytes > 0) o["kv_bytes"] = p.kv_bytes;
   if (!p.prompts_idle.points().empty()) o["prompts_idle"] = json_of(p.prompts_idle, along::pauses);
   if (!p.answers_idle.points().empty()) o["answers_idle"] = json_of(p.answers_idle, along::pauses);
-  if (p.wakes.size() > 1) o["wakes"] = json::value_from(p.wakes);
+  if (p.handed_on.size() > 1) o["handed_on"] = json::value_from(p.handed_on);
   if (!p.source.empty()) o["source"] = p.source;
   // A field a line: people read it, and compare two.
   std::string out = "{";
@@ -158,7 +158,7 @@ profile parse_profile(std::string_view text, const std::string& file) {
               "answers_beside",
               "prompts_idle",
               "answers_idle",
-              "wakes",
+              "handed_on",
               "copy_bytes_per_second",
               "link_bytes_per_second",
               "link_seconds",
@@ -190,7 +190,7 @@ profile parse_profile(std::string_view text, const std::string& file) {
     given.fail("answers_beside", "is not of as many workers as prompts_beside");
   if (given.has("prompts_idle")) p.prompts_idle = curve_of(given, "prompts_idle", along::pauses);
   if (given.has("answers_idle")) p.answers_idle = curve_of(given, "answers_idle", along::pauses);
-  if (given.has("wakes")) p.wakes = wakes_of(given, "wakes");
+  if (given.has("handed_on")) p.handed_on = handed_on_of(given, "handed_on");
   p.copy_bytes_per_second = given.between("copy_bytes_per_second", 1, 1e16);
   p.link_bytes_per_second = given.between("link_bytes_per_second", 1, 1e16);
   p.link_seconds = given.between("link_seconds", 0, 1);

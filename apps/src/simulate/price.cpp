@@ -33,11 +33,12 @@ double profile_price::seconds(const step& s, std::uint32_t stage) const {
 double profile_price::late(const step& s, std::uint32_t stage, double idle, std::uint32_t workers) const {
   if (idle <= 0) return 0;
   const auto& measured = s.prompts > 0 ? p_.prompts_idle : p_.answers_idle;
-  const auto& wakes = p_.wakes[std::min<std::size_t>(machine_, p_.wakes.size()) - 1];
-  const double handed_on = wakes[std::min<std::size_t>(workers, wakes.size()) - 1];
-  if (measured.points().empty()) return handed_on;
+  const auto& all = p_.handed_on[std::min<std::size_t>(machine_, p_.handed_on.size()) - 1];
+  double handed = all[std::min<std::size_t>(workers, all.size()) - 1];
+  if (split_.depth() == 1) handed = std::max(0.0, handed - all.front());  // a processor is waited for all the same
+  if (measured.points().empty()) return handed;
   const double whole = measured.at(std::min(idle, measured.points().back().first));
-  return std::max(handed_on, whole * split_.layers(p_.layers, stage).count / p_.layers);
+  return std::max(handed, whole * split_.layers(p_.layers, stage).count / p_.layers);
 }
 
 }  // namespace cokv::simulate

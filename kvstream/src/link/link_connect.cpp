@@ -228,7 +228,8 @@ awaitable<error_code> link_acceptor::answer(std::shared_ptr<link_lane> lane) {
   if (!theirs) co_return theirs.error();
   if (auto ec = admit(*theirs)) co_return ec;
   auto& links = windows_.registry()->links;
-  auto mine = hello_of(options_);
+  const auto options = fitting(options_, url_, *windows_.registry());  // staging may have come since it listens
+  auto mine = hello_of(options);
   mine.session = theirs->session;
   if (theirs->lane != 0) {
     if (auto ec = co_await lane->greet(mine)) co_return ec;
@@ -246,12 +247,12 @@ awaitable<error_code> link_acceptor::answer(std::shared_ptr<link_lane> lane) {
                                        [&, w = windows_, id = mine.session](void*) { links.forget(id, accepted); });
   std::unique_ptr<link_carrier> carrier;
   if (!theirs->meeting.empty()) {
-    auto made = make_nccl_carrier(*windows_.registry(), theirs->meeting, 1, options_);
+    auto made = make_nccl_carrier(*windows_.registry(), theirs->meeting, 1, options);
     if (!made) co_return made.error();
     carrier = std::move(*made);
   }
   if (auto ec = co_await lane->greet(mine)) co_return ec;
-  auto session = std::make_shared<link_session>(windows_.registry(), options_, *theirs, lane->address());
+  auto session = std::make_shared<link_session>(windows_.registry(), options, *theirs, lane->address());
   const bool carries = carrier != nullptr;
   session->carry_by(std::move(carrier));
   session->add(lane, 0);

@@ -261,7 +261,7 @@ awaitable<void> link_lane::write(std::shared_ptr<link_session> session) {
     }
     // Whoever is ready to add more goes first: a system call costs as much as many frames.
     for (std::uint64_t had = 0;
-         queue_.weight() > had && queue_.weight() < most_at_once_ && !queue_.message_next() && !stopped_;) {
+         queue_.weight() > had && queue_.weight() < most_at_once_ && !queue_.held_up() && !stopped_;) {
       had = queue_.weight();
       co_await asio::post(asio::deferred);
     }

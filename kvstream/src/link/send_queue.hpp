@@ -39,9 +39,8 @@ class send_queue {
   bool empty() const noexcept { return items_.empty(); }
   std::size_t size() const noexcept { return items_.size(); }
   std::uint64_t bytes() const noexcept { return bytes_; }  // not written yet
-  bool message_next() const noexcept {
-    return !items_.empty() && items_.front().frame.header.type == link_type::message;
-  }
+  // What has no need of company waits behind nothing but bytes that are in place already.
+  bool held_up() const noexcept { return in_place_ > 0 && !items_.front().frame.header.in_place; }
   // With what they stand for: the peer digests as much as if it were sent.
   std::uint64_t weight() const noexcept { return bytes_ + in_place_; }
 

@@ -52,8 +52,8 @@ error_code cpu_stream::enqueue(item i, std::string_view name, bool here) {
     i.after = edges_.take();
   }
   enqueued_.store(enqueued() + 1, std::memory_order_relaxed);
-  if (here && state_ == state::idle) {
-    state_ = state::scheduled;  // whoever enqueues more meanwhile leaves it there
+  if (here && state_ == state::idle && i.name.empty()) {  // what is traced takes memory, and may find none
+    state_ = state::scheduled;                            // whoever enqueues more meanwhile leaves it there
     executing_ = true;
     lock.unlock();
     const error_code ec = execute(i);

@@ -88,13 +88,13 @@ TEST_CASE("profile: what is read is what was written") {
   CHECK(r.prompt_pair == p.prompt_pair);
   CHECK(r.source == "a test");
   CHECK(r.prompts_idle.points().empty());
-  CHECK(r.wakes == std::vector<std::vector<double>>{{0}});
+  CHECK(r.handed_on == std::vector<std::vector<double>>{{0}});
   p.prompts_idle = curve({{0.001, 0.0002}, {0.5, 0.01}}), p.answers_idle = curve({{0.025, 0}});
-  p.wakes = {{0}, {0.002, 0.001}, {0, 0.001, 0.002}};
+  p.handed_on = {{0}, {0.002, 0.001}, {0, 0.001, 0.002}};
   const auto late = parse_profile(to_text(p), "file");
   CHECK(late.prompts_idle.points() == p.prompts_idle.points());
   CHECK(late.answers_idle.points() == p.answers_idle.points());
-  CHECK(late.wakes == p.wakes);
+  CHECK(late.handed_on == p.handed_on);
 }
 
 TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused by the file's and the field's name") {
@@ -143,14 +143,14 @@ TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused b
         "file: answers_idle: 0.5: pauses are longer than 0, and ascend");
   CHECK(refused([](auto& o) { o["prompts_idle"] = json::parse("[[0.5]]"); }) ==
         "file: prompts_idle: has a point that is not [seconds, seconds]");
-  CHECK(refused([](auto& o) { o["wakes"] = json::parse("[[0], [0, 1, 2]]"); }) ==
-        "file: wakes: of 2 workers has no list of 1 to 2 numbers");
-  CHECK(refused([](auto& o) { o["wakes"] = json::parse("[0]"); }) ==
-        "file: wakes: of 1 workers has no list of 1 to 1 numbers");
-  CHECK(refused([](auto& o) { o["wakes"] = json::parse("[[1]]"); }) ==
-        "file: wakes: has to begin with [0]: a worker by itself");
-  CHECK(refused([](auto& o) { o["wakes"] = json::parse("[[0], [0, -1]]"); }) ==
-        "file: wakes: has something that is no number in 0 to 10000 seconds");
+  CHECK(refused([](auto& o) { o["handed_on"] = json::parse("[[0], [0, 1, 2]]"); }) ==
+        "file: handed_on: of 2 workers has no list of 1 to 2 numbers");
+  CHECK(refused([](auto& o) { o["handed_on"] = json::parse("[0]"); }) ==
+        "file: handed_on: of 1 workers has no list of 1 to 1 numbers");
+  CHECK(refused([](auto& o) { o["handed_on"] = json::parse("[[1]]"); }) ==
+        "file: handed_on: has to begin with [0]: a worker by itself");
+  CHECK(refused([](auto& o) { o["handed_on"] = json::parse("[[0], [0, -1]]"); }) ==
+        "file: handed_on: has something that is no number in 0 to 10000 seconds");
   CHECK(refused([](auto& o) { o["prompt_pair"] = 2; }) == "file: prompt_pair: 2 is not in 0 to 1");
   CHECK(refused([](auto& o) { o["threads"] = 3; }) == "file: threads: 3 is not in 1 to 2");
   CHECK(refused([](auto& o) { o["prompts_beside"] = json::parse("[2, 3]"); }) ==
@@ -273,18 +273,18 @@ TEST_CASE(
   const command_folder dir;
   auto p = plain();
   p.prompts_beside = p.answers_beside = {1, 1, 1};
-  p.wakes = {{0}, {0, 0.004}, {0, 0.007, 0.009}};
+  p.handed_on = {{0}, {0, 0.004}, {0, 0.007, 0.009}};
   const auto both = asked(100, 1) + R"({"at": 0.06, "prompt_tokens": 100, "output_tokens": 1})" + "\n";
   CHECK(ttft(told(dir, p, both, {"--pipeline", "2"}), 1) == doctest::Approx(100));
   const auto shared = told(dir, p, both, {"--pipeline", "2", "--workers-a-machine", "2"});
   CHECK(ttft(shared, 0) == doctest::Approx(100));
   CHECK(ttft(shared, 1) == doctest::Approx(54 + 50));  // its first half beside the other's last
   // Handed on to a worker that does nothing, and nobody else computes.
-  p.wakes = {{0}, {0.002, 0.004}};
+  p.handed_on = {{0}, {0.002, 0.004}};
   p.prompts_idle = curve({{0.001, 0.001}, {0.05, 0.002}, {0.5, 0.02}});
   const auto alone = told(dir, p, asked(100, 1), {"--pipeline", "2", "--workers-a-machine", "2"});
   CHECK(ttft(alone, 0) == doctest::Approx(52 + 52));  // not what half of a pause takes, which is less, nor both
-  p.wakes = {{0}, {0.0005, 0.004}};
+  p.handed_on = {{0}, {0.0005, 0.004}};
   CHECK(ttft(told(dir, p, asked(100, 1), {"--pipeline", "2", "--workers-a-machine", "2"}), 0) ==
         doctest::Approx(50.5 + 51).epsilon(0.001));
 }

@@ -115,6 +115,26 @@ TEST_CASE("device memory over links: a link that was made before takes what fits
   });
 }
 
+TEST_CASE("device memory over links: a link that is made behind a door which was open before it was staged takes all") {
+  simulated([](asio::any_io_executor ex) -> awaitable<void> {
+    workers w(ex);
+    auto door = link_listener::listen(w.there, "tcp://localhost:0").value();
+    CHECK(!w.there.stage(w.gpu, {.chunk = 4096, .count = 1}));
+    auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+      group.spawn([&]() -> awaitable<void> { w.far = co_await door.async_accept(); });
+      w.near = co_await async_connect(w.here, door.url());
+    });
+    CHECK(!v.error());
+    auto memory = w.memory(10'000, 1);
+    auto at = w.there.expose({memory}, window_access::both).value();
+    CHECK((co_await async_flush(patterned(10'000, 2), w.near.to(at.ref()), 0, {}, visible, as_result)).has_value());
+    CHECK(same(memory, patterned(10'000, 2)));
+    auto back = blank(10'000);
+    CHECK((co_await async_fetch(w.near.from(at.ref()), 0, back, {}, as_result)).has_value());
+    CHECK(same(back, memory));
+  });
+}
+
 TEST_CASE("device memory over links: a device that is lost fails its transfers, and the link lives on") {
   for (auto seed : seeds(100)) {
     INFO(replay_command(seed));

@@ -200,6 +200,10 @@ bool mpi_port::needed() const {
                              [&](const auto& c) { return c->waited_for() || now - c->closed_at() < linger; });
 }
 
+bool mpi_port::lingers() const {
+  return std::ranges::any_of(channels_, [](const auto& c) { return !c->open() && !c->over(); });
+}
+
 bool mpi_port::awaited() const { return keen_ && needed(); }
 
 void mpi_port::arm() {
@@ -215,8 +219,8 @@ void mpi_port::touched() {
 
 void mpi_port::keep_polling() {
   if (posted_ || !needed()) return;
-  if (progress_->polled()) {  // by run(), which arms before it sleeps
-    if (!keen_) sleep(pause_);
+  if (progress_->polled()) {  // by run(), which arms before it sleeps, but ends where nobody waits for anything
+    if (!keen_ || lingers()) sleep(keen_ ? longest_pause : pause_);
     return;
   }
   if (time_->now() - found_ >= spin) return sleep(pause_);

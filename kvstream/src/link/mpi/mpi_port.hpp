@@ -68,6 +68,7 @@ class mpi_port final : public asio::execution_context::service, public progress_
  private:
   void shutdown() override;
   bool needed() const;
+  bool lingers() const;  // for what a closed stream's peer has still to take
   void keep_polling();
   void sleep(duration pause);
   std::size_t hear();

@@ -10,7 +10,8 @@ namespace {
 
 constexpr std::size_t most_ahead = std::size_t{256} << 10;  // packed, and not taken by the peer's reader
 constexpr std::size_t most_waiting = std::size_t{8} << 20;  // under way: more is not begun
-constexpr std::size_t most_kept = std::size_t{8} << 20;     // of a peer that sends more than it may
+// Of a peer that sends more than it may: what one of its messages left, and what it sends ahead with a write behind.
+constexpr std::size_t most_kept = 2 * (largest_message + most_ahead);
 constexpr auto linger = std::chrono::seconds(2);  // for what a closed stream's peer has still to take or to say
 
 // A transfer that UCX has begun ends when it ends.
@@ -52,7 +53,8 @@ bool ucx_channel::arrived(const ucx_head& head, void* data, std::size_t bytes, c
   }
   const bool sound = head.kind == what::end ? bytes == 0 && !offered : head.kind == what::bytes && bytes > 0;
   const auto kept = offered ? 0 : bytes;
-  if (!sound || bytes > largest_message || waiting_ + kept > most_kept || heard_end_ || came_.contains(head.number)) {
+  if (!sound || bytes > largest_message || waiting_ + kept > most_kept || heard_end_ || came_.contains(head.number) ||
+      static_cast<std::int32_t>(head.number - next_in_) < 0) {
     fail(errc::protocol);
     return false;
   }
@@ -88,9 +90,10 @@ void ucx_channel::read(const byte_stream::mutable_buffers& into, ucx_transfer& o
 // Hands the reader what is next: offers are fetched, as many at a time as its list has room for, since each by itself
 // waits for its sender. Nobody reads a closed stream: what comes is let go.
 void ucx_channel::pump() {
-  while (!heard_end_ && !came_.empty() && came_.begin()->first == next_in_) {
-    if (open_ && (reader_.empty() || placed_ == into_.bytes())) break;
-    auto& m = came_.begin()->second;
+  while (!heard_end_) {
+    const auto next = came_.find(next_in_);  // numbers go round
+    if (next == came_.end() || (open_ && (reader_.empty() || placed_ == into_.bytes()))) break;
+    auto& m = next->second;
     if (m.kind == ucx_head::what::end) {
       if (placed_ > 0) break;
       heard_end_ = true;
@@ -103,7 +106,7 @@ void ucx_channel::pump() {
     const auto offer = m.offer;
     const auto size = m.size;
     if (m.held) port_.api().am_data_release(port_.worker(), m.held);
-    came_.erase(came_.begin());
+    came_.erase(next);
     ++next_in_;
     if (offer) open_ ? fetch(offer, size) : port_.api().am_data_release(port_.worker(), offer);
   }

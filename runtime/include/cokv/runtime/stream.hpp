@@ -6,9 +6,10 @@
 //     copies.copy(host_block, device_block);
 //     co_await copies.record().async_wait();
 //
-// Enqueuing returns at once. Buffers stay referenced until their operation is done, also when every handle to the
-// stream is gone (what was enqueued still runs) and when the context is destroyed (what runs is waited for, what had
-// not begun is dropped). A kernel that captures raw pointers answers for them itself: capture buffers.
+// Enqueuing returns at once (on a CPU a copy of at most 32 KiB may be made by the caller, which is sooner done). Buffers
+// stay referenced until their operation is done, also when every handle to the stream is gone (what was enqueued still
+// runs) and when the context is destroyed (what runs is waited for, what had not begun is dropped). A kernel that
+// captures raw pointers answers for them itself: capture buffers.
 //
 // | enqueue | returns |
 // |---|---|

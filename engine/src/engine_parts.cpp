@@ -12,6 +12,7 @@ awaitable<void> engine_state::pipeline(std::shared_ptr<engine_state> self) {
   auto& s = *self;
   while (s.scheduler_.has_work() || !s.flying_.empty()) {
     s.woken_ = false;
+    const auto returned = s.pool.returned();
     if (!s.flying_.empty() && s.flying_.front().over.ready()) {
       co_await s.end_oldest();
       continue;
@@ -24,7 +25,7 @@ awaitable<void> engine_state::pipeline(std::shared_ptr<engine_state> self) {
         continue;
       }
     }
-    co_await s.until_woken();
+    co_await s.until_woken(returned);
   }
   s.end_loop();
 }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cokv/engine/arrival.hpp"
+#include "cokv/runtime/detail/mailbox.hpp"
 #include "cokv/runtime/detail/operation.hpp"
 #include "cokv/runtime/trace.hpp"
 #include "generation_state.hpp"
@@ -79,7 +80,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void broke(std::exception_ptr thrown);
   void wake();
   static awaitable<void> loop(std::shared_ptr<engine_state> self);
-  awaitable<void> until_woken();
+  awaitable<void> until_woken(std::uint64_t returned);
   void end_loop();
   flying_step& take_off(const schedule& plan);
   void enqueue(const schedule& plan);
@@ -135,6 +136,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   void deliver(const sampled_token& t, std::optional<token_logprobs> logprobs);
 
   clock& time_;
+  const mailbox back_{ex};
   device device_;
   stream compute_;
   std::optional<tokenizer> text_;

@@ -12,6 +12,7 @@ awaitable<void> engine_state::loop(std::shared_ptr<engine_state> self) {
   const std::size_t most = s.options.async_scheduling ? 2 : 1;
   while (s.scheduler_.has_work() || !s.flying_.empty()) {
     s.woken_ = false;
+    const auto returned = s.pool.returned();
     bool planned = false;
     // Behind a step that was refused nothing runs: its tokens would be fed to it.
     const bool refused = !s.flying_.empty() && s.flying_.back().refused;
@@ -27,12 +28,19 @@ awaitable<void> engine_state::loop(std::shared_ptr<engine_state> self) {
       co_await s.end_oldest();
     else if (!planned &&
              s.scheduler_.has_work())  // a load, a transfer's end or a new request will make a step possible
-      co_await s.until_woken();
+      co_await s.until_woken(returned);
   }
   s.end_loop();
 }
 
-awaitable<void> engine_state::until_woken() {
+// Or a block comes back which somebody read on whom nobody here waits: who copies an answer, whose request is gone.
+awaitable<void> engine_state::until_woken(std::uint64_t returned) {
+  const auto wake_here = [back = back_, weak = weak_from_this()] {
+    back.post([weak] {
+      if (const auto self = weak.lock()) self->wake();
+    });
+  };
+  if (!pool.on_return(returned, wake_here)) co_return;
   co_await initiate<void(error_code)>(asio::deferred, ex,
                                       [this](waiter& op) { woken_ ? op.complete({}) : wakers_.push_back(op); });
 }

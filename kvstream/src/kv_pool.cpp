@@ -1,6 +1,7 @@
 #include "cokv/kvstream/kv_pool.hpp"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <mutex>
 #include <stdexcept>
@@ -21,6 +22,19 @@ void check(bool holds, const char* rule) {
 struct free_list {
   std::mutex mutex;
   std::vector<std::uint32_t> blocks;
+  std::uint64_t returned = 0;     // so far
+  std::function<void()> on_room;  // once
+
+  void put_back(std::uint32_t index) {
+    std::function<void()> tell;
+    {
+      std::lock_guard lock(mutex);
+      blocks.push_back(index);
+      ++returned;
+      tell = std::exchange(on_room, nullptr);
+    }
+    if (tell) tell();
+  }
 };
 
 // Shared by everything that may still touch a block: its leases, buffers, and events waited for. The last one to go
@@ -33,10 +47,7 @@ struct hold {
   hold(std::shared_ptr<free_list> l, buffer m, std::uint32_t i) : list(std::move(l)), memory(std::move(m)), index(i) {}
   hold(const hold&) = delete;
   hold& operator=(const hold&) = delete;
-  ~hold() {
-    std::lock_guard lock(list->mutex);
-    list->blocks.push_back(index);
-  }
+  ~hold() { list->put_back(index); }
 };
 
 struct record {
@@ -218,6 +229,18 @@ result<std::vector<block_lease>> kv_pool::allocate(std::uint32_t n) {
 std::uint32_t kv_pool::available() {
   state_->sweep();
   return static_cast<std::uint32_t>(state_->free_count());
+}
+
+std::uint64_t kv_pool::returned() const {
+  std::lock_guard lock(state_->free->mutex);
+  return state_->free->returned;
+}
+
+bool kv_pool::on_return(std::uint64_t since, std::function<void()> listener) {
+  std::lock_guard lock(state_->free->mutex);
+  if (state_->free->returned != since) return false;
+  state_->free->on_room = std::move(listener);
+  return true;
 }
 
 bool kv_pool::current(block_ref ref) const noexcept { return state_->current(ref); }

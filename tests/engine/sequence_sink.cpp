@@ -2,6 +2,7 @@
 #include <random>
 
 #include "cokv/kvstream/memory_store.hpp"
+#include "cokv/runtime/deadline.hpp"
 #include "engine/arrival_by_hand.hpp"
 
 using namespace cokv;
@@ -51,6 +52,21 @@ class judge final : public sequence_sink {
 
  private:
   const kv_pool* pool_;
+};
+
+// Reads KV, slowly: its buffers keep blocks from being handed out, whoever has them no more.
+class slow_reader final : public sequence_sink {
+ public:
+  void computed(index_range, std::span<const token_id>, sequence_blocks where) override {
+    for (auto b : where.blocks) {
+      slice all(where.memory.layout().shape(), {0, toy_model::layers}, std::vector{b});
+      for (auto& piece : where.memory.pieces(all).value()) reading.push_back(std::move(piece));
+    }
+  }
+  void preempted() override { ++preemptions; }
+
+  std::vector<buffer> reading;
+  std::size_t preemptions = 0;
 };
 
 std::vector<token_id> all_but_last(std::vector<token_id> prompt, const std::vector<token_id>& answer) {
@@ -136,6 +152,52 @@ TEST_CASE("sequence_sink: a preempted sequence is told from its beginning, also 
         CHECK(preemptions > 0);
         CHECK(preemptions <= e.run.counters().preemptions);
       });
+}
+
+TEST_CASE(
+    "sequence_sink: blocks of a preempted sequence that are still read are awaited, and taken when they are not") {
+  for (bool ahead : {false, true})
+    once([&](asio::any_io_executor ex) -> awaitable<void> {
+      toy_engine e(ex, {.kv_blocks = 10, .async_scheduling = ahead});
+      auto reads = std::make_shared<slow_reader>();
+      const auto first = toy_prompt(40, 1), second = toy_prompt(40, 2);
+      const auto asked = [&](const std::vector<token_id>& prompt) {
+        auto r = toy_request(prompt, 100);
+        r.follower = reads;
+        return e.run.submit(std::move(r)).value();
+      };
+      auto one = asked(first), two = asked(second);
+      auto& time = clock::of(ex);
+      auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+        group.spawn(
+            [&]() -> awaitable<void> { CHECK((co_await read_all(std::move(one))).tokens == toy_answer(first, 100)); });
+        group.spawn(
+            [&]() -> awaitable<void> { CHECK((co_await read_all(std::move(two))).tokens == toy_answer(second, 100)); });
+        for (int i = 0; i < 100'000 && reads->preemptions == 0; ++i)
+          co_await time.async_wait_for(std::chrono::microseconds(10));
+        CHECK(reads->preemptions > 0);
+        for (int i = 0; i < 100; ++i) co_await time.async_wait_for(std::chrono::milliseconds(1));
+        const auto steps = e.run.counters().steps;
+        co_await time.async_wait_for(std::chrono::seconds(1));
+        CHECK(e.run.counters().steps == steps);  // nobody has room
+        // Whoever read it is done, and nothing else happens.
+        auto ended = co_await with_deadline(
+            [&]() -> awaitable<void> {
+              while (e.run.counters().steps == steps) {
+                reads->reading.clear();
+                co_await time.async_wait_for(std::chrono::milliseconds(1));
+              }
+            }(),
+            std::chrono::seconds(10));
+        CHECK(ended.has_value());
+        for (int i = 0; i < 100'000 && e.run.counters().finished < 2; ++i) {
+          reads->reading.clear();
+          co_await time.async_wait_for(std::chrono::microseconds(100));
+        }
+      });
+      CHECK(!v.error());
+      co_await e.drain();
+    });
 }
 
 TEST_CASE("sequence_sink: whatever is preempted for whom, what is told is there") {

@@ -42,6 +42,26 @@ TEST_CASE("kv_pool: one contiguous extent a layer and block, none over another")
   CHECK(covered.size() == pool_bytes(g, 3));
 }
 
+TEST_CASE("kv_pool: who wants a block hears once of one that comes back, from whichever thread, also of one before") {
+  kv_pool pool(small(), 2);
+  const auto before = pool.returned();
+  auto one = pool.allocate().value(), two = pool.allocate().value();
+  std::atomic<int> told{0};
+  CHECK(pool.on_return(before, [&] { ++told; }));
+  auto read = pool.segment(0, two);
+  two.reset();
+  CHECK(told == 0);  // quarantined
+  std::thread([last = std::move(read)]() mutable { last = {}; }).join();
+  CHECK(told == 1);
+  CHECK(pool.returned() == before + 1);
+  CHECK(!pool.on_return(before, [&] { told = 100; }));
+  CHECK(pool.on_return(before + 1, [&] { told = 100; }));
+  CHECK(pool.on_return(before + 1, {}));  // not any more
+  one.reset();
+  CHECK(told == 1);
+  CHECK(pool.available() == 2);
+}
+
 TEST_CASE("kv_pool: layers that are elsewhere have two places by turns, and nothing else of theirs is to be had") {
   const auto g = geometry::attention(5, 2, 4, dtype::f32, 4);
   const std::vector<std::uint32_t> elsewhere{1, 2, 4};

@@ -12,6 +12,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -91,6 +92,12 @@ class kv_pool {
   result<std::vector<block_lease>> allocate(std::uint32_t n);
   // Free blocks, those included whose events have come since.
   std::uint32_t available();
+
+  // How many blocks have come back so far, out of leases or quarantine.
+  std::uint64_t returned() const;
+  // Calls it once, when the next block comes back, on whichever thread brings it; it must not throw, nor use the pool. False, and
+  // nothing is called: some have come since `returned()` was so many. Replaces the listener before; empty: none.
+  bool on_return(std::uint64_t since, std::function<void()> listener);
 
   // Another lease of a block that is still leased; errc::stale_reference otherwise.
   result<block_lease> lease(block_ref ref);

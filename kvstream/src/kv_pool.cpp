@@ -22,8 +22,8 @@ void check(bool holds, const char* rule) {
 struct free_list {
   std::mutex mutex;
   std::vector<std::uint32_t> blocks;
-  std::uint64_t returned = 0;     // so far
-  std::function<void()> on_room;  // once
+  std::uint64_t returned = 0;       // so far
+  std::function<void()> on_return;  // once
 
   void put_back(std::uint32_t index) {
     std::function<void()> tell;
@@ -31,7 +31,7 @@ struct free_list {
       std::lock_guard lock(mutex);
       blocks.push_back(index);
       ++returned;
-      tell = std::exchange(on_room, nullptr);
+      tell = std::exchange(on_return, nullptr);
     }
     if (tell) tell();
   }
@@ -239,7 +239,7 @@ std::uint64_t kv_pool::returned() const {
 bool kv_pool::on_return(std::uint64_t since, std::function<void()> listener) {
   std::lock_guard lock(state_->free->mutex);
   if (state_->free->returned != since) return false;
-  state_->free->on_room = std::move(listener);
+  state_->free->on_return = std::move(listener);
   return true;
 }
 

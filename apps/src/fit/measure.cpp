@@ -271,6 +271,7 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
   p.prompts_idle = ascending(std::move(prompts_idle));
   p.answers_idle = ascending(std::move(answers_idle));
 
+  progress("links");
   const auto link = co_await link_speed(ex);
   p.link_bytes_per_second = link.bytes_per_second;
   p.link_seconds = link.seconds;

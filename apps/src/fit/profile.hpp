@@ -24,7 +24,8 @@
 // | handed_on               | [[0], [s1, s2], [s1, s2, s3], ..]: of a machine with 1, 2, .. workers one behind the other, how much |
 // |                         | longer, whatever its layers, a step takes that another worker's is handed on to, and that begins |
 // |                         | on an idle one while 1, 2, .. of them compute, with it. Of more, as of the last. The longer of    |
-// |                         | this and what a pause tells is taken. Optional                                                   |
+// |                         | this and what a pause tells is taken. Of workers that hand nothing on only what comes beyond the  |
+// |                         | first is: their threads wait for a processor all the same. Optional                              |
 // | copy_bytes_per_second   | in memory, one way                                                                             |
 // | link_bytes_per_second,  | over TCP between two workers of the machine, one way; how long a message takes                 |
 // | link_seconds            |                                                                                                |

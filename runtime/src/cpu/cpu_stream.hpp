@@ -1,5 +1,6 @@
 // An in-order stream on the CPU: a queue that a runner drains, one operation after the other, on the arena that the
-// operation at its head belongs to; a small copy that would be alone there is made at once. Blocked on another stream's event it occupies no thread.
+// operation at its head belongs to; a small copy that would be alone there is made at once. Blocked on another stream's
+// event it occupies no thread.
 #pragma once
 
 #include <cstdint>
@@ -67,6 +68,7 @@ class cpu_stream final : public stream_backend, public runnable, public std::ena
   };
   enum class state { idle, scheduled, blocked, closed };
 
+  // here: made by who calls, where nothing is before it.
   error_code enqueue(item i, std::string_view name, bool here = false);
   void run() override;
   void schedule();  // with the lock held

@@ -287,4 +287,8 @@ TEST_CASE(
   p.handed_on = {{0}, {0.0005, 0.004}};
   CHECK(ttft(told(dir, p, asked(100, 1), {"--pipeline", "2", "--workers-a-machine", "2"}), 0) ==
         doctest::Approx(50.5 + 51).epsilon(0.001));
+  // A whole model's worker is handed nothing.
+  p.prompts_idle = {};
+  p.handed_on = {{0}, {0.002, 0.004}};
+  CHECK(ttft(told(dir, p, asked(100, 1), {"--workers-a-machine", "2"}), 0) == doctest::Approx(100));
 }

@@ -93,7 +93,8 @@ class kv_pool {
   // Free blocks, those included whose events have come since.
   std::uint32_t available();
 
-  // How many blocks have come back so far, out of leases or quarantine.
+  // How many blocks have come back so far, out of leases or quarantine; those that wait for an event do when somebody looks behind
+  // it: available(), allocate().
   std::uint64_t returned() const;
   // Calls it once, when the next block comes back, on whichever thread brings it; it must not throw, nor use the pool. False, and
   // nothing is called: some have come since `returned()` was so many. Replaces the listener before; empty: none.

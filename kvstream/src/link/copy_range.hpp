@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "cokv/runtime/buffer.hpp"
@@ -13,12 +14,12 @@ namespace cokv::detail {
 // A place in a list of pieces that only moves on.
 class piece_cursor {
  public:
-  piece_cursor(const std::vector<buffer>& pieces, std::size_t piece = 0, std::uint64_t offset = 0)
-      : pieces_(&pieces), piece_(piece), offset_(offset) {
+  piece_cursor(std::span<const buffer> pieces, std::size_t piece = 0, std::uint64_t offset = 0)
+      : pieces_(pieces), piece_(piece), offset_(offset) {
     settle();
   }
 
-  std::span<std::byte> here() const { return (*pieces_)[piece_].bytes().subspan(offset_); }
+  std::span<std::byte> here() const { return pieces_[piece_].bytes().subspan(offset_); }
   void advance(std::uint64_t n) {
     offset_ += n;
     settle();
@@ -26,10 +27,10 @@ class piece_cursor {
 
  private:
   void settle() {
-    while (piece_ < pieces_->size() && offset_ >= (*pieces_)[piece_].size()) offset_ -= (*pieces_)[piece_++].size();
+    while (piece_ < pieces_.size() && offset_ >= pieces_[piece_].size()) offset_ -= pieces_[piece_++].size();
   }
 
-  const std::vector<buffer>* pieces_;
+  std::span<const buffer> pieces_;
   std::size_t piece_;
   std::uint64_t offset_;
 };

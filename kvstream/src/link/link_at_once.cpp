@@ -4,10 +4,23 @@
 #include "link/link_session.hpp"
 
 namespace cokv::detail {
+namespace {
 
-bool link_session::at_once(const window_ref& window, const buffer& chunk) const {
-  return !error_ && !chunk.empty() && chunk.size() <= chunk_ && chunk.host_accessible() && !carrier_ &&
-         credits_.available() > 0 && !may_borrow(window, false) && least_busy();
+// In place who puts copies before anybody else has a turn.
+constexpr std::size_t most_copied_at_once = 64 << 10;
+
+}  // namespace
+
+bool link_session::at_once(asked what, const window_ref& window, const buffer& chunk) {
+  if (error_ || chunk.empty() || chunk.size() > chunk_ || !chunk.host_accessible() || carrier_ ||
+      credits_.available() == 0 || !least_busy())
+    return false;
+  if (!may_borrow(window, false)) return true;
+  if (chunk.size() > most_copied_at_once) return false;
+  const auto key = key_for(what, window);
+  if (!asked_for(key, false)) return false;
+  const auto* w = borrowed_.find(key);
+  return w->asked->done() && !w->on_device();
 }
 
 void link_session::begin(asked what, const window_ref& window, std::uint64_t offset, buffer chunk,
@@ -21,6 +34,9 @@ void link_session::begin(asked what, const window_ref& window, std::uint64_t off
     p.number = lane->number;
     p.offset = offset;
     p.length = chunk.size();
+    p.window = key_for(what, window);
+    const auto* place = may_borrow(window, false) ? borrowed(p.window, offset, p.length) : nullptr;
+    p.in_place = place != nullptr;
     p.credit = std::move(*credits_.try_acquire());
     p.waiter.push_back(op);
     op.state() = {this, request_of(slot)};
@@ -32,10 +48,14 @@ void link_session::begin(asked what, const window_ref& window, std::uint64_t off
                              .window = window.id,
                              .generation = window.generation,
                              .offset = offset,
-                             .length = p.length};
+                             .length = p.length,
+                             .in_place = p.in_place};
     if (what == asked::get) {
       p.into.push_back(std::move(chunk));
       lane->send({.header = header});
+    } else if (place) {
+      piece_cursor from({&chunk, 1});
+      lane->send(copied_in_place(header, *place, from));
     } else {
       lane->send(header, std::move(chunk));
     }

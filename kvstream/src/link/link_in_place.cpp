@@ -132,15 +132,21 @@ error_code link_session::serve_recall(link_lane_base& lane, const link_header& h
 error_code link_session::put_in_place(transfer& t, const borrowed_windows::window& place, permit& credit) {
   auto* lane = error_ ? nullptr : least_busy();
   if (!lane) return error_ ? error_ : make_error_code(errc::unavailable);
-  auto frame = ask_next(t, *lane, std::min({t.bytes - t.at, t.chunk, most_in_place}), true, credit);
-  const auto& h = frame.header;
+  const auto asking = ask_next(t, *lane, std::min({t.bytes - t.at, t.chunk, most_in_place}), true, credit);
+  lane->send(copied_in_place(asking.header, place, t.source));
+  return {};
+}
+
+// Puts what the header says, and returns the frame that tells the peer of it.
+outgoing_frame link_session::copied_in_place(const link_header& h, const borrowed_windows::window& place,
+                                             piece_cursor& from) {
+  outgoing_frame frame{.header = h};
   auto into = place.at(h.offset);
   digest_state digest;
   if (h.has_trailer()) digest.update(encode(h));
-  copy_range(h.has_trailer() ? &digest : nullptr, into, t.source, h.length);
+  copy_range(h.has_trailer() ? &digest : nullptr, into, from, h.length);
   if (h.has_trailer()) frame.sealed = digest.value();
-  lane->send(std::move(frame));
-  return {};
+  return frame;
 }
 
 error_code link_session::serve_put_in_place(link_lane_base& lane, const link_parser& parser) {

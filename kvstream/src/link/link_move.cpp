@@ -21,11 +21,8 @@ awaitable<error_code> link_session::get(window_ref from, std::uint64_t offset, s
 awaitable<error_code> link_session::move(asked what, window_ref window, std::uint64_t offset,
                                          std::vector<buffer> pieces, event begin, completion_level level) {
   const auto self = shared_from_this();
-  transfer t{.what = what,
-             .window = window,
-             .key = {window.id, window.generation, what == asked::put ? window_access::put : window_access::get},
-             .offset = offset,
-             .pieces = std::move(pieces)};
+  transfer t{
+      .what = what, .window = window, .key = key_for(what, window), .offset = offset, .pieces = std::move(pieces)};
   for (const auto& p : t.pieces) t.bytes += p.size();
   t.carried = carrier_ && t.bytes > 0 && carrier_->takes(t.pieces);
   t.staged = !t.carried && !on_host(t.pieces);

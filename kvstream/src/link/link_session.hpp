@@ -113,7 +113,8 @@ class link_session : public std::enable_shared_from_this<link_session> {
                             completion_level level);
   awaitable<error_code> get(window_ref from, std::uint64_t offset, std::vector<buffer> pieces, event begin);
   // One piece, and nothing to wait for but the answer: link_at_once.cpp.
-  bool at_once(const window_ref& window, const buffer& chunk) const;
+  bool puts_at_once(const window_ref& to, const buffer& chunk) { return at_once(asked::put, to, chunk); }
+  bool gets_at_once(const window_ref& from, const buffer& chunk) { return at_once(asked::get, from, chunk); }
   void begin_put(const window_ref& to, std::uint64_t offset, buffer chunk, transfer_operation& op) noexcept {
     begin(asked::put, to, offset, std::move(chunk), op);
   }
@@ -193,6 +194,10 @@ class link_session : public std::enable_shared_from_this<link_session> {
   void trail(const window_ref& window, const std::shared_ptr<link_job>& job);
   awaitable<error_code> trailed(const window_ref& window);
   void withdraw(const std::vector<std::uint64_t>& requests);
+  static window_key key_for(asked what, const window_ref& window) {
+    return {window.id, window.generation, what == asked::put ? window_access::put : window_access::get};
+  }
+  bool at_once(asked what, const window_ref& window, const buffer& chunk);
   void begin(asked what, const window_ref& window, std::uint64_t offset, buffer chunk, transfer_operation& op) noexcept;
   void cancel(transfer_operation& op, asio::cancellation_type_t type);
 
@@ -225,6 +230,8 @@ class link_session : public std::enable_shared_from_this<link_session> {
   error_code serve_put_in_place(link_lane_base& lane, const link_parser& parser);
   error_code serve_get_in_place(link_lane_base& lane, const link_header& header);
   error_code take_data_in_place(const pending& p, const link_parser& parser);
+  static outgoing_frame copied_in_place(const link_header& header, const borrowed_windows::window& place,
+                                        piece_cursor& from);
   error_code put_in_place(transfer& t, const borrowed_windows::window& place, permit& credit);
   // By a device: link_by_device.cpp.
   device_reach* direct_reach() const;

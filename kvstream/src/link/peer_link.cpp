@@ -19,7 +19,7 @@ class link_sink final : public detail::sink_backend {
     return session_->put(window_, offset, std::move(pieces), std::move(begin), level);
   }
   awaitable<error_code> commit() override { return session_->commit(window_); }
-  bool puts_at_once(const buffer& chunk) const override { return session_->at_once(window_, chunk); }
+  bool puts_at_once(const buffer& chunk) const override { return session_->puts_at_once(window_, chunk); }
   void begin_put(std::uint64_t offset, buffer chunk, detail::transfer_operation& op) noexcept override {
     session_->begin_put(window_, offset, std::move(chunk), op);
   }
@@ -37,7 +37,7 @@ class link_source final : public detail::source_backend {
   awaitable<error_code> get(std::uint64_t offset, std::vector<buffer> pieces, event begin) override {
     return session_->get(window_, offset, std::move(pieces), std::move(begin));
   }
-  bool gets_at_once(const buffer& chunk) const override { return session_->at_once(window_, chunk); }
+  bool gets_at_once(const buffer& chunk) const override { return session_->gets_at_once(window_, chunk); }
   void begin_get(std::uint64_t offset, buffer chunk, detail::transfer_operation& op) noexcept override {
     session_->begin_get(window_, offset, std::move(chunk), op);
   }

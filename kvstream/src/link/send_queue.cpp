@@ -15,7 +15,7 @@ constexpr std::size_t most_pieces = 56;  // of joined puts: they are to fit into
 // What lies in place is still to be digested by the peer; without digests it only waits to hear of it, and is told of
 // several chunks at a time: waking it takes as long as a fifth of one's copy.
 std::uint64_t in_place(const outgoing_frame& frame) {
-  constexpr std::uint64_t undigested = 16;
+  constexpr std::uint64_t undigested = 32;
   if (!frame.header.in_place) return 0;
   return frame.header.has_trailer() ? frame.header.length : frame.header.length / undigested;
 }

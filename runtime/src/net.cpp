@@ -5,6 +5,7 @@
 
 #include "cokv/runtime/detail/run_as_operation.hpp"
 #include "local_net.hpp"
+#include "low_water.hpp"
 #include "services.hpp"
 #include "tcp.hpp"
 
@@ -43,6 +44,7 @@ class tcp_stream final : public byte_stream::impl {
   // its buffers only while the socket is there.
   void read_some(const byte_stream::mutable_buffers& into, byte_stream::handler done) override {
     into_ = into;
+    low_water_.before_read(into_.bytes());
     at_once_ = 0;  // the read before it took a turn of the loop
     if (into_.size() == 1) return socket_.async_read_some(*into_.begin(), std::move(done));
     socket_.async_read_some(view<asio::mutable_buffer>{into_.begin(), into_.end()}, std::move(done));
@@ -63,12 +65,15 @@ class tcp_stream final : public byte_stream::impl {
     return n;
   }
 
+  void expect(std::size_t bytes) override { low_water_.expect(bytes); }
+
   void shutdown_send() override {
     error_code ignored;
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
   }
   void close() override {
     error_code ignored;
+    low_water_.close();
     socket_.close(ignored);
   }
   bool is_open() const override { return socket_.is_open(); }
@@ -78,6 +83,7 @@ class tcp_stream final : public byte_stream::impl {
   static constexpr std::size_t turn_bytes = 1 << 20;
 
   tcp::socket socket_;
+  detail::low_water low_water_{socket_};
   std::string peer_;
   byte_stream::mutable_buffers into_;
   byte_stream::const_buffers from_;

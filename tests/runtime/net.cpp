@@ -322,3 +322,61 @@ TEST_CASE("who writes at once lets others have their turn, however fast its peer
   reader.join();
   CHECK(read == sent);
 }
+
+TEST_CASE("a read that expects many bytes waits for more than the first of them, but neither long nor beyond an end") {
+  test::run_real([](asio::any_io_executor ex) -> awaitable<void> {
+    auto [client, server] = co_await connected(ex);
+    auto& time = clock::of(ex);
+    std::vector<std::byte> into(1 << 20);
+    std::optional<std::pair<error_code, std::size_t>> got;
+    const auto read = [&, &from = server](std::size_t expected) {
+      got.reset();
+      from.expect(expected);
+      from.async_read_some(asio::buffer(into), [&](error_code ec, std::size_t n) { got.emplace(ec, n); });
+    };
+    const auto wait = [&]() -> awaitable<void> {
+      for (const auto start = time.now(); !got && time.now() - start < 5s;) co_await time.async_wait_for(1ms);
+      REQUIRE(got);
+    };
+    const auto piece = pattern(4 << 10);
+    const auto start = time.now();
+    read(1 << 20);
+    bool waited = true;
+    std::size_t sent = 0;
+    for (int i = 0; i < 64 && !got; ++i) {
+      sent += co_await asio::async_write(client, asio::buffer(piece), asio::deferred);
+      for (int turn = 0; turn < 3; ++turn) co_await asio::post(asio::deferred);
+      waited = waited && !got;
+    }
+    if (time.now() - start < 8ms) CHECK(waited);
+    co_await wait();  // no more comes: what there is
+    CHECK(!got->first);
+    CHECK((got->second <= sent && got->second > 0));
+    CHECK(std::equal(piece.begin(), piece.end(), into.begin()));
+    for (auto left = sent - got->second; left > 0; left -= got->second) {
+      read(left);
+      co_await wait();
+    }
+    for (const auto expected : {std::size_t{0}, std::size_t{100}, std::size_t{1} << 20}) {
+      co_await asio::async_write(client, asio::buffer("x", 1), asio::deferred);
+      read(expected);
+      co_await wait();
+      CHECK(*got == std::pair(error_code(), std::size_t{1}));
+    }
+    read(1 << 20);
+    co_await asio::async_write(client, asio::buffer("end", 3), asio::deferred);
+    client.close();
+    co_await wait();
+    CHECK(*got == std::pair(error_code(), std::size_t{3}));
+    read(1 << 20);
+    co_await wait();
+    CHECK(got->first == asio::error::eof);
+    auto [other, open] = co_await connected(ex);
+    open.expect(1 << 20);
+    open.async_read_some(asio::buffer(into), [&](error_code ec, std::size_t n) { got.emplace(ec, n); });
+    got.reset();
+    open.close();
+    co_await wait();
+    CHECK(got->first == asio::error::operation_aborted);
+  });
+}

@@ -151,7 +151,10 @@ awaitable<result<std::size_t>> exchange::read_counted(std::span<const asio::muta
     wire_.ahead.consume(n);
     co_return n;
   }
-  co_return co_await patiently(in_, [this, places](duration d) { return wire_.read_some(places, d); });
+  co_return co_await patiently(in_, [this, places](duration d) {
+    wire_.stream.expect(*length_ - received_);
+    return wire_.read_some(places, d);
+  });
 }
 
 awaitable<result<std::size_t>> exchange::read_chunked(asio::mutable_buffer into) {

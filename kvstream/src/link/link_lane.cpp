@@ -51,6 +51,7 @@ awaitable<error_code> link_lane::read_some() {
   std::uint64_t direct = 0;
   if (const auto room = parser_.room(); room >= least_direct) {
     direct = parser_.list_room(most_at_once_, most_parts, into_);
+    stream_.expect(room);
     if (direct == room) into_.push_back(asio::buffer(inbox_, most_ahead));
   } else {
     into_.push_back(asio::buffer(inbox_));

@@ -97,7 +97,8 @@ awaitable<error_code> http_connection::write(std::span<asio::const_buffer> bytes
   co_return error_code();
 }
 
-awaitable<result<std::size_t>> http_connection::read_some(std::span<const asio::mutable_buffer> into) {
+awaitable<result<std::size_t>> http_connection::read_some(std::span<const asio::mutable_buffer> into,
+                                                          std::uint64_t owed) {
   if (in_.size() != 0) {  // what came along with the head
     const auto n = asio::buffer_copy(into, in_.data());
     in_.consume(n);
@@ -106,6 +107,7 @@ awaitable<result<std::size_t>> http_connection::read_some(std::span<const asio::
   const auto held = state_;
   if (!held->open) co_return translate(errc::closed);
   held->deadline.expect_within(options_.idle);
+  held->stream.expect(static_cast<std::size_t>(owed));
   auto [ec, n] = co_await held->stream.async_read_some(into, as_tuple());
   if (ec) co_return translate(ec);
   heard_ = true;
@@ -117,7 +119,7 @@ awaitable<error_code> http_connection::read(std::span<asio::mutable_buffer> into
   buffer_cursor<asio::mutable_buffer> left(into);
   left.consume(0);
   while (!left.done()) {
-    auto n = co_await read_some(left.next());
+    auto n = co_await read_some(left.next(), asio::buffer_size(left.next()));
     if (!n) co_return n.error();
     left.consume(*n);
   }

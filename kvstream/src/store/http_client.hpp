@@ -88,8 +88,8 @@ class http_connection {
   // Both change the list they are given: it says afterwards what was left.
   awaitable<error_code> write(std::span<asio::const_buffer> bytes);
   awaitable<error_code> read(std::span<asio::mutable_buffer> into);
-  // At least one byte; errc::protocol when the peer ends the stream, as more was owed.
-  awaitable<result<std::size_t>> read_some(std::span<const asio::mutable_buffer> into);
+  // At least one byte of those that are owed; errc::protocol when the peer ends the stream, as more was owed.
+  awaitable<result<std::size_t>> read_some(std::span<const asio::mutable_buffer> into, std::uint64_t owed);
   // Interim 100 answers are returned like others. A head beyond 16 KiB is errc::protocol.
   awaitable<result<http_head>> read_head();
   awaitable<result<std::string>> read_body(const http_head& head, std::size_t limit);

@@ -117,7 +117,7 @@ class http_reader final : public block_reader {
   }
 
   static awaitable<error_code> read_more(body& b) {
-    auto n = co_await b.lease->read_some(b.in.room());
+    auto n = co_await b.lease->read_some(b.in.room(), b.left);
     if (!n) co_return n.error();
     if (*n > b.left) co_return errc::protocol;
     b.left -= *n;

@@ -107,6 +107,7 @@ class byte_stream {
     virtual std::optional<int> peer_process() const { return std::nullopt; }
     virtual bool keeps() const { return false; }
     virtual void keep(std::shared_ptr<void>) {}
+    virtual void expect(std::size_t) {}
     virtual bool carries_descriptors() const { return false; }
     virtual void attach(descriptor) {}
     virtual descriptor take_attached() { return {}; }
@@ -150,6 +151,10 @@ class byte_stream {
   // keep() is for the next write, and does nothing where keeps() is false.
   bool keeps() const { return impl_ && impl_->keeps(); }
   void keep(std::shared_ptr<void> memory) { impl_->keep(std::move(memory)); }
+
+  // So many bytes are sure to come, those of the next read among them: if it has to wait, it may do so until many are
+  // there, where the system can (TCP's SO_RCVLOWAT), or for a few milliseconds. Waking a reader for each few costs both sides.
+  void expect(std::size_t bytes) { impl_->expect(bytes); }
 
   bool carries_descriptors() const { return impl_ && impl_->carries_descriptors(); }
   void attach(descriptor d) { impl_->attach(std::move(d)); }     // ignored where they aren't carried

@@ -68,7 +68,7 @@ def main():
     p.add_argument("--dtype", default="bf16")
     p.add_argument("--device", default="cpu", help="cuda:0: all of them share it")
     p.add_argument("--rate", type=float, default=2)
-    p.add_argument("--requests", type=int, default=40)
+    p.add_argument("--requests", type=int, default=160, help="a median of few jumps from one prompt's length to the next")
     p.add_argument("--lengths", default="uniform:64-256:16-64")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--stages", type=int, nargs="+", default=[1, 2, 4])

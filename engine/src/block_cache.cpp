@@ -1,5 +1,6 @@
 #include "cokv/engine/block_cache.hpp"
 
+#include <algorithm>
 #include <boost/assert.hpp>
 #include <limits>
 #include <map>
@@ -66,14 +67,11 @@ class block_cache_state final : public device_blocks {
     if (pool && listener) listener();
   }
 
-  bool evict() {
-    if (oldest == none) return false;
-    const block_index block = oldest;
+  void evict(block_index block) {
     unlink(block);
     forget(block);
     slots[block].lease.reset();
     ++evicted;
-    return true;
   }
 
   void forget(block_index block) {
@@ -82,10 +80,27 @@ class block_cache_state final : public device_blocks {
     if (changed) changed(slots[block].key, false);
   }
 
+  // The oldest idle ones that give room are evicted. Of what somebody still reads only as many as the rest and what is on its way
+  // back do not come to: their room comes later, and is told of by the pool. Whether there is room now.
+  bool make_room(std::size_t n) {
+    const auto free = pool->available();
+    if (n <= free) return true;
+    const auto lacking = n - free;
+    std::vector<block_index> rooms, read;
+    for (auto block = oldest; block != none && rooms.size() < lacking; block = slots[block].newer)
+      (slots[block].lease.alone() ? rooms : read).push_back(block);
+    if (rooms.size() == lacking) {
+      for (auto block : rooms) evict(block);
+      return true;
+    }
+    const auto later = rooms.size() + pool->stats().quarantined;
+    read.resize(std::min(read.size(), lacking - std::min<std::size_t>(lacking, later)));
+    for (auto block : read) evict(block);
+    return false;
+  }
+
   bool allocate(std::size_t n, std::vector<block_index>& out) {
-    if (n > pool->available() + idle) return false;
-    while (pool->available() < n)
-      if (!evict()) return false;
+    if (n > pool->available() + idle || !make_room(n)) return false;
     auto leases = pool->allocate(static_cast<std::uint32_t>(n));
     if (!leases) return false;
     for (auto& lease : *leases) {
@@ -169,8 +184,7 @@ std::size_t block_cache::matching(std::span<const block_key> keys) const {
 void block_cache::publish(const block_key& key, block_index block) { state_->filled(key, block); }
 void block_cache::clear() {
   auto& s = *state_;
-  while (s.evict()) {
-  }
+  while (s.oldest != s.none) s.evict(s.oldest);
   while (!s.by_key.empty()) s.forget(s.by_key.begin()->second);
   for (auto& slot : s.slots) slot.unshared = slot.uses > 0;
 }

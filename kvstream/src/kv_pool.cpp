@@ -172,6 +172,8 @@ block_lease block_lease::share() const {
   return block_lease(state_, index_);
 }
 
+bool block_lease::alone() const noexcept { return shares() == 1 && state_->records[index_].held.use_count() == 1; }
+
 std::uint32_t block_lease::shares() const noexcept { return state_ ? state_->records[index_].leases : 0; }
 
 kv_pool::kv_pool(geometry g, std::uint32_t blocks) {

@@ -103,6 +103,41 @@ TEST_CASE("room is made of the least recently used, from the end of a sequence")
   cache.release(other);
 }
 
+TEST_CASE("who makes room takes none of what others still read, but for what else there isn't") {
+  kv_pool pool(small(), 8);
+  block_cache cache(pool);
+  cache.open(1, tokens(32));
+  auto blocks = take(cache, 8);
+  publish_all(cache, 1, blocks);
+  // The oldest, which are the last, are read.
+  std::vector<buffer> read{cache.segment(0, blocks[7]), cache.segment(1, blocks[6])};
+  buffer more = cache.segment(0, blocks[5]);
+  cache.release(blocks);
+  CHECK(cache.available() == 8);
+  auto two = take(cache, 2);
+  CHECK(cache.stats().evicted == 2);
+  CHECK(cache.matching(cache.keys(1)) == 3);  // 3 and 4 were the oldest that gave room
+  cache.release(two);  // not published: free again
+  std::vector<block_index> none;
+  // Of eight only five have room: the three that are read are to come later, and nothing else goes for them.
+  CHECK(!cache.allocate(8, none));
+  CHECK(none.empty());
+  CHECK(cache.stats().evicted == 5);
+  CHECK(cache.coming() == 3);
+  CHECK(!cache.allocate(8, none));
+  CHECK(cache.stats().evicted == 5);
+  CHECK(cache.matching(cache.keys(1)) == 3);
+  bool told = false;
+  CHECK(pool.on_return(pool.returned(), [&] { told = true; }));
+  read.clear();
+  CHECK(told);
+  CHECK(!cache.allocate(8, none));
+  more = {};
+  auto all = take(cache, 8);
+  CHECK(cache.stats().evicted == 8);
+  cache.release(all);
+}
+
 TEST_CASE("a held block is neither evicted nor handed out again") {
   kv_pool pool(small(), 2);
   block_cache cache(pool);

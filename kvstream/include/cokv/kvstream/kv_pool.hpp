@@ -50,6 +50,8 @@ class block_lease {
   std::uint32_t index() const { return ref().index; }
   block_lease share() const;
   std::uint32_t shares() const noexcept;
+  // Nobody else has the block, its bytes or an event to wait for: without this lease it is free.
+  bool alone() const noexcept;
   void reset() noexcept;
 
  private:

@@ -80,23 +80,23 @@ class block_cache_state final : public device_blocks {
     if (changed) changed(slots[block].key, false);
   }
 
-  // The oldest idle ones that give room are evicted. Of what somebody still reads only as many as the rest and what is on its way
-  // back do not come to: their room comes later, and is told of by the pool. Whether there is room now.
+  // The oldest idle ones that give room are evicted. Where they are too few, those go that somebody still reads, and not they: each
+  // gives room when its reader lets go of it, and the pool tells of it then, as it would not of one that is still cached.
   bool make_room(std::size_t n) {
     const auto free = pool->available();
     if (n <= free) return true;
     const auto lacking = n - free;
-    std::vector<block_index> rooms, read;
+    std::vector<block_index> rooms;
     for (auto block = oldest; block != none && rooms.size() < lacking; block = slots[block].newer)
-      (slots[block].lease.alone() ? rooms : read).push_back(block);
-    if (rooms.size() == lacking) {
-      for (auto block : rooms) evict(block);
-      return true;
+      if (slots[block].lease.alone()) rooms.push_back(block);
+    const bool enough = rooms.size() == lacking;
+    if (!enough) {
+      rooms.clear();
+      for (auto block = oldest; block != none; block = slots[block].newer)
+        if (!slots[block].lease.alone()) rooms.push_back(block);
     }
-    const auto later = rooms.size() + pool->stats().quarantined;
-    read.resize(std::min(read.size(), lacking - std::min<std::size_t>(lacking, later)));
-    for (auto block : read) evict(block);
-    return false;
+    for (auto block : rooms) evict(block);
+    return enough;
   }
 
   bool allocate(std::size_t n, std::vector<block_index>& out) {

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
+#include <chrono>
 #include <optional>
+#include <utility>
 
 #include "cokv/runtime/detail/lazy_deadline.hpp"
 
@@ -21,18 +23,23 @@ class low_water {
   void before_read(std::size_t room) {
     const auto bytes =
         std::min({std::exchange(sure_, 0) / 2, room, most});  // half: while the rest comes, they are taken
-    set(bytes < least ? 1 : static_cast<int>(bytes));
-    if (mark_ == 1) return;
-    if (!patience_) patience_.emplace(socket_.get_executor(), [this] { set(1); });
-    patience_->expect_within(std::chrono::milliseconds(10));
+    const auto mark = static_cast<int>(bytes - bytes % least);
+    if (mark != 0 && !closed_) {
+      if (!patience_) patience_.emplace(socket_.get_executor(), [this] { set(1); });
+      patience_->expect_within(std::chrono::milliseconds(4));
+    }
+    set(closed_ ? 1 : std::max(mark, 1));
   }
 
-  void close() { patience_.reset(); }
+  void close() {
+    closed_ = true;
+    patience_.reset();
+  }
 
  private:
   static constexpr std::size_t least = 64 << 10, most = 384 << 10;
 
-  // Also for a read that is waiting: Linux looks whether there is enough for it now.
+  // Also for a read that is waiting: Linux (from 4.18) looks whether there is enough for it now.
   void set(int mark) {
     if (mark == mark_) return;
     error_code ignored;
@@ -44,6 +51,7 @@ class low_water {
   std::optional<lazy_deadline> patience_;
   std::size_t sure_ = 0;
   int mark_ = 1;
+  bool closed_ = false;
 };
 
 }  // namespace cokv::detail

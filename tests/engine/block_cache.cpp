@@ -117,7 +117,7 @@ TEST_CASE("who makes room takes none of what others still read, but for what els
   auto two = take(cache, 2);
   CHECK(cache.stats().evicted == 2);
   CHECK(cache.matching(cache.keys(1)) == 3);  // 3 and 4 were the oldest that gave room
-  cache.release(two);  // not published: free again
+  cache.release(two);                         // not published: free again
   std::vector<block_index> none;
   // Of eight only five have room: the three that are read are to come later, and nothing else goes for them.
   CHECK(!cache.allocate(8, none));
@@ -136,6 +136,26 @@ TEST_CASE("who makes room takes none of what others still read, but for what els
   auto all = take(cache, 8);
   CHECK(cache.stats().evicted == 8);
   cache.release(all);
+}
+
+TEST_CASE("who finds no room is told of whichever reader lets go of a block first") {
+  for (const bool oldest_first : {false, true}) {
+    kv_pool pool(small(), 3);
+    block_cache cache(pool);
+    cache.open(1, tokens(8));
+    auto blocks = take(cache, 2), used = take(cache, 1);
+    publish_all(cache, 1, blocks);
+    buffer one = cache.segment(0, blocks[0]), other = cache.segment(0, blocks[1]);
+    cache.release(blocks);
+    std::vector<block_index> none;
+    CHECK(!cache.allocate(1, none));
+    bool told = false;
+    CHECK(pool.on_return(pool.returned(), [&] { told = true; }));
+    (oldest_first ? other : one) = {};
+    CHECK(told);
+    cache.release(take(cache, 1));
+    cache.release(used);
+  }
 }
 
 TEST_CASE("a held block is neither evicted nor handed out again") {

@@ -15,6 +15,9 @@ namespace {
 using namespace std::chrono_literals;
 using points = std::vector<std::pair<double, double>>;
 
+// What is told by two measurements is told by so many pairs of them: a machine is a tenth faster or slower from one second to the next.
+constexpr int turns_of_noise = 3;
+
 double since(clock& time, time_point begun) { return std::chrono::duration<double>(time.now() - begun).count(); }
 
 std::vector<std::uint32_t> powers_up_to(std::uint32_t most) {
@@ -80,13 +83,18 @@ awaitable<std::vector<double>> handed_on_of(subject& it, ring_ends place,
   const auto workers = static_cast<std::uint32_t>(others.size() + 1);
   std::vector<double> out;
   for (std::uint32_t batons = 1; batons <= workers; ++batons) {
-    const double alone = co_await it.steps.first_layers_alone(it.ring_layers, it.beside_answers, it.beside_context);
-    for (auto& w : others) w->enter(w == others.back());
-    const std::chrono::milliseconds apart(static_cast<int>(std::min(1e3, 1e3 * alone * workers / batons)));
-    auto all = co_await ring.lead(step, batons, apart, 1s);
-    for (auto& w : others) all += w->left();
-    if (all.count == 0) break;
-    out.push_back(std::max(0.0, all.seconds / static_cast<double>(all.count) - alone * beside[batons - 1] - message));
+    std::vector<double> turns;
+    for (int turn = 0; turn < turns_of_noise; ++turn) {
+      const double alone = co_await it.steps.first_layers_alone(it.ring_layers, it.beside_answers, it.beside_context);
+      for (auto& w : others) w->enter(w == others.back());
+      const std::chrono::milliseconds apart(static_cast<int>(std::min(1e3, 1e3 * alone * workers / batons)));
+      auto all = co_await ring.lead(step, batons, apart, 500ms);
+      for (auto& w : others) all += w->left();
+      if (all.count > 0)
+        turns.push_back(all.seconds / static_cast<double>(all.count) - alone * beside[batons - 1] - message);
+    }
+    if (turns.empty()) break;
+    out.push_back(std::max(0.0, middle_of(std::move(turns))));
   }
   if (out.empty()) out.push_back(0);
   co_return out;
@@ -249,14 +257,18 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
 
   for (std::size_t n = 1; n <= others.size(); ++n) {
     progress("beside " + std::to_string(n) + " others");
-    const double prompt = (co_await it.steps.prompt(it.beside_prompt, 0)).all();
-    const double answer = (co_await it.steps.answers(it.beside_answers, it.beside_context)).all();
     const auto so_many = others.first(n);
-    for (auto& w : so_many) w->prompts();
-    const double slow_prompt = (co_await it.steps.prompt(it.beside_prompt, 0)).all() / prompt;
-    for (auto& w : so_many) w->answers();
-    const double slow_answer = (co_await it.steps.answers(it.beside_answers, it.beside_context)).all() / answer;
-    for (auto& w : so_many) w->idle();
+    std::vector<double> prompts_more, answers_more;
+    for (int turn = 0; turn < turns_of_noise; ++turn) {
+      const double prompt = (co_await it.steps.prompt(it.beside_prompt, 0)).all();
+      const double answer = (co_await it.steps.answers(it.beside_answers, it.beside_context)).all();
+      for (auto& w : so_many) w->prompts();
+      prompts_more.push_back((co_await it.steps.prompt(it.beside_prompt, 0)).all() / prompt);
+      for (auto& w : so_many) w->answers();
+      answers_more.push_back((co_await it.steps.answers(it.beside_answers, it.beside_context)).all() / answer);
+      for (auto& w : so_many) w->idle();
+    }
+    const double slow_prompt = middle_of(std::move(prompts_more)), slow_answer = middle_of(std::move(answers_more));
     p.prompts_beside.push_back(std::max(p.prompts_beside.back(), slow_prompt));
     p.answers_beside.push_back(std::max(p.answers_beside.back(), slow_answer));
   }

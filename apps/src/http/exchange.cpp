@@ -10,7 +10,8 @@ namespace cokv::http {
 namespace {
 
 constexpr std::uint64_t skippable = 64 << 10;
-constexpr duration look_again = std::chrono::seconds(1);  // whether others wait by now
+constexpr duration unhurried = std::chrono::milliseconds(50);  // a read that may let some bytes come together first
+constexpr duration look_again = std::chrono::seconds(1);       // whether others wait by now
 
 asio::const_buffer as_buffer(std::string_view s) { return {s.data(), s.size()}; }
 
@@ -152,7 +153,7 @@ awaitable<result<std::size_t>> exchange::read_counted(std::span<const asio::muta
     co_return n;
   }
   co_return co_await patiently(in_, [this, places](duration d) {
-    wire_.stream.expect(*length_ - received_);
+    if (d >= unhurried) wire_.stream.expect(*length_ - received_);
     return wire_.read_some(places, d);
   });
 }

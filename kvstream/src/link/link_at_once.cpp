@@ -6,8 +6,9 @@
 namespace cokv::detail {
 namespace {
 
-// In place who puts copies before anybody else has a turn.
+// In place who puts copies before anybody else has a turn: of one put, and of all of a turn. What is more gives others theirs.
 constexpr std::size_t most_copied_at_once = 64 << 10;
+constexpr std::uint64_t most_copied_a_turn = std::uint64_t{4} << 20;
 
 }  // namespace
 
@@ -16,7 +17,7 @@ bool link_session::at_once(asked what, const window_ref& window, const buffer& c
       credits_.available() == 0 || !least_busy())
     return false;
   if (!may_borrow(window, false)) return true;
-  if (chunk.size() > most_copied_at_once) return false;
+  if (chunk.size() > most_copied_at_once || copied_ + chunk.size() > most_copied_a_turn) return false;
   const auto key = key_for(what, window);
   if (!asked_for(key, false)) return false;
   const auto* w = borrowed_.find(key);
@@ -55,6 +56,7 @@ void link_session::begin(asked what, const window_ref& window, std::uint64_t off
       lane->send({.header = header});
     } else if (place) {
       piece_cursor from({&chunk, 1});
+      copied_ += header.length;
       lane->send(copied_in_place(header, *place, from));
     } else {
       lane->send(header, std::move(chunk));

@@ -265,6 +265,7 @@ awaitable<void> link_lane::write(std::shared_ptr<link_session> session) {
          queue_.weight() > had && queue_.weight() < most_at_once_ && !queue_.held_up() && !stopped_;) {
       had = queue_.weight();
       co_await asio::post(asio::deferred);
+      session->next_turn();
     }
     if (stopped_ && !leaving_) break;  // meanwhile
     writing_ = true;
@@ -278,6 +279,7 @@ awaitable<void> link_lane::write(std::shared_ptr<link_session> session) {
       break_off(broken(n.error()));
       break;
     }
+    session->next_turn();
     session->answered(*this, queue_.written(*n));
     wrote_ = clock::of(stream_.get_executor()).now();
   }

@@ -106,6 +106,8 @@ class link_session : public std::enable_shared_from_this<link_session> {
   error_code arrived(link_lane_base& lane, link_parser& parser);
   // So many answers of it were written.
   void answered(link_lane_base& lane, std::uint32_t n) noexcept;
+  // Of a lane that has something to write, in each turn of the loop until it is written.
+  void next_turn() noexcept { copied_ = 0; }
   // Whether the peer owes an answer that doesn't depend on its application.
   bool awaits_answer(const link_lane_base& lane) const noexcept;
 
@@ -269,6 +271,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
   std::vector<std::uint32_t> free_;
   std::uint32_t serial_ = 0;
   std::uint32_t serving_ = 0;  // of all lanes
+  std::uint64_t copied_ = 0;   // at once, in this turn
   semaphore credits_;
   semaphore message_credits_;
   struct received {

@@ -86,16 +86,16 @@ class block_cache_state final : public device_blocks {
     const auto free = pool->available();
     if (n <= free) return true;
     const auto lacking = n - free;
-    std::vector<block_index> rooms;
-    for (auto block = oldest; block != none && rooms.size() < lacking; block = slots[block].newer)
-      if (slots[block].lease.alone()) rooms.push_back(block);
-    const bool enough = rooms.size() == lacking;
+    std::vector<block_index> go;
+    for (auto block = oldest; block != none && go.size() < lacking; block = slots[block].newer)
+      if (slots[block].lease.alone()) go.push_back(block);
+    const bool enough = go.size() == lacking;
     if (!enough) {
-      rooms.clear();
+      go.clear();
       for (auto block = oldest; block != none; block = slots[block].newer)
-        if (!slots[block].lease.alone()) rooms.push_back(block);
+        if (!slots[block].lease.alone()) go.push_back(block);
     }
-    for (auto block : rooms) evict(block);
+    for (auto block : go) evict(block);
     return enough;
   }
 

@@ -7,7 +7,6 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <chrono>
 #include <optional>
-#include <utility>
 
 #include "cokv/runtime/detail/lazy_deadline.hpp"
 
@@ -21,20 +20,19 @@ class low_water {
   void expect(std::size_t bytes) noexcept { sure_ = bytes; }
 
   void before_read(std::size_t room) {
-    const auto bytes =
-        std::min({std::exchange(sure_, 0) / 2, room, most});  // half: while the rest comes, they are taken
+    // Half: while the rest comes, they are taken.
+    const auto bytes = socket_.is_open() ? std::min({sure_ / 2, room, most}) : 0;
     const auto mark = static_cast<int>(bytes - bytes % least);
-    if (mark != 0 && !closed_) {
+    sure_ = 0;
+    if (mark != 0) {
       if (!patience_) patience_.emplace(socket_.get_executor(), [this] { set(1); });
       patience_->expect_within(std::chrono::milliseconds(4));
     }
-    set(closed_ ? 1 : std::max(mark, 1));
+    set(std::max(mark, 1));
   }
 
-  void close() {
-    closed_ = true;
-    patience_.reset();
-  }
+  // With the socket, before it.
+  void close() { patience_.reset(); }
 
  private:
   static constexpr std::size_t least = 64 << 10, most = 384 << 10;
@@ -51,7 +49,6 @@ class low_water {
   std::optional<lazy_deadline> patience_;
   std::size_t sure_ = 0;
   int mark_ = 1;
-  bool closed_ = false;
 };
 
 }  // namespace cokv::detail

@@ -168,7 +168,7 @@ class link_session : public std::enable_shared_from_this<link_session> {
     std::shared_ptr<link_job> leaving;  // of a put that completes when its memory may be reused: until then
     std::vector<std::uint64_t> requests;
     std::uint64_t at = 0;         // of the bytes: the next one's
-    piece_cursor source{pieces};  // the same, of a put that the host reads
+    piece_cursor source{pieces};  // the same, of a put that the host reads; nothing once the pieces are given away
 
     bool all_asked() const noexcept { return at == bytes && !requests.empty(); }
   };

@@ -16,6 +16,7 @@
 #include "cokv/runtime/detail/passed_descriptors.hpp"
 #include "cokv/runtime/memory_handle.hpp"
 #include "cokv/runtime/result.hpp"
+#include "socket_now.hpp"
 
 namespace cokv::detail {
 namespace {
@@ -28,7 +29,6 @@ constexpr std::size_t most_untaken = 512;  // that came and nobody took
 
 constexpr duration look_again = std::chrono::milliseconds(100);  // whether there is a place for descriptors
 
-error_code last_error() { return {errno, boost::system::system_category()}; }
 // A child that had it would hold the connection open when its parent is dead.
 void keep_from_children(int fd) { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
 
@@ -64,15 +64,9 @@ class local_socket {
   std::deque<byte_stream::descriptor> outgoing, arrived;
 
  private:
-  template <class Buffers>
-  std::size_t list(const Buffers& buffers) {
-    std::size_t n = 0;
-    for (const auto& b : buffers) parts_[n++] = {const_cast<void*>(static_cast<const void*>(b.data())), b.size()};
-    return n;
-  }
   bool take(msghdr& message);
 
-  std::array<iovec, byte_stream::mutable_buffers::limit> parts_;
+  iovec_array parts_;
 };
 
 bool local_socket::crowded() const {
@@ -99,17 +93,15 @@ std::size_t local_socket::receive(error_code& ec) {
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * most_of_peer)> control;
   msghdr message{};
   message.msg_iov = parts_.data();
-  message.msg_iovlen = list(into);
+  message.msg_iovlen = list_parts(into, parts_);
   message.msg_control = control.data();
   message.msg_controllen = control.size();
-  ssize_t n;
-  while ((n = ::recvmsg(socket.native_handle(), &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) {
-  }
-  if (n < 0) return ec = last_error(), 0;
+  const auto n = uninterrupted([&] { return ::recvmsg(socket.native_handle(), &message, MSG_CMSG_CLOEXEC); });
+  if (!n) return ec = n.error(), 0;
   // A peer that sends more descriptors than anybody can want.
   if (!take(message)) return ec = asio::error::connection_aborted, 0;
-  if (n == 0) ec = asio::error::eof;
-  return static_cast<std::size_t>(n);
+  if (*n == 0) ec = asio::error::eof;
+  return *n;
 }
 
 std::size_t local_socket::send(error_code& ec) {
@@ -118,7 +110,7 @@ std::size_t local_socket::send(error_code& ec) {
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * most_at_once)> control{};
   msghdr message{};
   message.msg_iov = parts_.data();
-  message.msg_iovlen = list(from);
+  message.msg_iovlen = list_parts(from, parts_);
   const auto carried = std::min(outgoing.size(), most_at_once);
   // Those beyond one call's would come with the next, and late: a byte is enough to carry the first.
   if (outgoing.size() > carried) {
@@ -135,12 +127,10 @@ std::size_t local_socket::send(error_code& ec) {
     for (std::size_t i = 0; i < carried; ++i)
       std::memcpy(CMSG_DATA(c) + i * sizeof(int), outgoing[i].get(), sizeof(int));
   }
-  ssize_t n;
-  while ((n = ::sendmsg(socket.native_handle(), &message, MSG_NOSIGNAL)) < 0 && errno == EINTR) {
-  }
-  if (n < 0) return ec = last_error(), 0;
+  const auto n = uninterrupted([&] { return ::sendmsg(socket.native_handle(), &message, MSG_NOSIGNAL); });
+  if (!n) return ec = n.error(), 0;
   outgoing.erase(outgoing.begin(), outgoing.begin() + static_cast<std::ptrdiff_t>(carried));
-  return static_cast<std::size_t>(n);
+  return *n;
 }
 
 // Asio's reactor tells when, we do what it can't: a call with descriptors in it.

@@ -7,6 +7,7 @@
 #include "local_net.hpp"
 #include "low_water.hpp"
 #include "services.hpp"
+#include "socket_now.hpp"
 #include "tcp.hpp"
 
 namespace cokv {
@@ -32,7 +33,7 @@ class tcp_stream final : public byte_stream::impl {
   explicit tcp_stream(tcp::socket socket) : socket_(std::move(socket)) {
     error_code ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
-    socket_.non_blocking(true, ignored);  // for write_now
+    socket_.non_blocking(true, ignored);  // for write_now and read_now
     peer_ = to_endpoint(socket_.remote_endpoint(ignored)).to_string();
   }
 
@@ -58,10 +59,12 @@ class tcp_stream final : public byte_stream::impl {
 
   result<std::size_t> write_now(const byte_stream::const_buffers& from) override {
     if (at_once_ >= turn_bytes) return error_code(asio::error::would_block);
-    error_code ec;
-    const auto n = socket_.write_some(view<asio::const_buffer>{from.begin(), from.end()}, ec);
-    if (ec) return ec;
-    at_once_ += n;
+    return count(detail::send_now(socket_.native_handle(), from));
+  }
+  result<std::size_t> read_now(const byte_stream::mutable_buffers& into) override {
+    if (at_once_ >= turn_bytes) return error_code(asio::error::would_block);
+    const auto n = count(detail::receive_now(socket_.native_handle(), into));
+    if (n) low_water_.expect(0);
     return n;
   }
 
@@ -81,13 +84,19 @@ class tcp_stream final : public byte_stream::impl {
 
  private:
   static constexpr std::size_t turn_bytes = 1 << 20;
+  static constexpr std::size_t call_bytes = 4 << 10;  // what a system call counts for at least
+
+  result<std::size_t> count(result<std::size_t> moved) {
+    if (moved) at_once_ += std::max(*moved, call_bytes);
+    return moved;
+  }
 
   tcp::socket socket_;
   detail::low_water low_water_{socket_};
   std::string peer_;
   byte_stream::mutable_buffers into_;
   byte_stream::const_buffers from_;
-  std::size_t at_once_ = 0;  // since the last turn of the loop
+  std::size_t at_once_ = 0;  // bytes since the last turn of the loop
 };
 
 class tcp_listener final : public listener::impl {

@@ -323,6 +323,101 @@ TEST_CASE("who writes at once lets others have their turn, however fast its peer
   CHECK(read == sent);
 }
 
+TEST_CASE(
+    "what is read at once comes in order with what is read otherwise; nothing there would block, and an end is told") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto [client, server] = co_await connected(ex);
+    std::vector<std::byte> got(1 << 20);
+    CHECK(server.read_now(asio::buffer(got)).error() == asio::error::would_block);
+    const auto sent = pattern(3 << 20);
+    std::size_t at = 0, at_once = 0, waited = 0;
+    auto checked = [&](std::size_t n) {
+      REQUIRE((n > 0 && n <= sent.size() - at));
+      CHECK(std::equal(got.begin(), got.begin() + static_cast<std::ptrdiff_t>(n),
+                       sent.begin() + static_cast<std::ptrdiff_t>(at)));
+      at += n;
+    };
+    asio::co_spawn(
+        ex,
+        [](byte_stream to, std::vector<std::byte> from) -> awaitable<void> {
+          co_await asio::async_write(to, asio::buffer(from), asio::deferred);
+        }(std::move(client), sent),
+        asio::detached);
+    for (error_code ec; !ec;) {
+      const auto room = asio::buffer(got.data(), 1 + at % got.size());
+      if (const auto now = server.read_now(room)) {
+        checked(*now);
+        ++at_once;
+        continue;
+      } else if (now.error() != asio::error::would_block) {
+        ec = now.error();
+        CHECK(ec == asio::error::eof);
+        continue;
+      }
+      const auto read = co_await server.async_read_some(room, asio::as_tuple(asio::deferred));
+      ec = std::get<0>(read);
+      if (!ec) checked(std::get<1>(read));
+      ++waited;
+    }
+    CHECK(at == sent.size());
+    CHECK(at_once != 0);
+    CHECK(waited != 0);
+    server.close();
+    const auto closed = server.read_now(asio::buffer(got));
+    CHECK(closed.has_error());
+    CHECK((closed.error() == asio::error::bad_descriptor || closed.error() == asio::error::would_block));
+  });
+}
+
+TEST_CASE("one call at once takes more buffers than an operation of Asio does, both ways") {
+  test::run_real([](asio::any_io_executor ex) -> awaitable<void> {
+    auto [client, server] = co_await connected(ex);
+    constexpr std::size_t parts = byte_stream::const_buffers::limit, size = 100;
+    static_assert(parts > 64);
+    const auto sent = pattern(parts * size);
+    std::vector<std::byte> got(sent.size());
+    std::vector<asio::const_buffer> from;
+    std::vector<asio::mutable_buffer> into;
+    for (std::size_t i = 0; i < parts; ++i) {
+      from.push_back(asio::buffer(sent.data() + i * size, size));
+      into.push_back(asio::buffer(got.data() + i * size, size));
+    }
+    CHECK(client.write_now(from).value() == sent.size());
+    co_await server.async_read_some(asio::buffer(got.data(), 1));  // when the first is there, so are all
+    into[0] = asio::buffer(got.data() + 1, size - 1);
+    CHECK(server.read_now(into).value() == sent.size() - 1);
+    CHECK(got == sent);
+  });
+}
+
+TEST_CASE("who reads at once lets others have their turn, however fast its peer writes") {
+  asio::io_context others;
+  asio::ip::tcp::acceptor door(others, {asio::ip::address_v4::loopback(), 0});
+  std::thread writer([&] {
+    auto peer = door.accept();
+    const auto piece = pattern(1 << 20);
+    for (error_code ec; !ec;) asio::write(peer, asio::buffer(piece), ec);
+  });
+  test::run_real([&](asio::any_io_executor ex) -> awaitable<void> {
+    auto stream = co_await network::of(ex).async_connect({"localhost", door.local_endpoint().port()});
+    std::vector<std::byte> into(64 << 10);
+    std::size_t all = 0, calls = 0;
+    for (int turn = 0; turn < 200; ++turn) {
+      std::size_t at_once = 0, called = 0;
+      const auto room = asio::buffer(into, turn % 2 == 0 ? into.size() : 1);
+      for (; const auto n = stream.read_now(room); ++called) at_once += *n;
+      CHECK(at_once < (1 << 20) + into.size());
+      CHECK(called <= 256);
+      all += at_once;
+      calls = std::max(calls, called);
+      co_await stream.async_read_some(asio::buffer(into));
+    }
+    CHECK(all != 0);
+    CHECK(calls > 100);
+  });
+  writer.join();
+}
+
 TEST_CASE("a read that expects many bytes waits for more than the first of them, but neither long nor beyond an end") {
   test::run_real([](asio::any_io_executor ex) -> awaitable<void> {
     auto [client, server] = co_await connected(ex);

@@ -10,6 +10,7 @@ namespace cokv::cache {
 namespace {
 
 constexpr std::uint64_t frame = frame_header_bytes + frame_trailer_bytes;
+constexpr std::size_t soon = 64 << 10;  // goes out by itself: its receiver is woken while the rest is listed
 constexpr std::size_t ahead = 64;  // segments that have a place before their turn: one read goes over a layer's border
 
 asio::const_buffer as_buffer(std::span<const std::byte> bytes) { return {bytes.data(), bytes.size()}; }
@@ -113,7 +114,8 @@ awaitable<void> block_sender::run(http::exchange& x, block_reader& reader) {
     x.next_turn(out_.about().layout.segments[layer] * views->size());
     for (std::uint32_t i = 0; i < views->size(); ++i) {
       add(layer, i, std::move((*views)[i]));
-      if (batch_.full() && co_await flush(x)) co_return;
+      const bool first = x.sent() == 0 && batch_.size() * out_.about().layout.segments[layer] >= soon;
+      if ((first || batch_.full()) && co_await flush(x)) co_return;
     }
     // What is there is sent; where the next layer is there too, it goes along.
     if (!reader.views_at_once() && co_await flush(x)) co_return;

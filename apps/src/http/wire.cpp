@@ -142,11 +142,13 @@ awaitable<result<std::size_t>> wire::read_some(std::span<const asio::mutable_buf
     ahead.consume(n);
     co_return n;
   }
-  auto n = co_await s.wait(s.in, limit, false, [&s, into] {
-    s.stream.async_read_some(
-        sequence<asio::mutable_buffer>{into},
-        s.handler(s.in, [](state& self, error_code ec, std::size_t n) { self.in.complete(ec, n); }));
-  });
+  auto n = s.stream.read_now(sequence<asio::mutable_buffer>{into});
+  if (!n && n.error() == asio::error::would_block)
+    n = co_await s.wait(s.in, limit, false, [&s, into] {
+      s.stream.async_read_some(
+          sequence<asio::mutable_buffer>{into},
+          s.handler(s.in, [](state& self, error_code ec, std::size_t n) { self.in.complete(ec, n); }));
+    });
   if (s.collect()) co_return n;
   co_return make_error_code(asio::error::connection_aborted);
 }

@@ -12,6 +12,7 @@ namespace http = boost::beast::http;
 namespace {
 
 constexpr std::size_t head_limit = 16 << 10;
+constexpr std::size_t head_bytes = 1 << 10;  // what most heads fit in: what comes along of a body is copied once more
 
 auto as_tuple() { return asio::as_tuple(asio::deferred); }
 
@@ -53,6 +54,12 @@ void http_connection::begin_exchange() noexcept {
 }
 
 bool http_connection::open() const noexcept { return state_->open; }
+
+bool http_connection::quiet() {
+  std::byte unasked;
+  const auto n = stream().read_now(asio::buffer(&unasked, 1));
+  return !n && n.error() == asio::error::would_block;
+}
 
 void http_connection::close() {
   state_->on_expiry = nullptr;
@@ -97,15 +104,22 @@ awaitable<error_code> http_connection::write(std::span<asio::const_buffer> bytes
   co_return error_code();
 }
 
-awaitable<result<std::size_t>> http_connection::read_some(std::span<const asio::mutable_buffer> into,
-                                                          std::uint64_t owed) {
+result<std::size_t> http_connection::read_now(std::span<const asio::mutable_buffer> into) {
   if (in_.size() != 0) {  // what came along with the head
     const auto n = asio::buffer_copy(into, in_.data());
     in_.consume(n);
-    co_return n;
+    return n;
   }
+  if (!open()) return translate(errc::closed);
+  const auto n = state_->stream.read_now(into);
+  if (n) heard_ = true;
+  return n || n.error() == asio::error::would_block ? n : translate(n.error());
+}
+
+awaitable<result<std::size_t>> http_connection::read_some(std::span<const asio::mutable_buffer> into,
+                                                          std::uint64_t owed) {
+  if (auto now = read_now(into); now || now.error() != asio::error::would_block) co_return now;
   const auto held = state_;
-  if (!held->open) co_return translate(errc::closed);
   held->deadline.expect_within(options_.idle);
   held->stream.expect(static_cast<std::size_t>(owed));
   auto [ec, n] = co_await held->stream.async_read_some(into, as_tuple());
@@ -144,7 +158,8 @@ awaitable<result<http_head>> http_connection::read_head() {
     if (in_.size() >= head_limit) co_return errc::protocol;
     held->deadline.expect_within(first ? options_.first_byte : options_.idle);
     first = false;
-    auto [ec, n] = co_await held->stream.async_read_some(in_.prepare(head_limit - in_.size()), as_tuple());
+    auto [ec, n] =
+        co_await held->stream.async_read_some(in_.prepare(std::min(head_bytes, head_limit - in_.size())), as_tuple());
     if (ec) co_return translate(ec);
     in_.commit(n);
     heard_ = true;
@@ -211,12 +226,15 @@ void http_client::close() {
 
 std::unique_ptr<http_connection> http_client::take_idle(bool shows) {
   std::erase_if(idle_, [](const auto& c) { return !c->clean() || !c->shown().may_go_on(); });
-  auto chosen = std::find_if(idle_.rbegin(), idle_.rend(), [shows](const auto& c) { return c->shows() == shows; });
-  if (chosen == idle_.rend() && shows) chosen = idle_.rbegin();
-  if (chosen == idle_.rend()) return nullptr;
-  auto out = std::move(*chosen);
-  idle_.erase(std::next(chosen).base());
-  return out;
+  while (!idle_.empty()) {
+    auto chosen = std::find_if(idle_.rbegin(), idle_.rend(), [shows](const auto& c) { return c->shows() == shows; });
+    if (chosen == idle_.rend() && shows) chosen = idle_.rbegin();
+    if (chosen == idle_.rend()) return nullptr;
+    auto out = std::move(*chosen);
+    idle_.erase(std::next(chosen).base());
+    if (out->quiet()) return out;
+  }
+  return nullptr;
 }
 
 awaitable<result<http_lease>> http_client::acquire(bool fresh, bool shows) {

@@ -47,7 +47,7 @@ class buffer_cursor {
  public:
   explicit buffer_cursor(std::span<Buffer> all) : left_(all) {}
   // As many as one system call takes.
-  std::span<const Buffer> next() const { return left_.first(std::min<std::size_t>(left_.size(), 64)); }
+  std::span<const Buffer> next() const { return left_.first(std::min(left_.size(), buffer_list<Buffer>::limit)); }
   bool done() const noexcept { return left_.empty(); }
   void consume(std::size_t n) {
     while (!left_.empty() && n >= left_.front().size()) {
@@ -89,7 +89,9 @@ class http_connection {
   awaitable<error_code> write(std::span<asio::const_buffer> bytes);
   awaitable<error_code> read(std::span<asio::mutable_buffer> into);
   // At least one byte of those that are owed; errc::protocol when the peer ends the stream, as more was owed.
+  // read_now: of those that are there already, or would_block.
   awaitable<result<std::size_t>> read_some(std::span<const asio::mutable_buffer> into, std::uint64_t owed);
+  result<std::size_t> read_now(std::span<const asio::mutable_buffer> into);
   // Interim 100 answers are returned like others. A head beyond 16 KiB is errc::protocol.
   awaitable<result<http_head>> read_head();
   awaitable<result<std::string>> read_body(const http_head& head, std::size_t limit);
@@ -100,6 +102,8 @@ class http_connection {
   void end_exchange() noexcept { ++exchanges_; }
   // Nothing may follow an answer that was read whole.
   bool clean() const noexcept { return in_.size() == 0 && open(); }
+  // As far as can be told before another request: no end has come, and nothing that would be taken for its answer.
+  bool quiet();
   bool open() const noexcept;
   void close();
   byte_stream::descriptor take_attached() { return stream().take_attached(); }

@@ -62,11 +62,14 @@ class http_reader final : public block_reader {
   result<std::size_t> read_now(std::uint32_t layer, const std::vector<buffer>& into) override {
     auto& b = *body_;
     if (auto ec = misuse(b, layer, into)) return ec;
-    const auto there = advance(b, layer, into);
-    if (!there) b.fail();
-    if (!there) return there.error();
-    if (*there == stream_event::more) return error_code(asio::error::would_block);
-    return give(b, layer);
+    for (;;) {
+      const auto there = advance(b, layer, into);
+      if (there && *there != stream_event::more) return give(b, layer);
+      const auto ec = there ? received(b, b.lease->read_now(b.in.room())) : there.error();
+      if (!ec) continue;
+      if (ec != asio::error::would_block) b.fail();
+      return ec;
+    }
   }
 
   static awaitable<result<std::unique_ptr<block_reader>>> open(std::shared_ptr<http_remote> owner, stream_begin about) {
@@ -116,13 +119,16 @@ class http_reader final : public block_reader {
     }
   }
 
-  static awaitable<error_code> read_more(body& b) {
-    auto n = co_await b.lease->read_some(b.in.room(), b.left);
-    if (!n) co_return n.error();
-    if (*n > b.left) co_return errc::protocol;
+  static error_code received(body& b, const result<std::size_t>& n) {
+    if (!n) return n.error();
+    if (*n > b.left) return errc::protocol;
     b.left -= *n;
     b.in.filled(*n);
-    co_return error_code();
+    return {};
+  }
+
+  static awaitable<error_code> read_more(body& b) {
+    co_return received(b, co_await b.lease->read_some(b.in.room(), b.left));
   }
 
   // The answer begins with the question, and says next from where on it has nothing. Whether it does, its length tells;

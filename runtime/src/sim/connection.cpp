@@ -54,19 +54,31 @@ void sim_connection::pump_read(int side) {
   end& me = ends_[side];
   if (me.reader.empty()) return;
   transfer_operation& op = me.reader.front();
-  if (!me.open) return op.complete(asio::error::bad_descriptor, 0);
-  if (me.failed) return op.complete(me.failed, 0);
-  if (me.into.bytes() == 0) return op.complete({}, 0);
-  std::size_t n = std::min(me.arrived.size() - me.taken, me.into.bytes());
-  if (n == 0) {
-    if (me.last_arrived) op.complete(asio::error::eof, 0);
-    return;
-  }
+  const auto n = take(side, me.into);
+  if (!n && n.error() == asio::error::would_block) return;
+  op.complete(n ? error_code() : n.error(), n ? *n : 0);
+  if (n && *n != 0) pump_write(1 - side);
+}
+
+result<std::size_t> sim_connection::read_now(int side, const byte_stream::mutable_buffers& into) {
+  if (net_.core.chance(0.5)) return error_code(asio::error::would_block);
+  const auto n = take(side, into);
+  if (n && *n != 0) pump_write(1 - side);
+  return n;
+}
+
+result<std::size_t> sim_connection::take(int side, const byte_stream::mutable_buffers& into) {
+  end& me = ends_[side];
+  if (!me.open) return error_code(asio::error::bad_descriptor);
+  if (me.failed) return me.failed;
+  if (into.bytes() == 0) return std::size_t(0);
+  std::size_t n = std::min(me.arrived.size() - me.taken, into.bytes());
+  if (n == 0) return me.last_arrived ? error_code(asio::error::eof) : error_code(asio::error::would_block);
   if (n > 1 && net_.core.chance(net_.of.faults.short_transfer)) {
     n = 1 + net_.core.below(n - 1);
     ++net_.of.counts.short_transfers;
   }
-  asio::buffer_copy(me.into, asio::buffer(me.arrived.data() + me.taken, n));
+  asio::buffer_copy(into, asio::buffer(me.arrived.data() + me.taken, n));
   me.taken += n;
   if (me.taken == me.arrived.size()) {
     me.arrived.clear();
@@ -75,8 +87,7 @@ void sim_connection::pump_read(int side) {
     me.arrived.erase(me.arrived.begin(), me.arrived.begin() + static_cast<std::ptrdiff_t>(me.taken));
     me.taken = 0;
   }
-  op.complete({}, n);
-  pump_write(1 - side);
+  return n;
 }
 
 void sim_connection::pump_write(int side) {

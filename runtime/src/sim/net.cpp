@@ -29,6 +29,9 @@ class sim_byte_stream final : public byte_stream::impl {
   result<std::size_t> write_now(const byte_stream::const_buffers& from) override {
     return connection_->write_now(side_, from);
   }
+  result<std::size_t> read_now(const byte_stream::mutable_buffers& into) override {
+    return connection_->read_now(side_, into);
+  }
   void shutdown_send() override { connection_->shutdown_send(side_); }
   void close() override {
     if (!detached_) connection_->close(side_);

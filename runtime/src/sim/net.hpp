@@ -23,6 +23,7 @@ class sim_connection : public std::enable_shared_from_this<sim_connection> {
   void read(int side, const byte_stream::mutable_buffers& into, byte_stream::handler done);
   void write(int side, const byte_stream::const_buffers& from, byte_stream::handler done);
   result<std::size_t> write_now(int side, const byte_stream::const_buffers& from);
+  result<std::size_t> read_now(int side, const byte_stream::mutable_buffers& into);
   void shutdown_send(int side);
   void close(int side);
   bool is_open(int side) const { return ends_[side].open; }
@@ -65,7 +66,8 @@ class sim_connection : public std::enable_shared_from_this<sim_connection> {
 
   void pump_read(int side);
   void pump_write(int side);
-  result<std::size_t> push(int side, const byte_stream::const_buffers& from);  // would_block: there is no room
+  result<std::size_t> take(int side, const byte_stream::mutable_buffers& into);  // would_block: nothing is there
+  result<std::size_t> push(int side, const byte_stream::const_buffers& from);    // would_block: there is no room
   void send(int to, segment s);
   void arrive(int to, segment s);
   void deliver(int to, segment s);

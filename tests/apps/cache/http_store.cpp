@@ -1,5 +1,8 @@
 #include "cokv/kvstream/http_store.hpp"
 
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+
 #include "fixture.hpp"
 #include "support/relay.hpp"
 
@@ -72,6 +75,38 @@ TEST_CASE("http store: a layer is read to where it was expected, or not at all")
             CHECK((*layer)[i].data()[999] == contract_byte(i, layer == &second ? 1 : 0, 999));
       },
       {.seeds = 5});
+}
+
+TEST_CASE("http store: an answer that nobody asked for is not taken for the next request's, which goes another way") {
+  namespace http = boost::beast::http;
+  run_real([](asio::any_io_executor ex) -> awaitable<void> {
+    auto door = network::of(ex).listen({"127.0.0.1", 0}).value();
+    auto answer = [](byte_stream& to, std::string body) -> awaitable<void> {
+      http::response<http::string_body> m(http::status::ok, 11, std::move(body));
+      m.prepare_payload();
+      co_await http::async_write(to, m, asio::use_awaitable);
+    };
+    std::vector<byte_stream> clients;
+    auto serve = [&](const char* body) -> awaitable<void> {
+      clients.push_back(co_await door.async_accept());
+      boost::beast::flat_buffer in;
+      http::request<http::string_body> request;
+      co_await http::async_read(clients.back(), in, request, asio::use_awaitable);
+      co_await answer(clients.back(), body);
+    };
+    http_store s(ex, "http://" + door.local_endpoint().to_string());
+    asio::co_spawn(ex, serve(R"({"matched":1})"), asio::detached);
+    CHECK(co_await s.async_match(cache_ns, contract_keys(0, 3)) == 1);
+    co_await answer(clients.back(), R"({"matched":0})");
+    co_await clock::of(ex).async_wait_for(20ms);
+    asio::co_spawn(ex, serve(R"({"matched":2})"), asio::detached);
+    CHECK(co_await s.async_match(cache_ns, contract_keys(0, 3)) == 2);
+    // Nor is one that is closed tried first.
+    clients.back().close();
+    co_await clock::of(ex).async_wait_for(20ms);
+    asio::co_spawn(ex, serve(R"({"matched":3})"), asio::detached);
+    CHECK(co_await s.async_match(cache_ns, contract_keys(0, 3)) == 3);
+  });
 }
 
 TEST_CASE("http store: a URL that is none is a config error that names it") {

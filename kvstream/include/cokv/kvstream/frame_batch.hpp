@@ -20,7 +20,7 @@ namespace cokv {
 
 class frame_batch {
  public:
-  static constexpr std::size_t limit = 30;
+  static constexpr std::size_t limit = 62;
 
   std::size_t size() const noexcept { return size_; }
   bool empty() const noexcept { return size_ == 0; }

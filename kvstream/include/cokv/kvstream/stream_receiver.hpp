@@ -49,7 +49,7 @@ class stream_receiver {
   // The first n bytes of room() are there.
   void filled(std::size_t n) { got_ = n; }
 
-  static constexpr std::size_t places = 64;
+  static constexpr std::size_t places = 128;
 
   // As in stream_parser.
   const stream_begin& about() const noexcept { return parser_.about(); }

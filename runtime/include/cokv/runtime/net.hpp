@@ -43,7 +43,7 @@ result<endpoint> parse_endpoint(std::string_view text);
 template <class Buffer>
 class buffer_list {
  public:
-  static constexpr std::size_t limit = 64;
+  static constexpr std::size_t limit = 128;
 
   buffer_list() noexcept {}
   template <class BufferSequence>
@@ -99,6 +99,7 @@ class byte_stream {
     virtual asio::any_io_executor get_executor() const noexcept = 0;
     virtual void read_some(const mutable_buffers& into, handler done) = 0;
     virtual void write_some(const const_buffers& from, handler done) = 0;
+    virtual result<std::size_t> read_now(const mutable_buffers&) { return error_code(asio::error::would_block); }
     virtual result<std::size_t> write_now(const const_buffers&) { return error_code(asio::error::would_block); }
     virtual void shutdown_send() = 0;
     virtual void close() = 0;
@@ -134,6 +135,12 @@ class byte_stream {
   template <class ConstBufferSequence>
   result<std::size_t> write_now(const ConstBufferSequence& from) {
     return impl_->write_now(const_buffers(from));
+  }
+
+  // What has come already, in the same way. Not while a read is under way.
+  template <class MutableBufferSequence>
+  result<std::size_t> read_now(const MutableBufferSequence& into) {
+    return impl_->read_now(mutable_buffers(into));
   }
 
   void shutdown_send() { impl_->shutdown_send(); }  // the peer reads eof after what was written

@@ -166,7 +166,7 @@ class http_writer final : public block_writer {
     co_return error_code();
   }
 
-  static constexpr std::size_t digested_at_once = 512 << 10;
+  static constexpr std::size_t digested_at_once = 384 << 10;  // as many as a reader waits for
 
   std::shared_ptr<body> body_;
 };

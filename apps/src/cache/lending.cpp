@@ -96,8 +96,8 @@ awaitable<void> service::lend(exchange& x, stream_begin about) {
 
   block_places where{
       .memory = lent.id(), .generation = about.generation, .layers = about.layout.layers(), .lives = {}, .places = {}};
-  std::vector<buffer> held;
-  held.reserve(found * where.layers);
+  std::vector<buffer> held;  // one of each memory that has some of a block
+  held.reserve(found);
   where.places.reserve(found * where.layers);
   for (std::uint32_t layer = 0; layer < where.layers && found != 0; ++layer) {
     auto views = reader->view_now(layer);
@@ -109,7 +109,8 @@ awaitable<void> service::lend(exchange& x, stream_begin about) {
         co_return co_await refuse(x, not_in_memory());
       where.places.push_back({*offset, view.digest.value_or(0)});
       if (layer == 0) where.lives.push_back(view.life);
-      held.push_back(std::move(view.bytes));
+      const auto of_block = static_cast<std::size_t>(&view - views->data());
+      if (layer == 0 || !view.bytes.shares_memory_with(held[of_block])) held.push_back(std::move(view.bytes));
     }
   }
   const auto lease = lent.lend(about.layout.bytes() * found, found, std::move(reader), std::move(held), x.left());

@@ -70,7 +70,7 @@ awaitable<double> engine_gap(engine& e, std::uint32_t sequences, std::uint32_t t
       });
   });
   if (!v) throw boost::system::system_error(v.error());
-  co_return middle_of(std::move(gaps));
+  co_return mean_of(gaps);
 }
 
 // How much longer a step of a ring's workers takes, in seconds, that begins on an idle one while 1, 2, .. of them compute, with it:

@@ -40,6 +40,15 @@ double middle_of(std::vector<double> all) {
   return *middle;
 }
 
+double mean_of(const std::vector<double>& all) {
+  constexpr double disturbed = 2;
+  const auto middle = middle_of(all);
+  double sum = 0, count = 0;
+  for (auto x : all)
+    if (x <= disturbed * middle) sum += x, ++count;
+  return count > 0 ? sum / count : 0;
+}
+
 meter::meter(device where, std::shared_ptr<model> what, std::uint32_t blocks)
     : time_(clock::of(where.get_executor())),
       model_(std::move(what)),
@@ -98,7 +107,7 @@ awaitable<step_times> meter::once(const std::vector<batch_sequence>& what) {
   co_return out;
 }
 
-awaitable<step_times> meter::median(std::vector<batch_sequence> what) {
+awaitable<step_times> meter::mean(std::vector<batch_sequence> what) {
   (void)co_await once(what);
   std::vector<double> layers, end;
   for (const auto begun = time_.now();
@@ -107,7 +116,7 @@ awaitable<step_times> meter::median(std::vector<batch_sequence> what) {
     layers.push_back(t.layers);
     end.push_back(t.end);
   }
-  co_return step_times{middle_of(layers), middle_of(end)};
+  co_return step_times{mean_of(layers), mean_of(end)};
 }
 
 // A step as the engine has it computed: whole where the model can.
@@ -140,7 +149,7 @@ awaitable<double> meter::late(std::vector<batch_sequence> what, duration pause) 
 }
 
 template <class Step>
-awaitable<double> meter::middle_of_many(Step step) {
+awaitable<double> meter::mean_of_many(Step step) {
   constexpr int warm = 3, counted = 30;
   std::vector<double> all;
   for (int i = 0; i < warm + counted; ++i) {
@@ -148,13 +157,13 @@ awaitable<double> meter::middle_of_many(Step step) {
     co_await step();
     if (i >= warm) all.push_back(seconds(time_.now() - begun));
   }
-  co_return middle_of(std::move(all));
+  co_return mean_of(all);
 }
 
 awaitable<double> meter::served_answers(std::uint32_t sequences, std::uint32_t context) {
   const auto what = of_answers(sequences, context);
   const auto step = [&] { return as_served(what); };
-  co_return co_await middle_of_many(step);
+  co_return co_await mean_of_many(step);
 }
 
 awaitable<void> meter::first_layers(std::uint32_t count, std::uint32_t sequences, std::uint32_t context) {
@@ -165,15 +174,15 @@ awaitable<void> meter::first_layers(std::uint32_t count, std::uint32_t sequences
 
 awaitable<double> meter::first_layers_alone(std::uint32_t count, std::uint32_t sequences, std::uint32_t context) {
   const auto step = [=, this] { return first_layers(count, sequences, context); };
-  co_return co_await middle_of_many(step);
+  co_return co_await mean_of_many(step);
 }
 
 awaitable<step_times> meter::prompt(std::uint32_t tokens, std::uint32_t before) {
-  return median(of_prompt(tokens, before));
+  return mean(of_prompt(tokens, before));
 }
 
 awaitable<step_times> meter::answers(std::uint32_t sequences, std::uint32_t context) {
-  return median(of_answers(sequences, context));
+  return mean(of_answers(sequences, context));
 }
 
 awaitable<void> meter::repeat_prompt(std::uint32_t tokens, std::function<bool()> more) {

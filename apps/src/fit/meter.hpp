@@ -1,4 +1,5 @@
-// Steps of a model by the clock: each the median of several, the first of which does not count.
+// Steps of a model by the clock: each the mean of several, the first of which does not count: what many of them take is told by no
+// median, as a step is late more often than early.
 //
 //     meter m(device, model, blocks);
 //     step_times t = co_await m.prompt(256, 1024);        // 256 tokens of a prompt behind 1024
@@ -23,6 +24,8 @@ struct step_times {
 };
 
 double middle_of(std::vector<double> all);  // the median; of none, 0
+// The mean of those up to twice the median: others were disturbed. Of none, 0.
+double mean_of(const std::vector<double>& all);
 
 class meter {
  public:
@@ -52,10 +55,10 @@ class meter {
  private:
   std::vector<batch_sequence> of_prompt(std::uint32_t tokens, std::uint32_t before) const;
   std::vector<batch_sequence> of_answers(std::uint32_t sequences, std::uint32_t context) const;
-  awaitable<step_times> median(std::vector<batch_sequence> what);
+  awaitable<step_times> mean(std::vector<batch_sequence> what);
   awaitable<double> late(std::vector<batch_sequence> what, duration pause);
   template <class Step>
-  awaitable<double> middle_of_many(Step step);
+  awaitable<double> mean_of_many(Step step);
   awaitable<void> as_served(const std::vector<batch_sequence>& what);
   void begin(const std::vector<batch_sequence>& what);
   awaitable<step_times> once(const std::vector<batch_sequence>& what);

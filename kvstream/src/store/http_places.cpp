@@ -35,7 +35,7 @@ class places_reader final : public block_reader {
   result<std::size_t> read_now(std::uint32_t layer, const std::vector<buffer>& into) override {
     if (auto ec = check_buffers(about_.layout, about_.keys.size(), found(), layer, into)) return ec;
     if (layer < next_) return errc::invalid_argument;
-    each(layer, [&](std::size_t i, const buffer& segment) { return copy(layer, i, into[i], segment); });
+    each(layer, [&](std::size_t i, std::span<std::byte> segment) { return copy(layer, i, into[i], segment); });
     return good_;
   }
   result<std::vector<segment_view>> view_now(std::uint32_t layer) override {
@@ -44,9 +44,9 @@ class places_reader final : public block_reader {
     if (known_.empty()) look_up();
     std::vector<segment_view> views;
     views.reserve(good_);
-    each(layer, [&](std::size_t i, const buffer& segment) {
+    each(layer, [&](std::size_t i, std::span<std::byte> segment) {
       if (!sound(layer, i, segment)) return false;
-      views.push_back({segment, {}, where_.lives[i]});
+      views.push_back({buffer::adopt(segment.data(), segment.size(), memory_kind::host, held_), {}, where_.lives[i]});
       if (sealed()) views.back().digest = where_.at(layer, i).digest;
       return true;
     });
@@ -65,28 +65,26 @@ class places_reader final : public block_reader {
   void each(std::uint32_t layer, F take) {
     next_ = layer + 1;
     const auto bytes = about_.layout.segments[layer];
-    for (std::size_t i = 0; i < good_; ++i) {
-      auto* const at = held_->memory.data() + where_.at(layer, i).offset;
-      if (!take(i, buffer::adopt(at, bytes, memory_kind::host, held_))) {
-        ++from_->counters.digest_failures;
-        good_ = i;
-        return;
-      }
-      from_->counters.read_segments += 1;
-      from_->counters.read_bytes += bytes;
-    }
+    auto* const base = held_->memory.data();
+    std::size_t i = 0;
+    while (i < good_ && take(i, std::span(base + where_.at(layer, i).offset, bytes))) ++i;
+    from_->counters.read_segments += i;
+    from_->counters.read_bytes += i * bytes;
+    if (i == good_) return;
+    ++from_->counters.digest_failures;
+    good_ = i;
   }
 
-  bool copy(std::uint32_t layer, std::size_t i, const buffer& into, const buffer& segment) const {
-    if (sealed()) return copy_digest(into.bytes(), segment.bytes()) == where_.at(layer, i).digest;
-    copy_bytes(into.bytes(), segment.bytes());
+  bool copy(std::uint32_t layer, std::size_t i, const buffer& into, std::span<const std::byte> segment) const {
+    if (sealed()) return copy_digest(into.bytes(), segment) == where_.at(layer, i).digest;
+    copy_bytes(into.bytes(), segment);
     return true;
   }
 
   // What was looked at once stays as it is: nobody writes where a block lies that is lent, or was sealed and not yet given up.
-  bool sound(std::uint32_t layer, std::size_t i, const buffer& segment) {
+  bool sound(std::uint32_t layer, std::size_t i, std::span<const std::byte> segment) {
     if (!sealed() || layer < known_[i]) return true;
-    if (digest_of(segment.bytes()) != where_.at(layer, i).digest) return false;
+    if (digest_of(segment) != where_.at(layer, i).digest) return false;
     if (layer != known_[i]) return true;  // one before was skipped
     ++known_[i];
     if (ours()) from_->lent->verify(where_.at(0, i).offset, where_.lives[i], known_[i]);

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <optional>
+#include <sstream>
 #include <string>
 
 #include "cokv/runtime/error.hpp"
@@ -27,8 +29,21 @@ bool something_to_read(int link) {
   return ::poll(&p, 1, 0) > 0;
 }
 
+// Behind the order: how many bytes there are of a stage and the doors of all, a line each.
+std::optional<stage_place> place_from(int link) {
+  std::uint32_t bytes = 0;
+  if (::recv(link, &bytes, sizeof bytes, MSG_WAITALL) != sizeof bytes) return std::nullopt;
+  std::string text(bytes, 0);
+  if (::recv(link, text.data(), bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes)) return std::nullopt;
+  std::istringstream lines(text);
+  stage_place at;
+  lines >> at.stage;
+  for (std::string url; lines >> url;) at.urls.push_back(url);
+  return at;
+}
+
 // In the other process. Each order is answered once it is followed; it ends with the link.
-awaitable<void> follow(const options& o, ring_ends place, int link) {
+awaitable<void> follow(const options& o, int link) {
   auto it = subject::open(co_await asio::this_coro::executor, o);
   bool alive = say(link, {&done, 1});
   const auto more = [&, said = false]() mutable {
@@ -39,21 +54,21 @@ awaitable<void> follow(const options& o, ring_ends place, int link) {
     if (order == 'p') co_await it.steps.repeat_prompt(it.beside_prompt, more);
     if (order == 'a') co_await it.steps.repeat_answers(it.beside_answers, it.beside_context, more);
     if (order == 'i') alive = say(link, {&done, 1});
-    if (order == 'r' || order == 'l') {
-      alive = say(link, {&done, 1});
-      ring_place here(co_await asio::this_coro::executor, place, order == 'l');
-      const auto mine = co_await here.run(it.ring_step());
-      alive = say(link, {reinterpret_cast<const char*>(&mine), sizeof mine});
+    if (order == 's') {
+      const auto at = place_from(link);
+      alive = alive && at;
+      if (at) co_await be_stage(o, it.where, *at, [&] { alive = say(link, {&done, 1}); });
+      alive = alive && say(link, {&done, 1});
     }
   }
 }
 
-[[noreturn]] void run(const options& o, ring_ends place, int link) {
+[[noreturn]] void run(const options& o, int link) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // others' copies of its link keep it open
   try {
     asio::io_context context(1);
     std::exception_ptr failed;
-    asio::co_spawn(context, follow(o, place, link), [&](std::exception_ptr e) { failed = e; });
+    asio::co_spawn(context, follow(o, link), [&](std::exception_ptr e) { failed = e; });
     context.run();
     if (failed) std::rethrow_exception(failed);
   } catch (const std::exception& e) {
@@ -64,7 +79,7 @@ awaitable<void> follow(const options& o, ring_ends place, int link) {
 
 }  // namespace
 
-busy_worker::busy_worker(const options& o, ring_ends place) {
+busy_worker::busy_worker(const options& o) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     throw config_error("--workers: no socket for one");
@@ -72,7 +87,7 @@ busy_worker::busy_worker(const options& o, ring_ends place) {
   process_ = ::fork();
   if (process_ == 0) {
     ::close(ends[0]);
-    run(o, place, ends[1]);
+    run(o, ends[1]);
   }
   ::close(ends[1]);
   if (process_ < 0) {
@@ -81,7 +96,7 @@ busy_worker::busy_worker(const options& o, ring_ends place) {
   }
 }
 
-// Whatever it is at: it may wait for a baton.
+// Whatever it is at.
 busy_worker::~busy_worker() {
   ::kill(process_, SIGKILL);
   ::close(link_);
@@ -93,11 +108,12 @@ void busy_worker::tell(char what) {
   hear();
 }
 
-hops busy_worker::left() {
-  hops its;
-  if (::recv(link_, &its, sizeof its, MSG_WAITALL) != sizeof its)
-    throw config_error("--workers: one of them has ended");
-  return its;
+void busy_worker::enter(const stage_place& at) {
+  std::string text = std::to_string(at.stage) + '\n';
+  for (const auto& url : at.urls) text += url + '\n';
+  const auto bytes = static_cast<std::uint32_t>(text.size());
+  (void)say(link_, "s" + std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + text);
+  hear();
 }
 
 void busy_worker::hear() {

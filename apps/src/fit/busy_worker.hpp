@@ -4,19 +4,20 @@
 //     other.ready();                            // it has its weights
 //     other.prompts();                          // it is at it when this returns
 //     other.idle();
-//     other.enter(true);                        // a ring, as its last
+//     other.enter({.urls = urls, .stage = 1});  // a pipeline
+//     other.left();                            // its leader has ended
 #pragma once
 
 #include <sys/types.h>
 
 #include "fit/fit.hpp"
-#include "fit/ring.hpp"
+#include "fit/pipeline.hpp"
 
 namespace cokv::fit {
 
 class busy_worker {
  public:
-  busy_worker(const options& o, ring_ends place);
+  explicit busy_worker(const options& o);
   busy_worker(const busy_worker&) = delete;
   ~busy_worker();  // it ends
 
@@ -25,8 +26,8 @@ class busy_worker {
   void prompts() { tell('p'); }
   void answers() { tell('a'); }
   void idle() { tell('i'); }
-  void enter(bool last) { tell(last ? 'l' : 'r'); }
-  hops left();  // when the ring has ended
+  void enter(const stage_place& at);  // of doors that are ports of this machine
+  void left() { hear(); }
 
  private:
   void tell(char what);

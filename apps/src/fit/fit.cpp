@@ -21,17 +21,16 @@ int run(const options& o, cli::streams io) {
     return 0;
   };
   if (!o.sheet.empty()) return give(profile_of_sheet(o, config, sheet_of(o.sheet)));
-  if (o.device == "cpu")
-    detail::check_memory_for({{"--workers: weights", o.workers * weight_bytes(config, *parse_dtype(o.dtype))}});
+  if (o.device == "cpu")  // each has all of them, and a pipeline of theirs another time
+    detail::check_memory_for(
+        {{"--workers: weights", (o.workers + (o.workers > 1)) * weight_bytes(config, *parse_dtype(o.dtype))}});
   std::vector<std::unique_ptr<busy_worker>> others;
-  const auto ring = make_ring(o.workers);
-  for (std::uint32_t n = 1; n < o.workers; ++n) others.push_back(std::make_unique<busy_worker>(o, ring[n]));
+  for (std::uint32_t n = 1; n < o.workers; ++n) others.push_back(std::make_unique<busy_worker>(o));
   for (auto& w : others) w->ready();
   asio::io_context context(1);
   std::exception_ptr failed;
   profile p;
-  asio::co_spawn(context,
-                 measure(o, others, ring.front(), [](std::string_view what) { spdlog::info("fit: {}", what); }),
+  asio::co_spawn(context, measure(o, others, [](std::string_view what) { spdlog::info("fit: {}", what); }),
                  [&](std::exception_ptr e, profile got) {
                    failed = e;
                    p = std::move(got);

@@ -45,58 +45,26 @@ curve ascending(points all) {
   return curve(std::move(all));
 }
 
-// Between two of an engine's tokens, each step having one of each of `sequences`.
-awaitable<double> engine_gap(engine& e, std::uint32_t sequences, std::uint32_t tokens) {
-  auto& time = clock::of(e.get_executor());
-  std::vector<generation> all;
-  for (std::uint32_t i = 0; i < sequences; ++i)
-    all.push_back(e.submit({.prompt = {static_cast<token_id>(i % e.running().config().vocab)},
-                            .max_tokens = tokens,
-                            .sampling = {.temperature = 0},
-                            .ignore_end_tokens = true})
-                      .value());
-  std::vector<double> gaps;
-  const auto v = co_await with(task_group{}, [&](task_group& group) {
-    for (std::size_t i = 0; i < all.size(); ++i)
-      group.spawn([&, i]() -> awaitable<void> {
-        auto before = time.now();
-        for (std::size_t n = 0;; ++n) {
-          const auto piece = co_await all[i].async_next(as_result);
-          if (piece.error() == asio::error::eof) break;
-          if (!piece) throw boost::system::system_error(piece.error());
-          if (i == 0 && n > 4) gaps.push_back(since(time, before));
-          before = time.now();
-        }
-      });
-  });
-  if (!v) throw boost::system::system_error(v.error());
-  co_return mean_of(gaps);
-}
-
-// How much longer a step of a ring's workers takes, in seconds, that begins on an idle one while 1, 2, .. of them compute, with it:
-// longer than one of many in a row, which takes so many times what it does alone, and a message to hand it on.
-awaitable<std::vector<double>> handed_on_of(subject& it, ring_ends place,
-                                            std::span<const std::unique_ptr<busy_worker>> others,
-                                            const std::vector<double>& beside, double message) {
-  const auto step = it.ring_step();
-  ring_place ring(it.where.get_executor(), place, false);
-  const auto workers = static_cast<std::uint32_t>(others.size() + 1);
-  std::vector<double> out;
-  for (std::uint32_t batons = 1; batons <= workers; ++batons) {
-    std::vector<double> turns;
-    for (int turn = 0; turn < turns_of_noise; ++turn) {
-      const double alone = co_await it.steps.first_layers_alone(it.ring_layers, it.beside_answers, it.beside_context);
-      for (auto& w : others) w->enter(w == others.back());
-      const std::chrono::milliseconds apart(static_cast<int>(std::min(1e3, 1e3 * alone * workers / batons)));
-      auto all = co_await ring.lead(step, batons, apart, 500ms);
-      for (auto& w : others) all += w->left();
-      if (all.count > 0)
-        turns.push_back(all.seconds / static_cast<double>(all.count) - alone * beside[batons - 1] - message);
-    }
-    if (turns.empty()) break;
-    out.push_back(std::max(0.0, middle_of(std::move(turns))));
+// How much longer than by itself, beside as many as compute then, each step of a pipeline's stages takes that begins on an idle worker while
+// 1, 2, .. of them compute, with it: of what there is between two tokens no more than steps and messages are told elsewhere.
+awaitable<std::vector<double>> handed_on_of(const options& o, subject& it,
+                                            std::span<const std::unique_ptr<busy_worker>> others, const profile& p) {
+  constexpr std::uint32_t tokens = 60;
+  const auto length = std::min(tokens, it.what->config().max_positions / 2);
+  const auto stages = static_cast<std::uint32_t>(others.size() + 1);
+  stage_place at{.urls = free_doors(stages)};
+  pipeline_lead first(co_await asio::this_coro::executor, o, it.where, at.urls);
+  for (auto& w : others) {
+    ++at.stage;
+    w->enter(at);
   }
-  if (out.empty()) out.push_back(0);
+  const auto before = co_await it.steps.served_answers(1, length / 2);
+  const auto gaps = co_await first.gaps(length, turns_of_noise);
+  const auto alone = (before + co_await it.steps.served_answers(1, length / 2) + 2 * p.token) / 2 + stages * p.step;
+  for (auto& w : others) w->left();
+  std::vector<double> out;
+  for (std::size_t n = 0; n < gaps.size(); ++n)
+    out.push_back(std::max(0.0, (gaps[n] / stages - p.link_seconds) / p.answers_beside[n] - alone / stages));
   co_return out;
 }
 
@@ -198,11 +166,10 @@ subject subject::open(const asio::any_io_executor& ex, const options& o) {
           .context = context,
           .beside_prompt = std::min(256u, most),
           .beside_answers = std::min(4u, answers),
-          .beside_context = context / 4,
-          .ring_layers = std::max(1u, what->config().layers / o.workers)};
+          .beside_context = context / 4};
 }
 
-awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<busy_worker>> others, ring_ends place,
+awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<busy_worker>> others,
                            std::function<void(std::string_view)> progress) {
   const auto ex = co_await asio::this_coro::executor;
   auto it = subject::open(ex, o);
@@ -287,10 +254,6 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
   const auto link = co_await link_speed(ex);
   p.link_bytes_per_second = link.bytes_per_second;
   p.link_seconds = link.seconds;
-  if (!others.empty()) progress("one behind the other");
-  for (std::size_t n = 1; n <= others.size(); ++n)
-    p.handed_on.push_back(co_await handed_on_of(it, place, others.first(n), p.answers_beside, link.seconds));
-
   progress("the engine");
   {
     const auto few = std::min(it.most_answers, 16u), tokens = std::min(config.max_positions / 2, 40u);
@@ -309,6 +272,10 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
     p.step = co_await own(1);
     p.token = std::max(0.0, (co_await own(few) - p.step) / few);
     co_await e.async_drain();
+  }
+  for (std::size_t n = 1; n <= others.size() && n < config.layers; ++n) {
+    progress("a pipeline of " + std::to_string(n + 1));
+    p.handed_on.push_back(co_await handed_on_of(o, it, others.first(n), p));
   }
   progress("copies");
   p.copy_bytes_per_second = co_await copy_speed(it.where);

@@ -21,15 +21,10 @@ struct subject {
   meter steps;
   std::uint32_t most_tokens, most_answers, context;
   std::uint32_t beside_prompt, beside_answers, beside_context;
-  std::uint32_t ring_layers;  // of a stage, were they so many
-
-  ring_place::step ring_step() {
-    return [this] { return steps.first_layers(ring_layers, beside_answers, beside_context); };
-  }
 };
 
-// `progress` is told what comes next. The others are ready, and idle, and have the other places of the ring.
-awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<busy_worker>> others, ring_ends place,
+// `progress` is told what comes next. The others are ready, and idle.
+awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<busy_worker>> others,
                            std::function<void(std::string_view)> progress);
 
 }  // namespace cokv::fit

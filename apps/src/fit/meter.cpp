@@ -148,33 +148,16 @@ awaitable<double> meter::late(std::vector<batch_sequence> what, duration pause) 
   co_return std::max(0.0, middle_of(more));
 }
 
-template <class Step>
-awaitable<double> meter::mean_of_many(Step step) {
+awaitable<double> meter::served_answers(std::uint32_t sequences, std::uint32_t context) {
   constexpr int warm = 3, counted = 30;
+  const auto what = of_answers(sequences, context);
   std::vector<double> all;
   for (int i = 0; i < warm + counted; ++i) {
     const auto begun = time_.now();
-    co_await step();
+    co_await as_served(what);
     if (i >= warm) all.push_back(seconds(time_.now() - begun));
   }
   co_return mean_of(all);
-}
-
-awaitable<double> meter::served_answers(std::uint32_t sequences, std::uint32_t context) {
-  const auto what = of_answers(sequences, context);
-  const auto step = [&] { return as_served(what); };
-  co_return co_await mean_of_many(step);
-}
-
-awaitable<void> meter::first_layers(std::uint32_t count, std::uint32_t sequences, std::uint32_t context) {
-  begin(of_answers(sequences, context));
-  for (std::uint32_t l = 0; l < count; ++l) throw_if(model_->forward(l, step_, pool_, compute_));
-  co_await compute_.async_drain();
-}
-
-awaitable<double> meter::first_layers_alone(std::uint32_t count, std::uint32_t sequences, std::uint32_t context) {
-  const auto step = [=, this] { return first_layers(count, sequences, context); };
-  co_return co_await mean_of_many(step);
 }
 
 awaitable<step_times> meter::prompt(std::uint32_t tokens, std::uint32_t before) {

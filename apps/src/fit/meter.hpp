@@ -45,9 +45,6 @@ class meter {
   }
   // Seconds of a step that is computed as an engine has it: in one go, where the model can.
   awaitable<double> served_answers(std::uint32_t sequences, std::uint32_t context);
-  // The first layers of a step alone, once; and seconds of that.
-  awaitable<void> first_layers(std::uint32_t count, std::uint32_t sequences, std::uint32_t context);
-  awaitable<double> first_layers_alone(std::uint32_t count, std::uint32_t sequences, std::uint32_t context);
   // One such step after the other, as long as it says so.
   awaitable<void> repeat_prompt(std::uint32_t tokens, std::function<bool()> more);
   awaitable<void> repeat_answers(std::uint32_t sequences, std::uint32_t context, std::function<bool()> more);
@@ -57,8 +54,6 @@ class meter {
   std::vector<batch_sequence> of_answers(std::uint32_t sequences, std::uint32_t context) const;
   awaitable<step_times> mean(std::vector<batch_sequence> what);
   awaitable<double> late(std::vector<batch_sequence> what, duration pause);
-  template <class Step>
-  awaitable<double> mean_of_many(Step step);
   awaitable<void> as_served(const std::vector<batch_sequence>& what);
   void begin(const std::vector<batch_sequence>& what);
   awaitable<step_times> once(const std::vector<batch_sequence>& what);

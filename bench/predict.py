@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What `cokv simulate` predicts by a profile of this machine against what real workers do here, under the same load.
 
-    bench/predict.py build/release/apps/cokv --random-weights bench/geometries/NAME.json [--tokenizer DIR] [--rate 2] [--json FILE]
+    bench/predict.py build/release/apps/cokv --random-weights bench/geometries/NAME.json [--rate 2] [--at-once 1 2 3 4] [--json FILE]
 
 Each round `cokv fit` measures the model; then each deployment (one server; pipelines of 2 and of 4 processes, which share the
 cores; with --apart a prefill and a decode worker behind a router) answers a load of `cokv load`, and is simulated by that profile with
-the same seed. Medians over rounds are compared: a machine is not as fast each minute.
+the same seed. Medians over rounds are compared: a machine is not as fast each minute. With --at-once so many answers of 400 tokens
+are under way together, as well: what a load with few at a time says little of.
 """
 import argparse
 import contextlib
@@ -36,6 +37,12 @@ def told_by(command):
         to = os.path.join(folder, "figures.json")
         subprocess.run([*map(str, command), "--json", to], check=True, stdout=subprocess.DEVNULL)
         return figures_of(json.load(open(to)))
+
+
+def all_told(loads, command):
+    """Each load once, and of what is told of it its figures."""
+    told = {str(load): told_by([*command, *load]) for load in {str(load): load for load, _ in loads.values()}.values()}
+    return {name: told[str(load)][figure] for name, (load, figure) in loads.items()}
 
 
 @contextlib.contextmanager
@@ -72,6 +79,7 @@ def main():
     p.add_argument("--lengths", default="uniform:64-256:16-64")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--stages", type=int, nargs="+", default=[1, 2, 4])
+    p.add_argument("--at-once", type=int, nargs="*", default=[], help="TPOT of so many requests that come together, too")
     p.add_argument("--apart", action="store_true", help="a prefill and a decode worker behind a router, too")
     p.add_argument("--profile", help="taken instead of measuring one")
     p.add_argument("--json", help="where the figures go")
@@ -80,6 +88,9 @@ def main():
     if o.random_weights:
         checkpoint += ["--random-weights", o.random_weights]
     load = ["--rate", o.rate, "--requests", o.requests, "--lengths", o.lengths, "--seed", 7]
+    loads = {figure: (load, figure) for figure in FIGURES}
+    for n in o.at_once:
+        loads[f"tpot_ms, {n} at once"] = (["--rate", 200, "--requests", n, "--lengths", "fixed:16:400", "--seed", 7], "tpot_ms_p50")
 
     deployments = [str(n) for n in o.stages] + ["apart"] * o.apart
     real, told, profiles = {name: [] for name in deployments}, {name: [] for name in deployments}, []
@@ -95,11 +106,11 @@ def main():
                     url = ["--url", f"http://127.0.0.1:{port}", "--vocabulary", 1000, "--ignore-eos"]
                     subprocess.run([*map(str, [o.binary, "load", *url, "--requests", 4, "--rate", 20, "--lengths", "fixed:32:4"])], check=True,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                    real[name].append(told_by([o.binary, "load", *url, *load]))
-                told[name].append(told_by([o.binary, "simulate", "--profile", profile, *simulated(name), *load]))
+                    real[name].append(all_told(loads, [o.binary, "load", *url]))
+                told[name].append(all_told(loads, [o.binary, "simulate", "--profile", profile, *simulated(name)]))
         rows = []
         for name in deployments:
-            for figure in FIGURES:
+            for figure in loads:
                 got, said = [r[figure] for r in real[name]], [r[figure] for r in told[name]]
                 off = 100 * (statistics.median(said) / statistics.median(got) - 1)
                 rows.append({"stages": name, "figure": figure, "measured": statistics.median(got), "least": min(got), "most": max(got),

@@ -24,9 +24,9 @@ bool say(int link, std::string_view what) {
   return ::send(link, what.data(), what.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(what.size());
 }
 
-bool something_to_read(int link) {
+bool something_to_read(int link, int within_ms = 0) {
   pollfd p{.fd = link, .events = POLLIN, .revents = 0};
-  return ::poll(&p, 1, 0) > 0;
+  return ::poll(&p, 1, within_ms) > 0;
 }
 
 // Behind the order: how many bytes there are of a stage and the doors of all, a line each.
@@ -113,7 +113,11 @@ void busy_worker::enter(const stage_place& at) {
   for (const auto& url : at.urls) text += url + '\n';
   const auto bytes = static_cast<std::uint32_t>(text.size());
   (void)say(link_, "s" + std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + text);
-  hear();
+}
+
+void busy_worker::check() {
+  constexpr int leave_ms = 500;  // its links end first
+  if (something_to_read(link_, leave_ms)) hear();
 }
 
 void busy_worker::hear() {

@@ -4,8 +4,9 @@
 //     other.ready();                            // it has its weights
 //     other.prompts();                          // it is at it when this returns
 //     other.idle();
-//     other.enter({.urls = urls, .stage = 1});  // a pipeline
-//     other.left();                            // its leader has ended
+//     other.enter({.urls = urls, .stage = 1});  // a pipeline: as soon as it is
+//     other.ready();                           // there; and
+//     other.ready();                           // when it has left, as its leader has ended
 #pragma once
 
 #include <sys/types.h>
@@ -21,13 +22,14 @@ class busy_worker {
   busy_worker(const busy_worker&) = delete;
   ~busy_worker();  // it ends
 
-  // Each waits until it says that it is so. Throw config_error with what it says when it can't.
+  // Each but enter() waits until it says that it is so. Throw config_error with what it says when it can't.
   void ready() { hear(); }
   void prompts() { tell('p'); }
   void answers() { tell('a'); }
   void idle() { tell('i'); }
   void enter(const stage_place& at);  // of doors that are ports of this machine
-  void left() { hear(); }
+  // Throws if it has said meanwhile that it can't, or has ended.
+  void check();
 
  private:
   void tell(char what);

@@ -18,6 +18,8 @@ using points = std::vector<std::pair<double, double>>;
 // What is told by two measurements is told by so many pairs of them: a machine is a tenth faster or slower from one second to the next.
 constexpr int turns_of_noise = 3;
 
+constexpr double measured_for = 0.5;  // seconds of steps, each turn of a pipeline
+
 double since(clock& time, time_point begun) { return std::chrono::duration<double>(time.now() - begun).count(); }
 
 std::vector<std::uint32_t> powers_up_to(std::uint32_t most) {
@@ -49,19 +51,31 @@ curve ascending(points all) {
 // 1, 2, .. of them compute, with it: of what there is between two tokens no more than steps and messages are told elsewhere.
 awaitable<std::vector<double>> handed_on_of(const options& o, subject& it,
                                             std::span<const std::unique_ptr<busy_worker>> others, const profile& p) {
-  constexpr std::uint32_t tokens = 60;
-  const auto length = std::min(tokens, it.what->config().max_positions / 2);
   const auto stages = static_cast<std::uint32_t>(others.size() + 1);
+  const double one = co_await it.steps.served_answers(1, 0);
+  const auto length = std::min(static_cast<std::uint32_t>(std::clamp(measured_for / one, 12.0, 60.0)),
+                               it.what->config().max_positions / 2);
   stage_place at{.urls = free_doors(stages)};
   pipeline_lead first(co_await asio::this_coro::executor, o, it.where, at.urls);
   for (auto& w : others) {
     ++at.stage;
     w->enter(at);
   }
+  for (auto& w : others) w->ready();
   const auto before = co_await it.steps.served_answers(1, length / 2);
-  const auto gaps = co_await first.gaps(length, turns_of_noise);
+  std::vector<double> gaps;
+  std::exception_ptr failed;
+  try {
+    gaps = co_await first.gaps(length, turns_of_noise);
+  } catch (const config_error&) {
+    failed = std::current_exception();
+  }
+  if (failed) {
+    for (auto& w : others) w->check();  // who began it knows more
+    std::rethrow_exception(failed);
+  }
   const auto alone = (before + co_await it.steps.served_answers(1, length / 2) + 2 * p.token) / 2 + stages * p.step;
-  for (auto& w : others) w->left();
+  for (auto& w : others) w->ready();
   std::vector<double> out;
   for (std::size_t n = 0; n < gaps.size(); ++n)
     out.push_back(std::max(0.0, (gaps[n] / stages - p.link_seconds) / p.answers_beside[n] - alone / stages));

@@ -22,7 +22,10 @@ topology split_of(const stage_place& at) { return topology(static_cast<std::uint
 // A worker's door and its part of the model.
 struct stage_parts {
   stage_parts(const asio::any_io_executor& ex, const options& o, device where, const stage_place& at)
-      : windows(ex), links(windows, {.split = split_of(at), .self = at.stage, .urls = at.urls}) {
+      : windows(ex),
+        links(
+            windows,
+            {.split = split_of(at), .self = at.stage, .urls = at.urls, .greeting = {.topology = split_of(at).text()}}) {
     if (auto ec = links.listen(at.urls[at.stage]))
       throw config_error("--workers: " + at.urls[at.stage] + ": " + ec.message());
     const auto split = split_of(at);
@@ -99,9 +102,12 @@ awaitable<void> be_stage(const options& o, device where, stage_place at, std::fu
   ready();
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(mine.links.run());
-    if (auto told = co_await mine.links.summoned(mine.what->fingerprint())) {
+    for (bool computed = false; !computed;) {
+      auto told = co_await mine.links.summoned(mine.what->fingerprint());
+      if (!told) break;
       stage_worker works(ex, where, mine.what, told->sizes, memory_kind::device, mine.windows);
       (void)co_await works.run(std::move(told->links));
+      computed = works.steps() != 0;  // else not all were there, and they are called together again
     }
     group.cancel();
   });

@@ -54,7 +54,7 @@ TEST_CASE("fit: a pipeline is measured with as many sequences as it has stages, 
       CHECK(ready == stages - 1);
       CHECK(ended == stages - 1);
       CHECK(gaps.size() == stages);
-      CHECK(std::ranges::all_of(gaps, [](double s) { return s > 0 && s < 1; }));
+      CHECK(std::ranges::all_of(gaps, [](double s) { return s > 0; }));
     });
 }
 

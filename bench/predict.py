@@ -41,7 +41,10 @@ def told_by(command):
 
 def all_told(loads, command):
     """Each load once, and of what is told of it its figures."""
-    told = {str(load): told_by([*command, *load]) for load in {str(load): load for load, _ in loads.values()}.values()}
+    told = {}
+    for load, _ in loads.values():
+        if str(load) not in told:
+            told[str(load)] = told_by([*command, *load])
     return {name: told[str(load)][figure] for name, (load, figure) in loads.items()}
 
 

@@ -33,25 +33,26 @@ result<std::size_t> uninterrupted(Call call) {
   return static_cast<std::size_t>(n);
 }
 
-// Of a socket that does not block. Errors: would_block, bad_descriptor (it is closed), broken_pipe, connection_reset, ...
-inline result<std::size_t> send_now(int socket, const byte_stream::const_buffers& from) {
-  if (from.bytes() == 0) return std::size_t(0);
+// One call with all of the buffers; none where they hold no byte.
+template <class Buffer, class Call>
+result<std::size_t> in_one_call(const buffer_list<Buffer>& buffers, Call call) {
+  if (buffers.bytes() == 0) return std::size_t(0);
   iovec_array parts;
   msghdr message{};
   message.msg_iov = parts.data();
-  message.msg_iovlen = list_parts(from, parts);
-  return uninterrupted([&] { return ::sendmsg(socket, &message, MSG_NOSIGNAL); });
+  message.msg_iovlen = list_parts(buffers, parts);
+  return uninterrupted([&] { return call(message); });
+}
+
+// Of a socket that does not block. Errors: would_block, bad_descriptor (it is closed), broken_pipe, connection_reset, ...
+inline result<std::size_t> send_now(int socket, const byte_stream::const_buffers& from) {
+  return in_one_call(from, [socket](msghdr& m) { return ::sendmsg(socket, &m, MSG_NOSIGNAL); });
 }
 
 // eof: the peer sends no more.
 inline result<std::size_t> receive_now(int socket, const byte_stream::mutable_buffers& into) {
-  if (into.bytes() == 0) return std::size_t(0);
-  iovec_array parts;
-  msghdr message{};
-  message.msg_iov = parts.data();
-  message.msg_iovlen = list_parts(into, parts);
-  const auto n = uninterrupted([&] { return ::recvmsg(socket, &message, 0); });
-  if (n && *n == 0) return error_code(asio::error::eof);
+  const auto n = in_one_call(into, [socket](msghdr& m) { return ::recvmsg(socket, &m, 0); });
+  if (n && *n == 0 && into.bytes() != 0) return error_code(asio::error::eof);
   return n;
 }
 

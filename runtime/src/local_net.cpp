@@ -196,6 +196,7 @@ class local_stream final : public byte_stream::impl {
     if (!ignored) passed_descriptor(fd);
   }
   bool is_open() const override { return socket_->socket.is_open(); }
+  bool quiet() override { return nothing_came(socket_->socket.native_handle()); }
   std::string peer() const override { return peer_; }
   std::optional<int> peer_process() const override {
     const auto who = credentials_of(socket_->socket.native_handle());

@@ -80,6 +80,7 @@ class tcp_stream final : public byte_stream::impl {
     socket_.close(ignored);
   }
   bool is_open() const override { return socket_.is_open(); }
+  bool quiet() override { return detail::nothing_came(socket_.native_handle()); }
   std::string peer() const override { return peer_; }
 
  private:

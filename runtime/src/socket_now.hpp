@@ -56,4 +56,11 @@ inline result<std::size_t> receive_now(int socket, const byte_stream::mutable_bu
   return n;
 }
 
+// Of an open socket that does not block: neither bytes nor an end nor an error wait to be read.
+inline bool nothing_came(int socket) {
+  std::byte one;
+  const auto n = uninterrupted([&] { return ::recv(socket, &one, 1, MSG_PEEK | MSG_DONTWAIT); });
+  return !n && n.error() == asio::error::would_block;
+}
+
 }  // namespace cokv::detail

@@ -16,6 +16,7 @@
 #include "cokv/runtime/sim_node.hpp"
 #include "support/co_test.hpp"
 #include "support/lingering.hpp"
+#include "support/quiet_contract.hpp"
 
 using namespace cokv;
 using namespace std::chrono_literals;
@@ -65,6 +66,13 @@ TEST_CASE("local streams: a path is named, connected to, and gone when its liste
     char byte;
     auto [end, n] = co_await server.async_read_some(asio::buffer(&byte, 1), asio::as_tuple(asio::deferred));
     CHECK(end == asio::error::eof);
+  });
+}
+
+TEST_CASE("local streams: one is quiet until bytes or an end have come") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto [client, server] = co_await connected(ex);
+    co_await test::quiet_contract(client, server);
   });
 }
 

@@ -14,6 +14,7 @@
 #include "cokv/runtime/error.hpp"
 #include "support/co_test.hpp"
 #include "support/counting_allocator.hpp"
+#include "support/quiet_contract.hpp"
 
 using namespace cokv;
 using namespace std::chrono_literals;
@@ -120,6 +121,30 @@ TEST_CASE("eof comes after what was sent, and the other direction stays open") {
     char back[3];
     co_await asio::async_read(client, asio::buffer(back), asio::deferred);
     CHECK(std::string_view(back, 3) == "bye");
+  });
+}
+
+TEST_CASE("a stream is quiet until bytes or an end have come, however much was read of it at once") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto [client, server] = co_await connected(ex);
+    const auto sent = pattern(3 << 20);
+    auto [order, ec, n, none] =
+        co_await asio::experimental::make_parallel_group(
+            asio::async_write(client, asio::buffer(sent), asio::deferred),
+            asio::co_spawn(
+                ex,
+                [](byte_stream& from, std::size_t bytes) -> awaitable<void> {
+                  std::vector<std::byte> room(bytes);
+                  for (std::size_t at = 0; at < bytes;)
+                    if (const auto now = from.read_now(asio::buffer(room.data() + at, bytes - at)))
+                      at += *now;
+                    else
+                      at += co_await from.async_read_some(
+                          asio::buffer(room.data() + at, std::min<std::size_t>(1, bytes - at)));
+                }(server, sent.size()),
+                asio::deferred))
+            .async_wait(asio::experimental::wait_for_all(), asio::deferred);
+    co_await test::quiet_contract(client, server);
   });
 }
 

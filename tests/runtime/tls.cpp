@@ -10,6 +10,7 @@
 #include "cokv/runtime/with.hpp"
 #include "support/co_test.hpp"
 #include "support/operation_matrix.hpp"
+#include "support/quiet_contract.hpp"
 #include "support/tls_certificates.hpp"
 
 using namespace cokv;
@@ -112,6 +113,19 @@ TEST_CASE("tls: what is said arrives, both ways at once, and ends where it ended
       co_await converse(h.streams.server, b, a);
     });
     CHECK(bool(v));
+  });
+}
+
+TEST_CASE("tls: a stream is quiet until bytes or an end have come, be they deciphered or not") {
+  co_test([](asio::any_io_executor ex) -> awaitable<void> {
+    auto h = co_await shaken(ex, the().client, the().server, "cache.local");
+    auto& [client, server] = h.streams;
+    char byte;
+    for (auto [from, to] : {std::pair(&client, &server), std::pair(&server, &client)}) {
+      co_await asio::async_write(*from, asio::buffer("x", 1), asio::deferred);
+      co_await asio::async_read(*to, asio::buffer(&byte, 1), asio::deferred);
+    }
+    co_await test::quiet_contract(client, server);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <ctime>
 #include <limits>
 #include <stdexcept>
+#include <tuple>
 
 namespace cokv::http {
 namespace {
@@ -193,8 +194,12 @@ bool exchange::stay() {
 
 awaitable<void> exchange::until_left() {
   auto& time = clock::of(wire_.stream.get_executor());
+  const bool throwing = co_await asio::this_coro::throw_if_cancelled();
+  co_await asio::this_coro::throw_if_cancelled(false);
   // That somebody waits for a place ends no lease.
-  while (!others_.last_answers || others_.place_wanted) co_await time.async_wait_for(look_again);
+  for (error_code cancelled; !cancelled && (!others_.last_answers || others_.place_wanted);)
+    std::tie(cancelled) = co_await time.async_wait_for(look_again, asio::as_tuple(asio::deferred));
+  co_await asio::this_coro::throw_if_cancelled(throwing);
 }
 
 void exchange::end_body() {

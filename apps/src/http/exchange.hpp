@@ -56,7 +56,8 @@ class exchange {
   std::shared_ptr<void>& kept() { return wire_.kept; }
   // Nothing follows this request: what its client still sends is dropped. False: something came already.
   bool stay();
-  // After finish(): until the server ends. When the client goes the handler is cancelled, as ever.
+  // After finish(): until the client goes or the server ends. The handler is cancelled then, as ever, but this returns: what it
+  // awaits next would throw.
   awaitable<void> until_left();
   // Whether the client has gone, rather than the server ended what it had.
   std::shared_ptr<const bool> left() const { return left_; }

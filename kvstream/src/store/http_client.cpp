@@ -55,11 +55,7 @@ void http_connection::begin_exchange() noexcept {
 
 bool http_connection::open() const noexcept { return state_->open; }
 
-bool http_connection::quiet() {
-  std::byte unasked;
-  const auto n = stream().read_now(asio::buffer(&unasked, 1));
-  return !n && n.error() == asio::error::would_block;
-}
+bool http_connection::quiet() { return stream().quiet(); }
 
 void http_connection::close() {
   state_->on_expiry = nullptr;

@@ -90,6 +90,11 @@ result<std::size_t> sim_connection::take(int side, const byte_stream::mutable_bu
   return n;
 }
 
+bool sim_connection::quiet(int side) const {
+  const end& me = ends_[side];
+  return me.open && !me.failed && me.taken == me.arrived.size() && !me.last_arrived;
+}
+
 void sim_connection::pump_write(int side) {
   end& me = ends_[side];
   if (me.writer.empty()) return;

@@ -37,6 +37,7 @@ class sim_byte_stream final : public byte_stream::impl {
     if (!detached_) connection_->close(side_);
   }
   bool is_open() const override { return !detached_ && connection_->is_open(side_); }
+  bool quiet() override { return !detached_ && connection_->quiet(side_); }
   std::string peer() const override { return connection_->peer(side_); }
   bool carries_descriptors() const override { return connection_->local(); }
   void attach(byte_stream::descriptor d) override {

@@ -27,6 +27,7 @@ class sim_connection : public std::enable_shared_from_this<sim_connection> {
   void shutdown_send(int side);
   void close(int side);
   bool is_open(int side) const { return ends_[side].open; }
+  bool quiet(int side) const;
   bool local() const { return local_; }  // no network between the two: only their death parts them
   void attach(int side, byte_stream::descriptor d) { ends_[side].attached.push_back(std::move(d)); }
   byte_stream::descriptor take_attached(int side);

@@ -129,6 +129,8 @@ void tls_engine::arrived(std::span<const std::byte> bytes) {
     throw std::bad_alloc();
 }
 
+bool tls_engine::holds_more() const { return ::SSL_has_pending(ssl_.get()) != 0 || ::BIO_ctrl_pending(in_) != 0; }
+
 std::size_t tls_engine::to_send() const { return ::BIO_ctrl_pending(out_); }
 
 std::vector<std::byte> tls_engine::take() {

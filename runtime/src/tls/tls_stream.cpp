@@ -173,6 +173,7 @@ class tls_stream final : public byte_stream::impl {
   void shutdown_send() override { connection_->shutdown_send(); }
   void close() override { connection_->close(); }
   bool is_open() const override { return connection_->open && connection_->plain.is_open(); }
+  bool quiet() override { return connection_->open && !connection_->engine.holds_more() && connection_->plain.quiet(); }
   std::string peer() const override { return connection_->plain.peer(); }
 
  private:

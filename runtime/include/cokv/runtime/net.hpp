@@ -104,6 +104,7 @@ class byte_stream {
     virtual void shutdown_send() = 0;
     virtual void close() = 0;
     virtual bool is_open() const = 0;
+    virtual bool quiet() { return is_open(); }
     virtual std::string peer() const = 0;
     virtual std::optional<int> peer_process() const { return std::nullopt; }
     virtual bool keeps() const { return false; }
@@ -148,6 +149,10 @@ class byte_stream {
     if (impl_) impl_->close();
   }
   bool is_open() const { return impl_ && impl_->is_open(); }
+
+  // Open, and nothing has come that was not read, its end neither, as far as the system can tell: on a stream of requests and
+  // answers the next one may go out. Not while a read is under way.
+  bool quiet() { return impl_ && impl_->quiet(); }
   std::string peer() const { return impl_ ? impl_->peer() : std::string(); }  // "host:port"
 
   // The process that a stream of this machine leads to, as it was when it was connected; 0: one that is not seen from here. None

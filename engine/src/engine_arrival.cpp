@@ -16,10 +16,6 @@ result<std::shared_ptr<arrival_state>> engine_state::receive(generation_request 
     ++counters_.refused;
     return errc::invalid_argument;
   }
-  if (ring_) {
-    ++counters_.refused;
-    return errc::unsupported;
-  }
   auto accepted = accept(std::move(r));
   if (!accepted) return accepted.error();
   auto& g = *accepted;
@@ -107,6 +103,14 @@ void engine_state::arrived(std::shared_ptr<arrival_state> a) {
     auto self = weak.lock();
     if (thrown && self) self->broke(thrown);
   });
+}
+
+// What has room here has it at the workers that were there.
+void engine_state::lose_arrivals(error_code why) {
+  std::vector<std::shared_ptr<generation_state>> gone;
+  for (auto& [id, g] : live_)
+    if (const auto a = g->arriving.lock(); a && a->admitted) gone.push_back(g);
+  for (auto& g : gone) finish(g, why);
 }
 
 // Nobody writes its room any more.

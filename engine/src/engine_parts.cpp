@@ -51,10 +51,12 @@ void engine_state::ranks_lost(error_code why) {
   const bool goes_on = ring_ && !leader_->own_fault() && !draining_;
   leader_.reset();
   ++counters_.ranks_lost;
-  if (goes_on)
+  if (goes_on) {
+    lose_arrivals(why);
     wake();
-  else
+  } else {
     lose_all(why);
+  }
   if (!draining_ && options.on_ranks_lost) options.on_ranks_lost(why);
 }
 

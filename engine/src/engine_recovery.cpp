@@ -72,13 +72,21 @@ bool engine_state::shares(const generation_state& g, std::uint32_t token) const 
 void engine_state::go_on(const stage_recovery& how) {
   bool some = false;
   auto left = how.sequences;
+  const auto begin_anew = [&](request_id id, std::uint32_t before) {
+    if (before > scheduler_.cached_tokens(id)) {
+      counters_.recomputed_tokens += before;
+      ++counters_.restarted_requests;
+      some = true;
+    }
+    scheduler_.restart(id);
+  };
   for (auto& [id, g] : live_) {
-    if (g->copy == 0) {  // computed in no step yet, though it may have found blocks
-      if (!scheduler_.blocks(id).empty()) scheduler_.restart(id);
+    const auto before = scheduler_.computed_tokens(id);
+    if (g->copy == 0) {  // computed in no step yet, though it may have found blocks, or its KV have come
+      if (!scheduler_.blocks(id).empty()) begin_anew(id, before);
       continue;
     }
     const auto at = std::ranges::find(left, g->copy, &held_sequence::id);
-    const auto before = scheduler_.computed_tokens(id);
     some = true;
     if (at != left.end() && !shares(*g, at->ends.back())) {
       g->copied_ends = std::move(at->ends);
@@ -88,14 +96,10 @@ void engine_state::go_on(const stage_recovery& how) {
       counters_.recomputed_tokens += before - std::min(before, g->copied_ends.back());
       continue;
     }
-    if (before > scheduler_.cached_tokens(id)) {
-      counters_.recomputed_tokens += before;
-      ++counters_.restarted_requests;
-    }
     if (at != left.end()) left.erase(at);
     forget_copy(*g);
     forget_told(*g);
-    scheduler_.restart(id);
+    begin_anew(id, before);
   }
   for (const auto& s : left) leader_->forget(s.id);
   counters_.recoveries += some;

@@ -91,6 +91,7 @@ class engine_state : public std::enable_shared_from_this<engine_state> {
   static awaitable<void> lead(std::shared_ptr<engine_state> self, std::shared_ptr<stage_leader> who);
   void ranks_lost(error_code why);
   void lose_all(error_code why);
+  void lose_arrivals(error_code why);
   std::vector<ordered_copy> copies_of(const schedule& plan);
   void forget_copy(generation_state& g);
   std::vector<held_sequence> held() const;

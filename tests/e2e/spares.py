@@ -187,11 +187,21 @@ def one_line_says_what_does_not_fit(binary, folder):
             ((*two, "--replicas", 1, "--replica-memory", 0), "--replica-memory: is 0, and --replicas 1 keeps copies in it"),
             (("--pipeline", 2, "--ranks", "mpi://", "--replicas", 1),
              "--replicas: is for --ranks of URLs: an mpirun ends with any of its processes"),
-            (("--replicas", 1), "--replicas: is for --role router or decode, or --pipeline or --tensor above 1")):
+            (("--pipeline", 2, "--ranks", "mpi://", *one_more, "--role", "prefill"),
+             "--spares: is for --ranks of URLs: an mpirun ends with any of its processes"),
+            (("--replica-memory", "1GiB"), "--replica-memory: is for --role decode, or --pipeline or --tensor above 1"),
+            (("--replicas", 1), "--replicas: is for --role router, or --pipeline or --tensor above 1")):
         code, said = refused(*arguments)
         same(f"what is said of {arguments}", (code != 0, said), (True, line))
-    code, said = refused(*two, *one_more, "--role", "decode")
-    same("spares of a decode worker are refused by their name", (code != 0, "--spares" in said), (True, True))
+    for arguments, line in (
+            (("--role", "decode", "--replicas", 1), "--replicas: is for --role router, or --pipeline or --tensor above 1"),
+            (("--role", "decode", *two, "--replica-memory", "1GiB"), "--replica-memory: is for --replicas 1"),
+            (("--role", "decode", *two, "--replica-patience", 5),
+             "--replica-patience: does not go together with --pipeline or --tensor"),
+            (("--role", "prefill", *two, "--replicas", 1), "--replicas: is for --role both, decode or router"),
+            (("--role", "prefill", *two, "--rejoin-within", 5), "--rejoin-within: is for --role both or decode")):
+        code, said = refused(*arguments)
+        same(f"what is said of {arguments}", (code != 0, said), (True, line))
 
 
 run(a_spare_takes_the_place_of_whoever_is_lost, one_that_is_begun_anew_takes_its_own_place,

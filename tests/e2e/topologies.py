@@ -11,7 +11,7 @@ import shutil
 from checks import MODEL, at_least, run, same, until
 from cluster import LONG, all_answered, ask, asked, some_requests, told
 from lib_parts import Parts
-from lib_servers import Server, fetch, metric
+from lib_servers import Server, Stream, fetch, metric
 
 COUNT = int(os.environ.get("COKV_REQUESTS", "8"))
 HERE = ("--model", MODEL, "--dtype", "f32", "--threads", 1)
@@ -21,10 +21,10 @@ SLOW = bool(os.environ.get("COKV_SANITIZE"))
 class Side:
     """A worker of a role, whole or in parts."""
 
-    def __init__(self, binary, folder, role, n, m, link, *more):
+    def __init__(self, binary, folder, role, n, m, link, *more, spares=0):
         arguments = (*HERE, "--role", role, *more)
         os.makedirs(folder, exist_ok=True)
-        self.parts = Parts(binary, folder, n, m, link, *arguments) if n * m > 1 else None
+        self.parts = Parts(binary, folder, n, m, link, *arguments, spares=spares) if n * m > 1 else None
         self.server = self.parts.leader if self.parts else Server(binary, "serve", *arguments)
         self.url, self.port = self.server.url, self.server.port
 
@@ -36,9 +36,10 @@ class Side:
 
 
 class Cluster:
-    def __init__(self, binary, folder, prefill, decode, link, *, prefills=1, both=(), decode_args=()):
-        self.prefills = [Side(binary, f"{folder}/p{i}", "prefill", *prefill, link, *both) for i in range(prefills)]
-        self.decode = Side(binary, f"{folder}/d", "decode", *decode, link, *both, *decode_args)
+    def __init__(self, binary, folder, prefill, decode, link, *, prefills=1, both=(), decode_args=(), spares=(0, 0)):
+        self.prefills = [Side(binary, f"{folder}/p{i}", "prefill", *prefill, link, *both, spares=spares[0])
+                         for i in range(prefills)]
+        self.decode = Side(binary, f"{folder}/d", "decode", *decode, link, *both, *decode_args, spares=spares[1])
         self.sides = [*self.prefills, self.decode]
         self.router = Server(binary, "serve", *HERE[:4], "--role", "router", "--prefill",
                              ",".join(s.url for s in self.prefills), "--decode", self.decode.url)
@@ -121,6 +122,52 @@ def a_worker_that_decodes_dies(binary, folder):
         cluster.at_rest()
 
 
+def a_spare_takes_the_place_of_one_that_decodes(binary, folder):
+    """With its KV: the answers that were decoded go on where they are."""
+    requests = [LONG | {"prompt": r["prompt"], "seed": i, "max_tokens": 250} for i, r in enumerate(some_requests(COUNT, 306))]
+    wanted = one_server(binary, requests)
+    by_turns = ("--kv-blocks", 90, "--swap", "64MiB", "--swap-by", "microbatch")
+    cases = [((2, 1), (3, 1), "tcp", by_turns), ((1, 1), (2, 2), "shm", ())]
+    for i, (prefill, decode, link, more) in enumerate(cases[1:] if SLOW else cases):
+        workers = decode[0] * decode[1]
+        with Cluster(binary, f"{folder}/{i}", prefill, decode, link, decode_args=more, spares=(0, workers - 1)) as cluster:
+            counted = lambda what: metric(cluster.decode.port, f"cokv_{what}")
+            for round, victim in enumerate(range(1, workers), 1):
+                answers = [Stream(cluster.port, r | {"model": "tiny-kjv", "stream": True}) for r in requests]
+                for a in answers:
+                    a.start()
+                until("some tokens of each came", lambda: all(len(a.at) > 20 for a in answers), 60)
+                before = counted("recomputed_tokens_total")
+                cluster.decode.parts.kill(victim)
+                until("its place is taken", lambda: counted("recoveries_total") == round)
+                again = counted("recomputed_tokens_total") - before
+                for a, (text, *_) in zip(answers, wanted):
+                    a.join(90)
+                    same("without an error", (a.is_alive(), a.error), (False, None))
+                    same("the answer", a.text, text[0])
+                if again > COUNT:
+                    raise AssertionError(f"{again} tokens of {COUNT} sequences were computed again")
+                same("requests that began anew", counted("restarted_requests_total"), 0)
+                same("answers that were moved", metric(cluster.port, "cokv_moved_requests_total", of="answer"), 0)
+                print(f"      pp{decode[0]}xtp{decode[1]} over {link} without worker {victim}: {again:.0f} tokens of {COUNT} "
+                      "sequences again", flush=True)
+                cluster.at_rest()
+
+
+def a_spare_takes_the_place_of_one_that_computes_prompts(binary, folder):
+    """With its weights alone."""
+    requests = [r | {"max_tokens": 4} for r in some_requests(3 * COUNT, 307)]
+    wanted = one_server(binary, requests)
+    with Cluster(binary, folder, (2, 1), (1, 1), "tcp", spares=(1, 0)) as cluster:
+        peers = [asked(cluster.port, r) for r in requests]
+        until("one is at it", lambda: metric(cluster.prefills[0].port, "cokv_steps_total") > 3)
+        cluster.prefills[0].parts.kill(1)
+        all_answered(peers, requests, wanted)
+        until("all are there", lambda: metric(cluster.prefills[0].port, "cokv_workers_joined") == 1)
+        at_least("times a worker was lost", metric(cluster.prefills[0].port, "cokv_workers_lost_total"), 1)
+        cluster.at_rest()
+
+
 def a_worker_that_computes_prompts_dies(binary, folder):
     requests = [r | {"max_tokens": 4} for r in some_requests(3 * COUNT, 302)]
     wanted = one_server(binary, requests)
@@ -135,4 +182,5 @@ def a_worker_that_computes_prompts_dies(binary, folder):
 
 
 run(whatever_the_topologies_answers_are_one_servers, blocks_of_another_size_and_type,
-    where_microbatches_take_turns_to_decode, a_worker_that_decodes_dies, a_worker_that_computes_prompts_dies)
+    where_microbatches_take_turns_to_decode, a_worker_that_decodes_dies, a_worker_that_computes_prompts_dies,
+    a_spare_takes_the_place_of_one_that_decodes, a_spare_takes_the_place_of_one_that_computes_prompts)

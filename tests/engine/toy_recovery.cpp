@@ -125,6 +125,42 @@ engine_counters lost_once(const loss& l) {
   return out;
 }
 
+// The KV of a prompt that was computed elsewhere, at each worker that has a part of it.
+void fill_parts(kept_stages& s, const kv_room& room, const std::vector<token_id>& prompt) {
+  for (std::uint32_t n = 0; n < s.split.workers(); ++n) {
+    const auto layers = s.split.layers(toy_model::layers, s.split.at(n).stage);
+    const auto view = n == 0 ? room.memory : s.others[n - 1]->view();
+    const auto& shape = view.layout().shape();
+    std::vector<std::byte> elsewhere(shape.block_tokens() * 16);
+    fill_toy_kv(
+        shape.block_tokens(),
+        [&](std::uint32_t l, std::uint32_t b) {
+          if (l < layers.first || l >= layers.end()) return elsewhere.data();
+          return view.pieces(slice(shape, {l - layers.first, 1}, {room.blocks.at(b)})).value().at(0).data();
+        },
+        prompt, room.first, room.tokens);
+  }
+}
+
+// An answer whose prompt was computed elsewhere.
+struct from_elsewhere {
+  std::vector<token_id> prompt;
+  generation answer;
+  arrival comes;
+};
+
+from_elsewhere received(kept_stages& s, std::size_t prompt, std::uint32_t n) {
+  from_elsewhere out{.prompt = toy_prompt(prompt, prompt), .answer = {}, .comes = {}};
+  std::tie(out.answer, out.comes) = s.leader->receive(toy_request(out.prompt, n)).value();
+  return out;
+}
+
+awaitable<void> arrive(kept_stages& s, from_elsewhere& one) {
+  fill_parts(s, co_await one.comes.async_room(asio::deferred), one.prompt);
+  CHECK(!one.comes.first(toy_answer(one.prompt, 1).front()));
+  one.comes.complete();
+}
+
 topology some_split(sim_context& ctx) {
   const std::array all{topology(2, 1), topology(3, 1), topology(2, 2), topology(1, 2), topology(4, 1), topology(1, 3)};
   return all[ctx.below(all.size())];
@@ -240,6 +276,90 @@ TEST_CASE(
           CHECK(c.blocks_in_use == 0);
         },
         {.real = false, .seeds = 5});
+  }
+}
+
+TEST_CASE(
+    "recovery: prompts that come from elsewhere fail when they are on their way, wait when they are not, and are "
+    "computed here when "
+    "they had come") {
+  constexpr std::uint32_t n = 30;
+  std::uint64_t resumed = 0, restarted = 0;
+  for (const auto split : {topology(2, 1), topology(1, 2), topology(3, 1)})
+    for (const duration late : {0us, 5us, 50us, 200us, 400us, 800us, 3000us})  // behind the last that has come
+      co_test(
+          [&](asio::any_io_executor ex) -> awaitable<void> {
+            kept_stages s(ex, split, {.kv_blocks = 100, .block_tokens = 4});
+            tally t;
+            const auto v = co_await with(task_group{}, [&](task_group& workers) -> awaitable<void> {
+              co_await s.join_all(workers);
+              auto decoded = received(s, 41, n), come = received(s, 23, n), coming = received(s, 100, n),
+                   waits = received(s, 120, n);
+              const auto all = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+                const auto read = [&](from_elsewhere& one) {
+                  group.spawn(read_right(std::move(one.answer), one.prompt, n, {}, t));
+                };
+                co_await arrive(s, decoded);
+                read(decoded);
+                while (s.leader->counters().generated_tokens < 8) co_await wait_for(50us);
+                const auto room = co_await coming.comes.async_room(asio::deferred);
+                fill_parts(s, room, coming.prompt);
+                co_await arrive(s, come);
+                if (late > duration::zero()) co_await wait_for(late);
+                read(come);
+                co_await mend(s, workers, {split.workers() - 1}, t);
+                CHECK((co_await coming.answer.async_next(as_result)).error() == errc::unavailable);
+                CHECK(coming.comes.over());
+                CHECK(!waits.comes.over());
+                coming.comes.fail(errc::unavailable);
+                co_await arrive(s, waits);
+                read(waits);
+              });
+              CHECK(!all.error());
+              s.stop();
+            });
+            CHECK(!v.error());
+            CHECK(t.right == 3);
+            const auto c = s.leader->counters();
+            CHECK(c.resumed_requests + c.restarted_requests == 2);
+            CHECK(c.recomputed_tokens <= 1 + (c.restarted_requests > 0 ? 24u : 1u));
+            CHECK(c.failed == 1);
+            resumed += c.resumed_requests, restarted += c.restarted_requests;
+            co_await wait_for(10ms);
+            CHECK(s.leader->counters().blocks_in_use == 0);
+          },
+          {.real = false, .seeds = 1});
+  CHECK(resumed > restarted);
+  CHECK(restarted >= 3);
+}
+
+TEST_CASE("recovery: what is put back may lie where another's KV comes, which therefore waits for it") {
+  for (const bool patient : {true, false}) {
+    std::size_t right = 0, wrong = 0;
+    co_test(
+        [&](asio::any_io_executor ex) -> awaitable<void> {
+          kept_stages s(ex, topology(2, 1), {.kv_blocks = 60, .block_tokens = 4});
+          tally t;
+          const auto v = co_await with(task_group{}, [&](task_group& workers) -> awaitable<void> {
+            co_await s.join_all(workers);
+            auto over = s.leader->submit(toy_request(toy_prompt(120, 1), 60)).value();
+            while (s.leader->counters().generated_tokens < 20) co_await wait_for(50us);
+            co_await mend(s, workers, {1}, t);
+            over.cancel();  // behind the plan of what goes on
+            auto come = received(s, 160, 10);
+            (void)co_await come.comes.async_room(asio::deferred);
+            if (patient) CHECK(!co_await s.others[0]->restored());
+            co_await arrive(s, come);
+            const auto got = co_await read_all(std::move(come.answer));
+            CHECK(got.ended == asio::error::eof);
+            ++(got.tokens == toy_answer(come.prompt, 10) ? right : wrong);
+            s.stop();
+          });
+          CHECK(!v.error());
+        },
+        {.real = false, .seeds = 5});
+    CHECK((patient ? wrong : right) == 0);
+    CHECK((patient ? right : wrong) >= enough(5));
   }
 }
 

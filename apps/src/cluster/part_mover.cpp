@@ -167,7 +167,10 @@ awaitable<error_code> part_mover::run(stage_worker& works, peer_link leader) {
   session s(*this, works, leader);
   const auto v = co_await with(task_group{}, [&](task_group& group) {
     group.spawn(s.notes.run(leader));
-    group.spawn(s.hear(group));
+    group.spawn([&]() -> awaitable<error_code> {
+      if (auto ec = co_await works.restored()) co_return ec;
+      co_return co_await s.hear(group);
+    });
   });
   leader.close();
   co_return v.error();

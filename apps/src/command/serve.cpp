@@ -34,8 +34,8 @@ void add_serve(CLI::App& app, action& chosen) {
                    ->needs(ranks);
   auto* spares =
       c->add_option("--spares", o->spares,
-                    "Doors of processes that take the place of one that is lost, and its KV from --replicas 1 "
-                    "(which they imply): --rank N begins the first of them, N the number of --ranks")
+                    "Doors of processes that take the place of one that is lost, and, but for --role prefill, its KV "
+                    "from --replicas 1 (which they imply): --rank N begins the first of them, N the number of --ranks")
           ->type_name("URL[,URL...]")
           ->delimiter(',')
           ->needs(ranks);
@@ -130,8 +130,10 @@ void add_serve(CLI::App& app, action& chosen) {
                 "Other decode workers that keep a copy of each answer's KV as it grows, and go on with it "
                 "when its worker dies (--role router); or, with --pipeline or --tensor, 1: the next process "
                 "keeps a copy of each one's KV, for whoever takes its place");
-  auto* replica_memory = add_size(*c, "--replica-memory", o->replica_memory,
-                                  "Host memory for copies of other workers' KV (--role decode, and with --replicas 1)");
+  auto* replica_memory =
+      add_size(*c, "--replica-memory", o->replica_memory,
+               "Host memory for copies of other workers' KV (--role decode), or, with --replicas 1, of another "
+               "process's");
   auto* replica_patience = add_count(*c, "--replica-patience", o->replica_patience, 0, 60000,
                                      "Milliseconds that a token waits until its answer's copies are as far as it; then "
                                      "it is told without (--role decode)");
@@ -207,8 +209,8 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                    {tensor, "both, prefill or decode"},
                                                                    {ranks, "both, prefill or decode"},
                                                                    {rank, "both, prefill or decode"},
-                                                                   {spares, "both"},
-                                                                   {rejoin, "both"},
+                                                                   {spares, "both, prefill or decode"},
+                                                                   {rejoin, "both or decode"},
                                                                    {stage_starts, "both, prefill or decode"},
                                                                    {microbatches, "both, prefill or decode"},
                                                                    {prefill, "router"},
@@ -229,12 +231,12 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                    {slo_tpot, "router"},
                                                                    {swap, "both or decode"},
                                                                    {standby, "router"},
-                                                                   {replicas, "both or router"},
+                                                                   {replicas, "both, decode or router"},
                                                                    {replica_memory, "both or decode"},
                                                                    {replica_patience, "decode"},
                                                                    {replicate_to, "decode"}};
   c->callback([o, of_roles, link, slo_ttft, slo_tpot, ranks, rank, stage_starts, microbatches, spares, rejoin, replicas,
-               replica_memory, swap_by, &chosen] {
+               replica_memory, replica_patience, swap_by, &chosen] {
     check_memory("--swap", o->swap);
     if (swap_by->count() > 0 && o->swap == 0) throw CLI::ValidationError("--swap-by", "is for --swap above 0");
     check_memory("--kv-host", o->kv_host);
@@ -264,14 +266,22 @@ void add_serve(CLI::App& app, action& chosen) {
                                                  std::to_string(topology::max_workers) + " may be");
     if (rank->count() > 0 && std::ranges::all_of(o->ranks, [](auto& url) { return url.starts_with("mpi://"); }))
       throw CLI::ValidationError("--rank", "is the job's own where --ranks is mpi://");
+    if (!o->spares.empty() && std::ranges::any_of(o->ranks, [](auto& url) { return url.starts_with("mpi://"); }))
+      throw CLI::ValidationError("--spares", "is for --ranks of URLs: an mpirun ends with any of its processes");
     for (auto* option : {ranks, stage_starts, microbatches, spares, rejoin, swap_by})
       if (option->count() > 0 && !in_parts)
         throw CLI::ValidationError(option->get_name(), "is for --pipeline or --tensor above 1");
-    if (o->role == "both") {
+    if (o->role == "decode" && replicas->count() > 0 && !in_parts)
+      throw CLI::ValidationError("--replicas", "is for --role router, or --pipeline or --tensor above 1");
+    // Copies of one that decodes go to other workers, or, in parts, to its own processes.
+    if (in_parts && replica_patience->count() > 0)
+      throw CLI::ValidationError("--replica-patience", "does not go together with --pipeline or --tensor");
+    if (o->role == "both" || (o->role == "decode" && in_parts)) {
       for (auto* option : {replicas, replica_memory})
         if (option->count() > 0 && !in_parts)
           throw CLI::ValidationError(option->get_name(),
-                                     "is for --role router or decode, or --pipeline or --tensor above 1");
+                                     option == replicas ? "is for --role router, or --pipeline or --tensor above 1"
+                                                        : "is for --role decode, or --pipeline or --tensor above 1");
       if (o->replicas > 1)
         throw CLI::ValidationError("--replicas",
                                    "is 0 or 1 with --pipeline or --tensor: the next process keeps a copy");
@@ -288,7 +298,7 @@ void add_serve(CLI::App& app, action& chosen) {
         throw CLI::ValidationError("--replicas", "is for --ranks of URLs: an mpirun ends with any of its processes");
     }
     // What these move of a block is all of it, and this process has a part.
-    if (in_parts && o->swap != 0 && o->swap_by == "sequence" && o->role == "both" && o->replicas == 1)
+    if (in_parts && o->swap != 0 && o->swap_by == "sequence" && o->role != "router" && o->replicas == 1)
       throw CLI::ValidationError("--swap", "goes together with --replicas 1 by microbatch alone (--swap-by)");
     if (in_parts)
       for (auto& [flag, told] : std::vector<std::pair<std::string, bool>>{{"--kv-host", o->kv_host != 0},

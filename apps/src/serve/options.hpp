@@ -44,7 +44,7 @@ struct options {
   std::string standby_of, standby_key_file;       // of a router: for which other one it stands by
   std::string policy = "prefix";                  // or least-loaded, slo
   std::uint32_t slo_ttft = 2000, slo_tpot = 100;  // milliseconds
-  std::uint32_t replicas = 0;                     // of a model in parts, of each worker's KV, at the next: 0 or 1
+  std::uint32_t replicas = 0;                     // of a model in parts, of each process's KV, at the next: 0 or 1
   std::uint64_t replica_memory = std::uint64_t{1} << 30;
   std::uint32_t replica_patience = 100;
   std::string replicate_to, replicate_key_file;  // caches for copies instead, as kv_remote

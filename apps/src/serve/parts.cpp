@@ -161,7 +161,7 @@ leading::leading(const asio::any_io_executor& ex, const options& o, const part_c
 
 void leading::lost(error_code why) {
   spdlog::warn("a worker of {} is lost: {}; its requests {}, and more are refused until all are there", split_,
-               why.message(), copies_ > 0 ? "wait" : "failed");
+               why.message(), copies_ > 0 ? "wait, but for prompts whose KV was on its way" : "failed");
   lost_.tell();
 }
 

@@ -100,7 +100,7 @@ void check_fits(const options& o, const model_config& config, bool lends = true)
   detail::check_memory_for({{"weights", weight_bytes(config, type)},
                             {"KV blocks", kv_pool_bytes(engine_options_of(o, {}), config, type)},
                             {"--lend-memory", lends ? o.lend_memory : 0},
-                            {"--replica-memory", o.role == "both" && o.replicas > 0 ? o.replica_memory : 0},
+                            {"--replica-memory", o.replicas > 0 ? o.replica_memory : 0},
                             {"--swap", lends ? o.swap : 0},
                             {"--kv-host", o.kv_host}});
 }

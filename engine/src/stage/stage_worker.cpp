@@ -93,7 +93,8 @@ struct stage_worker::state {
         pool(part->kv_geometry(s.block_tokens), s.kv_blocks,
              memory_of(where, part->kv_geometry(s.block_tokens), s.kv_blocks,
                        s.slots > 0 ? detail::slot_space::home_kind(kind) : kind)),
-        view(pool.shape(), pool.memory(), pool.blocks()) {
+        view(pool.shape(), pool.memory(), pool.blocks()),
+        restored(ex, 1) {
     batches = detail::reserved_batches(s.microbatches, *part, where,
                                        {.rows = s.max_batched_tokens,
                                         .samples = s.max_running,
@@ -131,6 +132,7 @@ struct stage_worker::state {
   std::vector<std::shared_ptr<batch>> batches;  // their memory is used again
   std::map<request_id, std::shared_ptr<sampling_state>> samplings;
   std::map<std::uint64_t, watcher> watchers;
+  channel<char> restored;  // in run(): what was before is there
   std::uint64_t steps = 0;
   std::string_view sums_by;
 };
@@ -181,8 +183,10 @@ void stage_worker::state::tell_begun(const work& w) {
 // What was before goes on first.
 awaitable<error_code> stage_worker::state::take_part(const stage_links& links, std::optional<stage_recovery> how,
                                                      lines& l) {
+  if (ring)
+    if (auto ec = co_await ring->restore(*how, links.keeper)) co_return ec;
+  restored.try_send(char());
   if (!ring) co_return co_await take_orders(links, l);
-  if (auto ec = co_await ring->restore(*how, links.keeper)) co_return ec;
   const auto v = co_await with(task_group{}, [&](task_group& group) {
     group.spawn(ring->send(links.keeper));
     group.spawn(take_orders(links, l));
@@ -357,6 +361,7 @@ awaitable<error_code> stage_worker::run(stage_links links, std::optional<stage_r
   } catch (...) {
     thrown = std::current_exception();
   }
+  (void)s->restored.try_receive();                           // nobody waited
   detail::each_link(links, [](peer_link l) { l.close(); });  // also where others have copies
   co_await detail::settled(mine, v.error() ? v.error() : make_error_code(errc::closed));
   for (bool out : {true, false}) {
@@ -368,6 +373,11 @@ awaitable<error_code> stage_worker::run(stage_links links, std::optional<stage_r
   co_await asio::this_coro::throw_if_cancelled(throwing);
   if (thrown) std::rethrow_exception(thrown);
   co_return v.error();
+}
+
+awaitable<error_code> stage_worker::restored() {
+  const auto s = state_;
+  co_return (co_await s->restored.async_receive(as_result)).error();
 }
 
 void stage_worker::watch(std::uint64_t number, std::weak_ptr<prompt_sink> sink) {

@@ -13,7 +13,7 @@ const std::vector<topology> parts_shapes{topology(),     topology(2, 1), topolog
 
 struct parts_tally {
   std::size_t right = 0, failed = 0, cancelled = 0, here_before = 0, there_before = 0, over = 0, lost = 0;
-  std::uint64_t sent = 0;
+  std::uint64_t sent = 0, resumed = 0, restarted = 0, again = 0;
   std::set<std::string> errors;
 };
 
@@ -22,7 +22,10 @@ struct parts_plan {
   engine_options prefill = {}, decode = {};
   int requests = 5, attempts = 1;
   bool impatient = false;
-  double loses = 0;  // a side's links, beside a request
+  double loses = 0;          // a side's links, beside a request
+  std::uint64_t copies = 0;  // of each other's KV, which those that decode keep; then others come in their places
+  // Ask; or ask once, and lose one that decodes; or ask for what finds room where an answer lay that had gone on behind a loss.
+  enum class course { asks, loses_one, reuses } course = course::asks;
 };
 
 struct parts_bed {
@@ -30,10 +33,13 @@ struct parts_bed {
       : context(c),
         p(p),
         from(prefill, "sim:h200", "prefill", p.from, toy, pinned_kv(p.prefill), how),
-        to(decode, "sim:h200", "decode", p.to, toy, pinned_kv(p.decode), how, [](std::uint32_t n) {
-          const auto port = std::to_string(700 + n);
-          return std::pair("tcp://0.0.0.0:" + port, "tcp://decode:" + port);
-        }) {}
+        to(
+            decode, "sim:h200", "decode", p.to, toy, pinned_kv(p.decode), how,
+            [](std::uint32_t n) {
+              const auto port = std::to_string(700 + n);
+              return std::pair("tcp://0.0.0.0:" + port, "tcp://decode:" + port);
+            },
+            p.copies) {}
 
   static std::shared_ptr<model> toy(model_part part) {
     return std::make_shared<toy_model>(toy_price{.layer = 50us, .token = 4us}, std::vector<token_id>(),
@@ -76,8 +82,61 @@ struct parts_bed {
     co_await wait_for(context.between(1ns, 3ms));
     side.lose(context.below(100));
     co_await wait_for(context.between(1ns, 3ms));
+    if (p.copies > 0 && context.chance(0.7))
+      co_await side.replace(1 + static_cast<std::uint32_t>(context.below(side.w.split.workers() - 1)));
     co_await side.join(workers);
     joining = false;
+  }
+
+  awaitable<void> ask_all(task_group& workers, task_group& asking, parts_tally& t) {
+    for (int i = 0; i < p.requests; ++i) {
+      asking.spawn(ask(workers, i, t));
+      if (context.chance(0.5)) co_await wait_for(context.between(1ns, 5ms));
+    }
+  }
+
+  awaitable<void> ask_once(std::size_t number, std::uint32_t length, std::shared_ptr<std::vector<std::uint32_t>> told,
+                           std::vector<token_id> prompt, parts_tally& t) {
+    const auto got = co_await computed_elsewhere(from, to, toy_request(prompt, length), "r-" + std::to_string(number),
+                                                 0, {}, [told, number] { ++(*told)[number]; });
+    if (!got.answer) t.errors.insert(got.answer.error().message());
+    ++(got.answer ? t.right : t.failed);
+    if (got.answer) CHECK(*got.answer == toy_answer(prompt, length));
+  }
+
+  // When all are being decoded.
+  awaitable<void> ask_all_and_lose_one(task_group& workers, task_group& asking, parts_tally& t) {
+    const auto told = std::make_shared<std::vector<std::uint32_t>>(p.requests);
+    for (std::size_t i = 0; i < told->size(); ++i)
+      asking.spawn(ask_once(i, 60, told, toy_prompt(1 + context.below(100), context.below(3)), t));
+    while (std::ranges::any_of(*told, [](auto n) { return n < 4; })) co_await wait_for(100us);
+    co_await to.replace(1 + static_cast<std::uint32_t>(context.below(to.w.split.workers() - 1)));
+    co_await to.join(workers);
+  }
+
+  // The other's KV is still being put back.
+  awaitable<void> ask_in_its_room(task_group& workers, task_group& asking, parts_tally& t) {
+    auto& leads = *to.w.leader;
+    const auto prompt = toy_prompt(160, 2);
+    (void)co_await read_all(from.w.leader->submit(toy_request(prompt, 1)).value());  // it is there, to be sent at once
+    auto over = leads.submit(toy_request(toy_prompt(10, 1), 220)).value();
+    while (leads.counters().generated_tokens < 200) co_await wait_for(50us);
+    co_await to.replace(1 + static_cast<std::uint32_t>(context.below(to.w.split.workers() - 1)));
+    co_await to.join(workers);
+    over.cancel();
+    asking.spawn(ask_once(0, 20, std::make_shared<std::vector<std::uint32_t>>(1), prompt, t));
+  }
+
+  awaitable<void> take_course(task_group& workers, task_group& asking, parts_tally& t) {
+    switch (p.course) {
+      case parts_plan::course::asks:
+        return ask_all(workers, asking, t);
+      case parts_plan::course::loses_one:
+        return ask_all_and_lose_one(workers, asking, t);
+      case parts_plan::course::reuses:
+        return ask_in_its_room(workers, asking, t);
+    }
+    std::abort();
   }
 
   awaitable<void> run(parts_tally& t) {
@@ -85,12 +144,7 @@ struct parts_bed {
       to.open_doors(workers);
       co_await from.join(workers);
       co_await to.join(workers);
-      const auto all = co_await with(task_group{}, [&](task_group& asking) -> awaitable<void> {
-        for (int i = 0; i < p.requests; ++i) {
-          asking.spawn(ask(workers, i, t));
-          if (context.chance(0.5)) co_await wait_for(context.between(1ns, 5ms));
-        }
-      });
+      const auto all = co_await with(task_group{}, [&](task_group& asking) { return take_course(workers, asking, t); });
       CHECK(static_cast<bool>(all));
       for (auto* side : {&from, &to}) {
         co_await side->w.leader->async_drain(asio::as_tuple(asio::deferred));
@@ -102,6 +156,8 @@ struct parts_bed {
     co_await wait_for(10s);  // whoever still says goodbye
     from.check_end();
     to.check_end();
+    const auto c = to.w.leader->counters();
+    t.resumed += c.resumed_requests, t.restarted += c.restarted_requests, t.again += c.recomputed_tokens;
   }
 
   sim_context& context;
@@ -147,7 +203,8 @@ void tell_parts(const parts_tally& t) {
   std::string all;
   for (auto& e : t.errors) all += "\n  " + e;
   MESSAGE(t.right, " right, ", t.failed, " failed attempts, ", t.cancelled, " cancelled, ", t.there_before,
-          " tokens there before, ", t.over, " over early, ", t.lost, " times a side was lost, ", t.sent, " bytes", all);
+          " tokens there before, ", t.over, " over early, ", t.lost, " times a side was lost, ", t.resumed,
+          " went on, ", t.restarted, " began anew, ", t.again, " tokens again, ", t.sent, " bytes", all);
 }
 
 }  // namespace
@@ -217,4 +274,73 @@ TEST_CASE(
   CHECK(all.right >= enough(500));
   CHECK(all.failed >= enough(50));
   CHECK(all.lost >= enough(100));
+}
+
+TEST_CASE(
+    "streaming between parts: with copies answers go on behind the loss of a worker that decodes, whatever is on its "
+    "way") {
+  parts_tally all;
+  std::size_t turned = 0;
+  for (auto seed : seeds(300))
+    run_parts(
+        seed,
+        [&](sim_context& context, parts_plan& p) {
+          if (p.to.workers() == 1) p.to = topology(3, 1);
+          p.attempts = 8;
+          p.requests = 8;
+          p.loses = 0.3;
+          p.copies = 64 << 20;
+          p.impatient = context.chance(0.5);
+          if (context.chance(0.5)) p.decode.kv_blocks = room_of(40 + context.below(40), p.decode);
+          if (!context.chance(0.3)) return;
+          ++turned;
+          p.decode.kv_blocks = 2 * room_of(40, p.decode);
+          p.decode.swap = std::uint64_t{3} * p.decode.kv_blocks * p.decode.block_tokens * 16 * toy_model::layers;
+          p.decode.swap_by = swap_unit::microbatch;
+        },
+        no_faults, all);
+  tell_parts(all);
+  CHECK(all.right >= enough(1000));
+  CHECK(all.lost >= enough(150));
+  CHECK(all.resumed >= enough(100));
+  CHECK(all.restarted >= enough(5));
+  CHECK(turned >= enough(50));
+}
+
+TEST_CASE("streaming between parts: of each answer no more than a token is computed again, whoever decodes is lost") {
+  parts_tally all;
+  const auto tried = seeds(100);
+  for (auto seed : tried)
+    run_parts(
+        seed,
+        [](sim_context& context, parts_plan& p) {
+          while (p.to.workers() == 1) p.to = parts_shapes[context.below(parts_shapes.size())];
+          p.copies = 64 << 20;
+          p.course = parts_plan::course::loses_one;
+        },
+        no_faults, all);
+  tell_parts(all);
+  CHECK(all.failed == 0);
+  CHECK(all.right == tried.size() * 5);
+  CHECK(all.restarted == 0);
+  CHECK(all.again <= tried.size() * 5);
+  CHECK(all.resumed == tried.size() * 5);
+}
+
+TEST_CASE("streaming between parts: no KV comes to where copies are put back, before they are") {
+  parts_tally all;
+  const auto tried = seeds(50);
+  for (auto seed : tried)
+    run_parts(
+        seed,
+        [](sim_context& context, parts_plan& p) {
+          while (p.to.workers() == 1) p.to = parts_shapes[context.below(parts_shapes.size())];
+          p.copies = 64 << 20;
+          p.decode.kv_blocks = 240 / p.decode.block_tokens;
+          p.course = parts_plan::course::reuses;
+        },
+        no_faults, all);
+  tell_parts(all);
+  CHECK(all.right == tried.size());
+  CHECK(all.failed == 0);
 }

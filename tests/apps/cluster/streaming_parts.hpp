@@ -13,10 +13,11 @@ struct parts_side {
   using urls_of = std::function<std::pair<std::string, std::string>(std::uint32_t)>;
 
   parts_side(asio::any_io_executor ex, const std::string& device, std::string as, topology split,
-             const part_workers::part_maker& make, engine_options o, const link_options& how, const urls_of& urls = {})
+             const part_workers::part_maker& make, engine_options o, const link_options& how, const urls_of& urls = {},
+             std::uint64_t copies = 0)
       : ex(ex),
         name(std::move(as)),
-        w(ex, device, std::move(split), make, std::move(o)),
+        w(ex, device, std::move(split), make, std::move(o), copies),
         others(ex, w.split.workers()),
         door(windows, greeting(how, 0)),
         pool(windows, greeting(how, 0), 100ms) {
@@ -82,6 +83,13 @@ struct parts_side {
     });
     co_await w.join_all(group);
   }
+  // Another worker comes in its place, without its KV.
+  awaitable<void> replace(std::uint32_t n) {
+    stop();
+    while (*w.running > 0 || *moving > 0)
+      co_await clock::of(ex).async_wait_for(std::chrono::milliseconds(1), asio::deferred);
+    w.replace(n);
+  }
   void lose(std::size_t i) {
     if (kv.empty()) return;
     if (i % 2) kv[i / 2 % kv.size()].close();
@@ -123,7 +131,8 @@ struct parts_attempt {
 };
 
 inline awaitable<parts_attempt> computed_elsewhere(parts_side& from, parts_side& to, generation_request r,
-                                                   std::string id, std::uint32_t attempt, duration patience = {}) {
+                                                   std::string id, std::uint32_t attempt, duration patience = {},
+                                                   const std::function<void()>& told = {}) {
   parts_attempt out;
   auto l = co_await cluster::landing::open(to.windows, *to.w.leader, r,
                                            cluster::offer_of(*from.w.leader, from.name, from.life(0)),
@@ -166,6 +175,7 @@ inline awaitable<parts_attempt> computed_elsewhere(parts_side& from, parts_side&
         break;
       }
       tokens.push_back(piece.token);
+      if (told) told();
     }
   });
   *over = true;

@@ -102,10 +102,11 @@ struct engine_options {
   // follower are refused (errc::unsupported), as are more logprobs or biases than there are tokens (errc::invalid_argument).
   std::uint32_t microbatches = 0;
   // Another worker of the model is gone, and all KV with it: as on_lender_lost, until join(). With copies requests wait for that
-  // and go on, and only new ones are refused.
+  // and go on, but for those whose KV is on its way, and new ones, which are refused.
   std::function<void(error_code)> on_ranks_lost = {};
-  // Its workers keep copies of each other's KV, but for the leader's (stage_recovery.hpp). Requests with a sink, or whose KV comes from
-  // elsewhere (receive()), are refused then (errc::unsupported).
+  // Its workers keep copies of each other's KV, but for the leader's (stage_recovery.hpp). Requests with a sink are refused then
+  // (errc::unsupported). Of one whose KV comes from elsewhere (receive()) the copy begins with the first step behind that: when a
+  // worker is lost while it comes, it fails with the reason, and before that step its prompt is computed here.
   std::optional<stage_copies> copies = {};
   memory_kind kv_memory = memory_kind::device;  // tiers need a kind that the host can reach
   std::vector<kv_tier> tiers = {};              // behind the device, from the fastest to the slowest

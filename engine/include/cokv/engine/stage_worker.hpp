@@ -92,6 +92,10 @@ class stage_worker {
   // `how`: with copies, as recover() made it of what all have.
   awaitable<error_code> run(stage_links links, std::optional<stage_recovery> how = {});
   stage_holding holding() const;
+  // Completes when run() is behind what a worker that begins anew takes from its keeper, which is written wherever it lay: before that
+  // nobody else may write into its KV. Once each run(), also when that begins later. One waits at a time; every kind of
+  // cancellation ends the wait. Errors: operation_aborted.
+  awaitable<error_code> restored();
 
   // Is told of prompts' KV in this worker's layers and heads, as it is computed, as long as it is there: of the request that the
   // leader's sink of this number is told of, from its next step on. Its blocks are those of the leader, who alone holds them.

@@ -47,10 +47,10 @@ curve ascending(points all) {
   return curve(std::move(all));
 }
 
-// How much longer than by itself, beside as many as compute then, each step of a pipeline's stages takes that begins on an idle worker while
-// 1, 2, .. of them compute, with it: of what there is between two tokens no more than steps and messages are told elsewhere.
-awaitable<std::vector<double>> handed_on_of(const options& o, subject& it,
-                                            std::span<const std::unique_ptr<busy_worker>> others, const profile& p) {
+// The time between two tokens of 1, 2, .. sequences in a pipeline of all of them, in multiples of a step by itself, which is timed before
+// and behind it: the machine is not as fast each minute.
+awaitable<std::vector<double>> pipeline_of(const options& o, subject& it,
+                                           std::span<const std::unique_ptr<busy_worker>> others) {
   const auto stages = static_cast<std::uint32_t>(others.size() + 1);
   const double one = co_await it.steps.served_answers(1, 0);
   const auto length = std::min(static_cast<std::uint32_t>(std::clamp(measured_for / one, 12.0, 60.0)),
@@ -74,12 +74,10 @@ awaitable<std::vector<double>> handed_on_of(const options& o, subject& it,
     for (auto& w : others) w->check();  // who began it knows more
     std::rethrow_exception(failed);
   }
-  const auto alone = (before + co_await it.steps.served_answers(1, length / 2) + 2 * p.token) / 2 + stages * p.step;
+  const auto alone = (before + co_await it.steps.served_answers(1, length / 2)) / 2;
   for (auto& w : others) w->ready();
-  std::vector<double> out;
-  for (std::size_t n = 0; n < gaps.size(); ++n)
-    out.push_back(std::max(0.0, (gaps[n] / stages - p.link_seconds) / p.answers_beside[n] - alone / stages));
-  co_return out;
+  for (auto& gap : gaps) gap /= alone;
+  co_return gaps;
 }
 
 // From the host's memory to the device's.
@@ -289,7 +287,7 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
   }
   for (std::size_t n = 1; n <= others.size() && n < config.layers; ++n) {
     progress("a pipeline of " + std::to_string(n + 1));
-    p.handed_on.push_back(co_await handed_on_of(o, it, others.first(n), p));
+    p.pipelines.push_back(co_await pipeline_of(o, it, others.first(n)));
   }
   progress("copies");
   p.copy_bytes_per_second = co_await copy_speed(it.where);

@@ -59,7 +59,7 @@ std::vector<double> times_of(const detail::fields& given, std::string_view key) 
   return out;
 }
 
-std::vector<std::vector<double>> handed_on_of(const detail::fields& given, std::string_view key) {
+std::vector<std::vector<double>> pipelines_of(const detail::fields& given, std::string_view key) {
   const auto& all = given.array(key);
   if (all.empty() || all.size() > most_beside) given.fail(key, "has to have 1 to 4096 lists");
   std::vector<std::vector<double>> out;
@@ -71,9 +71,8 @@ std::vector<std::vector<double>> handed_on_of(const detail::fields& given, std::
     for (const auto& one : *list) {
       error_code ec;
       const double x = one.to_number<double>(ec);
-      if (ec || !(x >= 0 && x <= longest_seconds))
-        given.fail(key, fmt::format("has something that is no number in 0 to {:g} seconds", longest_seconds));
-      if (out.size() == 1 && x != 0) given.fail(key, "has to begin with [0]: a worker by itself");
+      if (ec || !(x > 0 && x <= 1e6)) given.fail(key, "has something that is no number above 0, and at most 1e6");
+      if (out.size() == 1 && x != 1) given.fail(key, "has to begin with [1]: a worker by itself");
       mine.push_back(x);
     }
   }
@@ -125,7 +124,7 @@ std::string to_text(const profile& p) {
   if (p.kv_bytes > 0) o["kv_bytes"] = p.kv_bytes;
   if (!p.prompts_idle.points().empty()) o["prompts_idle"] = json_of(p.prompts_idle, along::pauses);
   if (!p.answers_idle.points().empty()) o["answers_idle"] = json_of(p.answers_idle, along::pauses);
-  if (p.handed_on.size() > 1) o["handed_on"] = json::value_from(p.handed_on);
+  if (p.pipelines.size() > 1) o["pipelines"] = json::value_from(p.pipelines);
   if (!p.source.empty()) o["source"] = p.source;
   // A field a line: people read it, and compare two.
   std::string out = "{";
@@ -158,7 +157,7 @@ profile parse_profile(std::string_view text, const std::string& file) {
               "answers_beside",
               "prompts_idle",
               "answers_idle",
-              "handed_on",
+              "pipelines",
               "copy_bytes_per_second",
               "link_bytes_per_second",
               "link_seconds",
@@ -190,7 +189,7 @@ profile parse_profile(std::string_view text, const std::string& file) {
     given.fail("answers_beside", "is not of as many workers as prompts_beside");
   if (given.has("prompts_idle")) p.prompts_idle = curve_of(given, "prompts_idle", along::pauses);
   if (given.has("answers_idle")) p.answers_idle = curve_of(given, "answers_idle", along::pauses);
-  if (given.has("handed_on")) p.handed_on = handed_on_of(given, "handed_on");
+  if (given.has("pipelines")) p.pipelines = pipelines_of(given, "pipelines");
   p.copy_bytes_per_second = given.between("copy_bytes_per_second", 1, 1e16);
   p.link_bytes_per_second = given.between("link_bytes_per_second", 1, 1e16);
   p.link_seconds = given.between("link_seconds", 0, 1);

@@ -21,11 +21,9 @@
 // | answers_beside          | compute, with it; of more than are told nothing is said                                        |
 // | prompts_idle,           | [[seconds, seconds], ..]: how much longer a step of all layers takes that comes so long behind  |
 // | answers_idle            | the last one; behind longer pauses than are told as behind the last of them. Optional: no longer |
-// | handed_on               | [[0], [s1, s2], [s1, s2, s3], ..]: of a machine with 1, 2, .. workers one behind the other, how much |
-// |                         | longer, whatever its layers, a step takes that another worker's is handed on to, and that begins |
-// |                         | on an idle one while 1, 2, .. of them compute, with it. Of more, as of the last. The longer of    |
-// |                         | this and what a pause tells is taken. Of workers that hand nothing on only what comes beyond the  |
-// |                         | first is: their threads wait for a processor all the same. Optional                              |
+// | pipelines               | [[1], [x1, x2], [x1, x2, x3], ..]: of 1, 2, .. workers of the machine, one behind the other: how    |
+// |                         | many times longer than a step of all layers by itself it takes from a token to the next while 1, 2, .. |
+// |                         | sequences are decoded, each in steps of its own. Of more, as of the last. Optional: nothing is said  |
 // | copy_bytes_per_second   | in memory, one way                                                                             |
 // | link_bytes_per_second,  | over TCP between two workers of the machine, one way; how long a message takes                 |
 // | link_seconds            |                                                                                                |
@@ -63,7 +61,7 @@ struct profile {
   double step = 0, token = 0;
   std::vector<double> prompts_beside{1}, answers_beside{1};
   curve prompts_idle, answers_idle;
-  std::vector<std::vector<double>> handed_on{{0}};
+  std::vector<std::vector<double>> pipelines{{1}};
   double copy_bytes_per_second = 0, link_bytes_per_second = 0, link_seconds = 0;
 };
 

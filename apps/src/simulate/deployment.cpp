@@ -9,6 +9,7 @@
 #include "cokv/engine/model.hpp"
 #include "fit/profile.hpp"
 #include "plan/cluster_file.hpp"
+#include "simulate/handed_on.hpp"
 #include "simulate/roles.hpp"
 #include "simulate/seconds.hpp"
 #include "simulate/turns.hpp"
@@ -175,7 +176,6 @@ deployment by_sheet(const options& o) {
                   {.layers = config.layers, .row_bytes = 2. * config.kv_heads * config.head_dim * bytes}, std::move(d));
 }
 
-// Workers of one thread each, say, on machines with cores for one or several of them.
 deployment by_profile(const options& o) {
   const auto p = fit::read_profile(o.profile);
   if (o.workers_a_machine > p.prompts_beside.size())
@@ -188,6 +188,22 @@ deployment by_profile(const options& o) {
         fmt::format("--profile: {} does not say how many bytes KV has (kv_bytes), which has to get from "
                     "--prefill-replicas to the others; cokv fit does",
                     o.profile));
+  return deployment_of(o, p, handed_on(o, p));
+}
+
+deployment priced(const options& o) {
+  if (!o.profile.empty()) return by_profile(o);
+  if (o.stage_prompt) return of_fixed_times(o);
+  if (o.model.empty() || o.cluster.empty())
+    throw config_error(
+        "--model and --cluster say what a step takes, or --profile, or --stage-prompt and --stage-token");
+  return by_sheet(o);
+}
+
+}  // namespace
+
+// Workers of one thread each, say, on machines with cores for one or several of them.
+deployment deployment_of(const options& o, const fit::profile& p, const std::vector<double>& handed_on) {
   deployment d;
   d.row_bytes = 4. * p.hidden;
   d.network = d.inside = link_of(p.link_bytes_per_second, p.link_seconds);
@@ -207,7 +223,7 @@ deployment by_profile(const options& o) {
     r.max_sequence = p.max_positions;
     r.engine.kv_blocks = w.kv_blocks.value_or(1024);
     r.by_layers = w.role == cluster::worker_role::prefill;
-    r.what = std::make_shared<profile_price>(p, r.split, o.workers_a_machine);
+    r.what = std::make_shared<profile_price>(p, r.split, handed_on);
     if (o.swap_blocks && p.kv_bytes == 0)
       throw config_error(fmt::format("--swap-blocks: {} does not say how many bytes KV has (kv_bytes)", o.profile));
     take_turns(o, w, all.back(), [&](std::uint32_t s) {
@@ -218,17 +234,6 @@ deployment by_profile(const options& o) {
   d.machines = place_on(o.workers_a_machine, all);
   return of_roles(std::move(all), {.layers = p.layers, .row_bytes = 1. * p.kv_bytes}, std::move(d));
 }
-
-deployment priced(const options& o) {
-  if (!o.profile.empty()) return by_profile(o);
-  if (o.stage_prompt) return of_fixed_times(o);
-  if (o.model.empty() || o.cluster.empty())
-    throw config_error(
-        "--model and --cluster say what a step takes, or --profile, or --stage-prompt and --stage-token");
-  return by_sheet(o);
-}
-
-}  // namespace
 
 double detect_seconds(const options& o) { return o.detect.value_or(5); }
 

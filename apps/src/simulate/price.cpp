@@ -30,12 +30,13 @@ double profile_price::seconds(const step& s, std::uint32_t stage) const {
   return std::min(out, longest);
 }
 
+// Workers that hand nothing on wait for a processor all the same, when they begin, where others have taken it.
 double profile_price::late(const step& s, std::uint32_t stage, double idle, std::uint32_t workers) const {
-  if (idle <= 0) return 0;
+  const bool alone = split_.depth() == 1;
+  if (idle <= 0 && alone) return 0;
+  double handed = handed_on_[std::min<std::size_t>(workers, handed_on_.size()) - 1];
+  if (alone) handed = std::max(0.0, handed - handed_on_.front());
   const auto& measured = s.prompts > 0 ? p_.prompts_idle : p_.answers_idle;
-  const auto& all = p_.handed_on[std::min<std::size_t>(machine_, p_.handed_on.size()) - 1];
-  double handed = all[std::min<std::size_t>(workers, all.size()) - 1];
-  if (split_.depth() == 1) handed = std::max(0.0, handed - all.front());  // a processor is waited for all the same
   if (measured.points().empty()) return handed;
   const double whole = measured.at(std::min(idle, measured.points().back().first));
   return std::max(handed, whole * split_.layers(p_.layers, stage).count / p_.layers);

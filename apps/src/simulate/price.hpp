@@ -30,7 +30,8 @@ class price {
   virtual double seconds(const step& s, std::uint32_t stage) const = 0;
   // Of that, what comes behind the last layer, when all KV is there.
   virtual double behind(const step&, std::uint32_t stage) const { return 0; }
-  // And how much longer where the worker has been idle for so many seconds, and so many of its machine compute, with it.
+  // And how much longer where the worker has been idle for so many seconds (0: it goes on), and so many of its machine compute, with
+  // it.
   virtual double late(const step&, std::uint32_t /*stage*/, double /*idle*/, std::uint32_t /*workers*/) const {
     return 0;
   }
@@ -67,8 +68,10 @@ class sheet_price final : public price {
 // A step with tokens of prompts costs what they do, and its answers beside them no more rows than they are.
 class profile_price final : public price {
  public:
-  profile_price(fit::profile p, topology split, std::uint32_t workers_a_machine)
-      : p_(std::move(p)), split_(std::move(split)), machine_(workers_a_machine) {}
+  // `handed_on`: seconds, what a step takes longer that one worker of a machine hands on to the next while 1, 2, .. of them compute,
+  // with it; of more as of the last.
+  profile_price(fit::profile p, topology split, std::vector<double> handed_on = {0})
+      : p_(std::move(p)), split_(std::move(split)), handed_on_(std::move(handed_on)) {}
   double seconds(const step& s, std::uint32_t stage) const override;
   double late(const step& s, std::uint32_t stage, double idle, std::uint32_t workers) const override;
   double beside(const step& s, std::uint32_t workers) const override {
@@ -79,7 +82,7 @@ class profile_price final : public price {
  private:
   fit::profile p_;
   topology split_;
-  std::uint32_t machine_;  // workers of
+  std::vector<double> handed_on_;
 };
 
 }  // namespace cokv::simulate

@@ -5,6 +5,7 @@
 
 #include "apps/command.hpp"
 #include "cokv/runtime/error.hpp"
+#include "simulate/price.hpp"
 
 using namespace cokv;
 using namespace cokv::fit;
@@ -88,13 +89,13 @@ TEST_CASE("profile: what is read is what was written") {
   CHECK(r.prompt_pair == p.prompt_pair);
   CHECK(r.source == "a test");
   CHECK(r.prompts_idle.points().empty());
-  CHECK(r.handed_on == std::vector<std::vector<double>>{{0}});
+  CHECK(r.pipelines == std::vector<std::vector<double>>{{1}});
   p.prompts_idle = curve({{0.001, 0.0002}, {0.5, 0.01}}), p.answers_idle = curve({{0.025, 0}});
-  p.handed_on = {{0}, {0.002, 0.001}, {0, 0.001, 0.002}};
+  p.pipelines = {{1}, {1.02, 1.5}, {0.99, 1.5, 2.5}};
   const auto late = parse_profile(to_text(p), "file");
   CHECK(late.prompts_idle.points() == p.prompts_idle.points());
   CHECK(late.answers_idle.points() == p.answers_idle.points());
-  CHECK(late.handed_on == p.handed_on);
+  CHECK(late.pipelines == p.pipelines);
 }
 
 TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused by the file's and the field's name") {
@@ -143,14 +144,14 @@ TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused b
         "file: answers_idle: 0.5: pauses are longer than 0, and ascend");
   CHECK(refused([](auto& o) { o["prompts_idle"] = json::parse("[[0.5]]"); }) ==
         "file: prompts_idle: has a point that is not [seconds, seconds]");
-  CHECK(refused([](auto& o) { o["handed_on"] = json::parse("[[0], [0, 1, 2]]"); }) ==
-        "file: handed_on: of 2 workers has no list of 1 to 2 numbers");
-  CHECK(refused([](auto& o) { o["handed_on"] = json::parse("[0]"); }) ==
-        "file: handed_on: of 1 workers has no list of 1 to 1 numbers");
-  CHECK(refused([](auto& o) { o["handed_on"] = json::parse("[[1]]"); }) ==
-        "file: handed_on: has to begin with [0]: a worker by itself");
-  CHECK(refused([](auto& o) { o["handed_on"] = json::parse("[[0], [0, -1]]"); }) ==
-        "file: handed_on: has something that is no number in 0 to 10000 seconds");
+  CHECK(refused([](auto& o) { o["pipelines"] = json::parse("[[1], [1, 1, 2]]"); }) ==
+        "file: pipelines: of 2 workers has no list of 1 to 2 numbers");
+  CHECK(refused([](auto& o) { o["pipelines"] = json::parse("[1]"); }) ==
+        "file: pipelines: of 1 workers has no list of 1 to 1 numbers");
+  CHECK(refused([](auto& o) { o["pipelines"] = json::parse("[[1.5]]"); }) ==
+        "file: pipelines: has to begin with [1]: a worker by itself");
+  CHECK(refused([](auto& o) { o["pipelines"] = json::parse("[[1], [1, 0]]"); }) ==
+        "file: pipelines: has something that is no number above 0, and at most 1e6");
   CHECK(refused([](auto& o) { o["prompt_pair"] = 2; }) == "file: prompt_pair: 2 is not in 0 to 1");
   CHECK(refused([](auto& o) { o["threads"] = 3; }) == "file: threads: 3 is not in 1 to 2");
   CHECK(refused([](auto& o) { o["prompts_beside"] = json::parse("[2, 3]"); }) ==
@@ -268,27 +269,46 @@ TEST_CASE(
   CHECK(ttft(apart, 0) == doctest::Approx(50 + 50 + 2.5));
 }
 
-TEST_CASE(
-    "cokv simulate --profile: a step that begins on an idle worker waits for a processor as long as so many make it") {
+TEST_CASE("profile: a step that is handed on takes longer by how many compute, or by its pause, whichever is more") {
+  auto p = plain();
+  const simulate::step prompt{.load = plan::step_load::of(100), .prompts = 1};
+  const std::vector<double> handed{0.002, 0.004};
+  const simulate::profile_price apart(p, topology(2), handed);
+  CHECK(apart.late(prompt, 1, 0, 1) == 0.002);
+  CHECK(apart.late(prompt, 1, 0, 2) == 0.004);
+  CHECK(apart.late(prompt, 1, 0.5, 7) == 0.004);
+  // A whole model's worker is handed nothing; where others have taken its processor, it waits when it begins.
+  const simulate::profile_price whole(p, topology(), handed);
+  CHECK(whole.late(prompt, 0, 0, 2) == 0);
+  CHECK(whole.late(prompt, 0, 0.5, 1) == 0);
+  CHECK(whole.late(prompt, 0, 0.5, 2) == 0.002);
+  p.prompts_idle = curve({{0.001, 0.001}, {0.05, 0.002}, {0.5, 0.02}});
+  CHECK(simulate::profile_price(p, topology(2), handed).late(prompt, 1, 0.5, 1) ==
+        doctest::Approx(0.01));  // half of the layers
+  CHECK(simulate::profile_price(p, topology(2), handed).late(prompt, 1, 0.05, 1) == 0.002);
+  CHECK(simulate::profile_price(p, topology()).late(prompt, 0, 0.5, 3) == doctest::Approx(0.02));
+}
+
+TEST_CASE("cokv simulate --profile: sequences in a pipeline take as long as they were measured to") {
   const command_folder dir;
   auto p = plain();
-  p.prompts_beside = p.answers_beside = {1, 1, 1};
-  p.handed_on = {{0}, {0, 0.004}, {0, 0.007, 0.009}};
-  const auto both = asked(100, 1) + R"({"at": 0.06, "prompt_tokens": 100, "output_tokens": 1})" + "\n";
-  CHECK(ttft(told(dir, p, both, {"--pipeline", "2"}), 1) == doctest::Approx(100));
-  const auto shared = told(dir, p, both, {"--pipeline", "2", "--workers-a-machine", "2"});
-  CHECK(ttft(shared, 0) == doctest::Approx(100));
-  CHECK(ttft(shared, 1) == doctest::Approx(54 + 50));  // its first half beside the other's last
-  // Handed on to a worker that does nothing, and nobody else computes.
-  p.handed_on = {{0}, {0.002, 0.004}};
-  p.prompts_idle = curve({{0.001, 0.001}, {0.05, 0.002}, {0.5, 0.02}});
-  const auto alone = told(dir, p, asked(100, 1), {"--pipeline", "2", "--workers-a-machine", "2"});
-  CHECK(ttft(alone, 0) == doctest::Approx(52 + 52));  // not what half of a pause takes, which is less, nor both
-  p.handed_on = {{0}, {0.0005, 0.004}};
-  CHECK(ttft(told(dir, p, asked(100, 1), {"--pipeline", "2", "--workers-a-machine", "2"}), 0) ==
-        doctest::Approx(50.5 + 51).epsilon(0.001));
-  // A whole model's worker is handed nothing.
-  p.prompts_idle = {};
-  p.handed_on = {{0}, {0.002, 0.004}};
-  CHECK(ttft(told(dir, p, asked(100, 1), {"--workers-a-machine", "2"}), 0) == doctest::Approx(100));
+  p.prompts_beside = p.answers_beside = {1, 1.1, 1.6};
+  p.pipelines = {{1}, {1.25, 1.4}, {1.3, 1.7, 2.6}};
+  for (std::size_t workers : {2u, 3u})
+    for (std::size_t n = 1; n <= workers; ++n) {
+      std::string all;
+      for (std::size_t i = 0; i < n; ++i)
+        all += R"({"at": 0, "prompt_tokens": 1, "output_tokens": 40})"
+               "\n";
+      const auto got =
+          told(dir, p, all, {"--pipeline", std::to_string(workers), "--workers-a-machine", std::to_string(workers)});
+      CAPTURE(workers);
+      CAPTURE(n);
+      CHECK(got.at("summary").at("tpot_ms").at("p50").to_number<double>() ==
+            doctest::Approx(2 * p.pipelines[workers - 1][n - 1]).epsilon(0.03));
+    }
+  // They can't be faster than their steps, whatever was measured.
+  p.pipelines = {{1}, {0.5, 0.5}};
+  const auto least = told(dir, p, asked(1, 40), {"--pipeline", "2", "--workers-a-machine", "2"});
+  CHECK(least.at("summary").at("tpot_ms").at("p50").to_number<double>() == doctest::Approx(2).epsilon(0.03));
 }

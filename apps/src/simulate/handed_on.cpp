@@ -1,0 +1,77 @@
+#include "simulate/handed_on.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "simulate/outcome.hpp"
+#include "simulate/price.hpp"
+#include "simulate/quiet.hpp"
+
+namespace cokv::simulate {
+namespace {
+
+constexpr std::uint32_t answer_tokens = 24;
+constexpr double near_enough = 0.002;
+constexpr int most_tries = 12;
+
+options pipeline_of(std::uint32_t workers) {
+  options o;
+  o.pipeline = o.workers_a_machine = workers;
+  o.load.lengths = "fixed:1:" + std::to_string(answer_tokens);
+  o.kv_blocks = workers * (answer_tokens / o.block_tokens + 2);
+  return o;
+}
+
+// Seconds of a step of all layers by itself, of a token in the middle of such an answer; nothing of an engine's.
+double whole_step(const fit::profile& p) {
+  const auto load = plan::step_load::of(1, answer_tokens / 2.);
+  const step one{.load = load, .sampled = 1, .answer_pairs = load.pairs};
+  return profile_price(p, topology()).seconds(one, 0) - p.step - p.token;
+}
+
+// Seconds between two tokens of so many sequences.
+double gap(options o, const fit::profile& p, const std::vector<double>& handed, std::size_t sequences) {
+  constexpr double at_once = 1e6;  // a second
+  o.load.requests = static_cast<std::uint32_t>(sequences);
+  const auto got = simulated(o, deployment_of(o, p, handed), at_once);
+  return got.asked.records.front().tpot_ms().value_or(0) / 1e3;
+}
+
+// Where f, which ascends, is `wanted`; 0 where it is more from there on.
+template <class F>
+double where(F f, double wanted, double guess) {
+  double low = 0, below = f(low);
+  if (below >= wanted) return 0;
+  double high = guess, above = f(high);
+  for (int i = 0; above < wanted && i < most_tries; ++i) low = high, below = above, high *= 2, above = f(high);
+  for (int i = 0; std::abs(above - wanted) > near_enough * wanted && above > below && i < most_tries; ++i) {
+    const double x = low + (high - low) * std::clamp((wanted - below) / (above - below), 0.05, 0.95), y = f(x);
+    if (std::abs(y - wanted) <= near_enough * wanted) return x;
+    y < wanted ? (low = x, below = y) : (high = x, above = y);
+  }
+  return high;
+}
+
+}  // namespace
+
+std::vector<double> handed_on(const options& o, const fit::profile& p) {
+  const auto workers = std::min<std::size_t>({o.workers_a_machine, p.pipelines.size(), p.layers, most_stages});
+  if (workers < 2) return {0};
+  const only_errors quiet;
+  const auto like = pipeline_of(static_cast<std::uint32_t>(workers));
+  const double whole = whole_step(p);
+  std::vector<double> out;
+  for (const double times : p.pipelines[workers - 1]) {
+    const auto sequences = out.size() + 1;
+    const double wanted = times * whole;
+    out.push_back(0);
+    const auto trial = [&](double seconds) {
+      out.back() = seconds;
+      return gap(like, p, out, sequences);
+    };
+    out.back() = where(trial, wanted, whole / static_cast<double>(workers));
+  }
+  return out;
+}
+
+}  // namespace cokv::simulate

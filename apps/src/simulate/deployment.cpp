@@ -50,12 +50,12 @@ role_deployment begun(const options& o, const role_wish& w) {
   out.each.mortal = !o.fail.empty() || o.mtbf;
   out.each.repair_seconds.assign(w.pipeline, o.repair.value_or(repair));
   out.each.silence += of_seconds(4 * detect_seconds(o));
-  out.each.copies = o.kv_copies > 0;
+  out.each.copies = o.kv_copies > 0 && w.role != cluster::worker_role::prefill;
   return out;
 }
 
 deployment of_roles(std::vector<role_deployment> all, kv_shape kv, deployment d) {
-  if (all.size() > 1 || all.front().each.copies) {
+  if (all.size() > 1 || all.back().each.copies) {
     kv.network = real(d.network), kv.inside = real(d.inside);
     kv.inside.bytes_per_second *= std::min(all.front().tensor, all.back().tensor);  // from rank to rank
     for (auto& r : all) r.each.kv = kv;

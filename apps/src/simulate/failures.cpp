@@ -66,10 +66,6 @@ failure_plan failures_of(const options& o) {
     throw config_error("--load-bandwidth: says how long weights are loaded, and --repair how long all of it takes");
   if (o.load_bandwidth && o.model.empty())
     throw config_error("--load-bandwidth: goes with --model, which says how many bytes of weights there are");
-  if (o.kv_copies > 0 && o.prefill_replicas)
-    throw config_error(
-        "--kv-copies: not with --prefill-replicas: no copies are kept of answers whose prompts were computed "
-        "elsewhere");
   if (o.kv_copies > 0 && o.pipeline == 1) throw config_error("--kv-copies: is for --pipeline of 2 stages or more");
   return out;
 }

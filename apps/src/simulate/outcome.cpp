@@ -135,7 +135,7 @@ void add_figures(const deployment& d, const replicas& all, outcome& out) {
                             sends ? one.outlet(s).busy() : 0});
       if (s + 1 < one.stages().size())
         out.links.push_back({one.host(s), one.host(s + 1), d.row_bytes * static_cast<double>(stage.rows())});
-      if (d.answers.each.copies && s > 0)
+      if (d.answers.each.copies && !sends && s > 0)
         out.copies.push_back({s, one.keeper(s), one.host(s), one.host(one.keeper(s)), one.copied_tokens(s),
                               static_cast<double>(one.copied_tokens(s) * one.layers(s).count) * one.kv().row_bytes});
       if (!sends) continue;

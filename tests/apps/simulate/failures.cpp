@@ -116,6 +116,23 @@ TEST_CASE("cokv simulate: with copies a request whose keeper is lost too begins 
   CHECK(spans.find("replica0-stage2 is replaced") != std::string::npos);
 }
 
+// Computed elsewhere until 10, and its KV is here at once.
+TEST_CASE(
+    "cokv simulate: with copies an answer whose prompt was computed elsewhere goes on, and its prompt is not computed "
+    "again") {
+  const command_folder dir;
+  const auto all = told(dir, {"--stage-prompt", "10", "--stage-token", "2", "--pipeline", "2", "--detect", "0",
+                              "--prefill-replicas", "1", "--fail", "0.029:0.1", "--repair", "0.1", "--kv-copies", "1",
+                              "--trace", dir.file("t.jsonl", trace_of({6}))});
+  check_about(all.at("requests").at(0), {10, 14, 18, 22, 26, 133});
+  CHECK(all.at("losses").at("resumed") == 1);
+  CHECK(all.at("losses").at("asked_again") == 0);
+  CHECK(all.at("losses").at("restarted") == 0);
+  CHECK(all.at("losses").at("recomputed_tokens") == 0);
+  REQUIRE(all.at("copies").as_array().size() == 1);  // of who decodes alone
+  CHECK(all.at("copies").at(0).at("from") == "decode0-stage1");
+}
+
 // The leader knows at 30, when its step is over; the router then asks its worker again half a second later, as every half second.
 // All three tokens that were told are a part of the prompt then.
 TEST_CASE(
@@ -290,8 +307,8 @@ TEST_CASE("cokv simulate: failures that can't be are one line that names the fla
       {{"--load-bandwidth", "1e9", "--mtbf", "5"}, "--load-bandwidth: goes with --model"},
       {{"--kv-copies", "1"}, "--kv-copies: is for --pipeline of 2 stages or more"},
       {{"--kv-copies", "2", "--pipeline", "2"}, "--kv-copies: 2: takes"},
-      {{"--kv-copies", "1", "--pipeline", "2", "--prefill-replicas", "1"},
-       "--kv-copies: not with --prefill-replicas: no copies are kept"},
+      {{"--kv-copies", "1", "--prefill-replicas", "1", "--prefill-pipeline", "2"},
+       "--kv-copies: is for --pipeline of 2 stages or more"},
   };
   for (auto& t : table) {
     auto all = fixed;

@@ -28,12 +28,12 @@ double processor_seconds() {
 }
 
 // What a run cost this machine; on the log, for no two runs of one seed cost the same.
-void tell_cost(const outcome& out, std::uint32_t replicas, double seconds) {
+void tell_cost(const outcome& out, const deployment& d, double seconds) {
   rusage used{};
   ::getrusage(RUSAGE_SELF, &used);
-  spdlog::info("{:.3g} s in {:.3g} s of processor time: {} events, {:.0f} a second; {:.0f} KiB a replica at most",
+  spdlog::info("{:.3g} s in {:.3g} s of processor time: {} events, {:.0f} a second; {:.0f} KiB a worker at most",
                out.makespan, seconds, out.handlers, static_cast<double>(out.handlers) / std::max(seconds, 1e-3),
-               static_cast<double>(used.ru_maxrss) / replicas);
+               static_cast<double>(used.ru_maxrss) / (d.answers.stages() + (d.prompts ? d.prompts->stages() : 0)));
 }
 
 }  // namespace
@@ -71,7 +71,7 @@ int run(const options& o, cli::streams io) {
     got = simulated(o, d, o.load.rate);
   }
   quiet.reset();
-  if (!good) tell_cost(got, o.replicas + o.prefill_replicas.value_or(0), processor_seconds() - before);
+  if (!good) tell_cost(got, d, processor_seconds() - before);
   const auto s = workload::summarise(got.asked.records, bounds);
   const auto gpus = d.gpus();
   if (good)

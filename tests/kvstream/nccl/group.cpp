@@ -114,6 +114,7 @@ TEST_CASE(
               cancelled.over = true;
               cancelled.ec = g.error();
             }));
+        REQUIRE(m.drive([] { return fake_nccl::live_communicators() == 1; }));
         for (int i = 0; i < 50; ++i) m.round();
         stop.emit(asio::cancellation_type::terminal);
         CHECK(m.drive([&] { return cancelled.over; }));

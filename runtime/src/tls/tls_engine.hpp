@@ -31,7 +31,7 @@ class tls_engine {
   progress read(const byte_stream::mutable_buffers& into);
   // Encrypts at most 64 KiB.
   progress write(const byte_stream::const_buffers& from);
-  bool holds_more() const;  // of what arrived
+  bool holds_more() const;                              // of what arrived
   void say_farewell();                                  // no more is written
   error_code error() const noexcept { return error_; }  // of a failed step; it stays
 

@@ -6,8 +6,9 @@
 //     group.spawn(moves.door().run());
 //     co_await moves.run(worker, link_to_leader);              // until that link ends
 //
-// It takes orders when what the worker was to go on with is there (stage_worker::restored). When run() returns, nothing of what it was ordered is under way, and nobody can write into the worker's KV any more: the worker
-// may join its leader anew. It outlives run(). Belongs to one context.
+// It takes orders when what the worker was to go on with is there (stage_worker::restored). When run() returns, nothing of what
+// it was ordered is under way, and nobody can write into the worker's KV any more: the worker may join its leader anew. It
+// outlives run(). Belongs to one context.
 #pragma once
 
 #include <cstdint>

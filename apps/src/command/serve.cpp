@@ -237,6 +237,7 @@ void add_serve(CLI::App& app, action& chosen) {
                                                                    {replicate_to, "decode"}};
   c->callback([o, of_roles, link, slo_ttft, slo_tpot, ranks, rank, stage_starts, microbatches, spares, rejoin, replicas,
                replica_memory, replica_patience, swap_by, &chosen] {
+    const auto by_mpi = [](const std::string& url) { return url.starts_with("mpi://"); };
     check_memory("--swap", o->swap);
     if (swap_by->count() > 0 && o->swap == 0) throw CLI::ValidationError("--swap-by", "is for --swap above 0");
     check_memory("--kv-host", o->kv_host);
@@ -247,7 +248,7 @@ void add_serve(CLI::App& app, action& chosen) {
     for (auto* option : {slo_ttft, slo_tpot})
       if (option->count() > 0 && o->policy != "slo")
         throw CLI::ValidationError(option->get_name(), "is for --policy slo");
-    const bool of_a_job = std::ranges::all_of(o->links, [](auto& url) { return url.starts_with("mpi://"); });
+    const bool of_a_job = std::ranges::all_of(o->links, by_mpi);
     if (link->count() > 0 && o->role == "prefill" && o->lend_memory == 0 && !of_a_job)
       throw CLI::ValidationError("--link", "is for --role decode, or with --lend-memory, or mpi://");
     check_memory("--lend-memory", o->lend_memory);
@@ -264,9 +265,9 @@ void add_serve(CLI::App& app, action& chosen) {
     if (o->pipeline * o->tensor > topology::max_workers)
       throw CLI::ValidationError("--tensor", std::to_string(o->pipeline * o->tensor) + " workers, and at most " +
                                                  std::to_string(topology::max_workers) + " may be");
-    if (rank->count() > 0 && std::ranges::all_of(o->ranks, [](auto& url) { return url.starts_with("mpi://"); }))
+    if (rank->count() > 0 && std::ranges::all_of(o->ranks, by_mpi))
       throw CLI::ValidationError("--rank", "is the job's own where --ranks is mpi://");
-    if (!o->spares.empty() && std::ranges::any_of(o->ranks, [](auto& url) { return url.starts_with("mpi://"); }))
+    if (!o->spares.empty() && std::ranges::any_of(o->ranks, by_mpi))
       throw CLI::ValidationError("--spares", "is for --ranks of URLs: an mpirun ends with any of its processes");
     for (auto* option : {ranks, stage_starts, microbatches, spares, rejoin, swap_by})
       if (option->count() > 0 && !in_parts)
@@ -293,7 +294,7 @@ void add_serve(CLI::App& app, action& chosen) {
           throw CLI::ValidationError(option->get_name(), "is for --replicas 1");
       if (o->replicas == 1 && o->replica_memory == 0)
         throw CLI::ValidationError("--replica-memory", "is 0, and --replicas 1 keeps copies in it");
-      const bool job = std::ranges::all_of(o->ranks, [](auto& url) { return url.starts_with("mpi://"); });
+      const bool job = std::ranges::all_of(o->ranks, by_mpi);
       if (o->replicas == 1 && job)
         throw CLI::ValidationError("--replicas", "is for --ranks of URLs: an mpirun ends with any of its processes");
     }

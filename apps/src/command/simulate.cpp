@@ -107,10 +107,11 @@ void add_simulate(CLI::App& app, action& chosen) {
   add_real(*c, "--load-bandwidth", o->load_bandwidth, 0, 1e15, "Bytes a second at which they are; 2e9 unless told",
            true)
       ->excludes(repair);
-  add_count(*c, "--kv-copies", o->kv_copies, 0, 1,
-            "1: each stage (of those that decode, with --prefill-replicas) keeps a copy of the KV of the one before "
-            "it, so that "
-            "who takes a lost one's place has it and requests go on; but for the first stage, which has the requests");
+  add_count(
+      *c, "--kv-copies", o->kv_copies, 0, 1,
+      "1: each stage (of those that decode, with --prefill-replicas) keeps a copy of the KV of the one before "
+      "it, so that who takes a lost one's place has it and requests go on; but for the first stage, which has the "
+      "requests");
   c->add_option("--ask-again", o->ask_again,
                 "Requests that a loss ended: with what was told of them as part of the prompt, as cokv serve's router "
                 "does (told), or computed from their start, token by token (start); told unless said")

@@ -199,6 +199,12 @@ void run_parts(std::uint64_t seed, Setup setup, Faults faults, parts_tally& all)
 
 void no_faults(sim_context&, sim::net&) {}
 
+// Those that decode, which then are in parts.
+void keeps_copies(sim_context& context, parts_plan& p) {
+  while (p.to.workers() == 1) p.to = parts_shapes[context.below(parts_shapes.size())];
+  p.copies = 64 << 20;
+}
+
 void tell_parts(const parts_tally& t) {
   std::string all;
   for (auto& e : t.errors) all += "\n  " + e;
@@ -285,11 +291,10 @@ TEST_CASE(
     run_parts(
         seed,
         [&](sim_context& context, parts_plan& p) {
-          if (p.to.workers() == 1) p.to = topology(3, 1);
+          keeps_copies(context, p);
           p.attempts = 8;
           p.requests = 8;
           p.loses = 0.3;
-          p.copies = 64 << 20;
           p.impatient = context.chance(0.5);
           if (context.chance(0.5)) p.decode.kv_blocks = room_of(40 + context.below(40), p.decode);
           if (!context.chance(0.3)) return;
@@ -314,8 +319,7 @@ TEST_CASE("streaming between parts: of each answer no more than a token is compu
     run_parts(
         seed,
         [](sim_context& context, parts_plan& p) {
-          while (p.to.workers() == 1) p.to = parts_shapes[context.below(parts_shapes.size())];
-          p.copies = 64 << 20;
+          keeps_copies(context, p);
           p.course = parts_plan::course::loses_one;
         },
         no_faults, all);
@@ -334,8 +338,7 @@ TEST_CASE("streaming between parts: no KV comes to where copies are put back, be
     run_parts(
         seed,
         [](sim_context& context, parts_plan& p) {
-          while (p.to.workers() == 1) p.to = parts_shapes[context.below(parts_shapes.size())];
-          p.copies = 64 << 20;
+          keeps_copies(context, p);
           p.decode.kv_blocks = 240 / p.decode.block_tokens;
           p.course = parts_plan::course::reuses;
         },

@@ -101,7 +101,7 @@ awaitable<void> drive(const options& o, const deployment& d, replicas& answers, 
       if (r->up()) (void)co_await r->engine().async_drain(as_result);
 }
 
-std::uint64_t longest(const role_deployment& r) {
+std::uint64_t longest_sequence(const role_deployment& r) {
   const auto& e = r.each.engine;
   const auto blocks = e.by_microbatch() ? e.kv_blocks / 2 : e.kv_blocks;
   return std::min<std::uint64_t>(r.each.max_sequence, std::uint64_t{blocks} * e.block_tokens);
@@ -111,16 +111,16 @@ std::uint64_t longest(const role_deployment& r) {
 void check_lengths(const options& o, const deployment& d, const std::vector<workload::load_item>& items) {
   const auto flag = o.load.trace.empty() ? "--lengths" : "--trace";
   for (auto& i : items) {
-    if (const auto most = longest(d.answers); std::uint64_t{i.prompt_tokens} + i.output_tokens > most)
+    if (const auto most = longest_sequence(d.answers); std::uint64_t{i.prompt_tokens} + i.output_tokens > most)
       throw config_error(
           fmt::format("{}: a prompt of {} tokens and its answer of {} are more than a sequence has, {}; "
                       "--max-prompt and --max-output cut them",
                       flag, i.prompt_tokens, i.output_tokens, most));
-    if (d.prompts && i.prompt_tokens >= longest(*d.prompts))
+    if (d.prompts && i.prompt_tokens >= longest_sequence(*d.prompts))
       throw config_error(
           fmt::format("{}: a prompt of {} tokens and one behind it are more than a prefill replica has "
                       "room for, {} (--prefill-kv-blocks); --max-prompt cuts them",
-                      flag, i.prompt_tokens, longest(*d.prompts)));
+                      flag, i.prompt_tokens, longest_sequence(*d.prompts)));
   }
 }
 

@@ -69,7 +69,7 @@ inline bool same_however_many_rows(cuda_machine& m, bool batch_invariant) {
              y = on_device(m, s, std::vector<float>(most * n));
   std::vector<float> all;
   for (auto rows : {most, most - 1, std::size_t{64}, std::size_t{3}, std::size_t{1}}) {
-    const kernel::product p{dtype::f32, rows, n, k, x.data(), w.data(), at<float>(y), false};
+    const kernel::device_product p{dtype::f32, rows, n, k, x.data(), w.data(), at<float>(y), false};
     const buffer uses[] = {x, w, y, workspace};
     REQUIRE(!s.launch_native("product", uses, [&](void* native) { return products.multiply(p, workspace, native); }));
     const auto got = back_from<float>(m, s, y);

@@ -45,14 +45,14 @@ TEST_CASE("cuda products: y = x W^T, overwritten or added to, in both types and 
                          y = values_of(dtype::f32, std::size_t(rows * n), ++seed);
               const auto far_x = on_device(m, s, type, x), far_w = on_device(m, s, type, w),
                          far_y = on_device(m, s, dtype::f32, y);
-              const product p{type,
-                              std::size_t(rows),
-                              std::size_t(n),
-                              std::size_t(k),
-                              far_x.data(),
-                              far_w.data(),
-                              reinterpret_cast<float*>(far_y.data()),
-                              accumulate};
+              const device_product p{type,
+                                     std::size_t(rows),
+                                     std::size_t(n),
+                                     std::size_t(k),
+                                     far_x.data(),
+                                     far_w.data(),
+                                     reinterpret_cast<float*>(far_y.data()),
+                                     accumulate};
               const buffer uses[] = {far_x, far_w, far_y, workspace};
               REQUIRE(!s.launch_native("product", uses,
                                        [&](void* native) { return products.multiply(p, workspace, native); }));
@@ -79,7 +79,7 @@ TEST_CASE("cuda products: what is no product is refused, and one of no rows is n
     const auto workspace = m.device.allocate(device_products::workspace_bytes).value();
     const auto memory = m.device.allocate(4096).value();
     auto* at = memory.data();
-    const product good{dtype::bf16, 1, 16, 16, at, at + 1024, reinterpret_cast<float*>(at + 2048), false};
+    const device_product good{dtype::bf16, 1, 16, 16, at, at + 1024, reinterpret_cast<float*>(at + 2048), false};
     auto refused = [&](auto change, const buffer& room) {
       auto p = good;
       change(p);
@@ -87,14 +87,14 @@ TEST_CASE("cuda products: what is no product is refused, and one of no rows is n
       REQUIRE(!s.launch_native("product", {}, [&](void* native) { got = products.multiply(p, room, native); }));
       return got;
     };
-    CHECK(refused([](product& p) { p.type = dtype::f16; }, workspace) == errc::invalid_argument);
-    CHECK(refused([](product& p) { p.n = 0; }, workspace) == errc::invalid_argument);
-    CHECK(refused([](product& p) { p.k = 0; }, workspace) == errc::invalid_argument);
-    CHECK(refused([](product& p) { p.x = nullptr; }, workspace) == errc::invalid_argument);
-    CHECK(refused([&](product& p) { p.w = at + 16; }, workspace) == errc::invalid_argument);
-    CHECK(refused([](product& p) { p.y += 1; }, workspace) == errc::invalid_argument);
-    CHECK(refused([](product&) {}, memory) == errc::invalid_argument);
-    CHECK(!refused([](product& p) { p.rows = 0; }, workspace));
+    CHECK(refused([](device_product& p) { p.type = dtype::f16; }, workspace) == errc::invalid_argument);
+    CHECK(refused([](device_product& p) { p.n = 0; }, workspace) == errc::invalid_argument);
+    CHECK(refused([](device_product& p) { p.k = 0; }, workspace) == errc::invalid_argument);
+    CHECK(refused([](device_product& p) { p.x = nullptr; }, workspace) == errc::invalid_argument);
+    CHECK(refused([&](device_product& p) { p.w = at + 16; }, workspace) == errc::invalid_argument);
+    CHECK(refused([](device_product& p) { p.y += 1; }, workspace) == errc::invalid_argument);
+    CHECK(refused([](device_product&) {}, memory) == errc::invalid_argument);
+    CHECK(!refused([](device_product& p) { p.rows = 0; }, workspace));
     CHECK(products.shapes() == 0);
     CHECK(!m.wait(s.record()));
   });

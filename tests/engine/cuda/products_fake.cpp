@@ -20,7 +20,7 @@ struct bed : fake_cuda::fixture {
     workspace = dev.allocate(device_products::workspace_bytes).value();
   }
   error_code multiply(device_products& by) {
-    const product p{
+    const device_product p{
         dtype::bf16, 1, 16, 16, memory.data(), memory.data() + 1024, reinterpret_cast<float*>(memory.data() + 2048),
         false};
     return s.launch_native("product", {}, [&](void* native) { got = by.multiply(p, workspace, native); }), got;

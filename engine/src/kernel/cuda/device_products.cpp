@@ -47,7 +47,7 @@ result<device_products> device_products::open(bool batch_invariant) {
 }
 
 // The library's matrices are stored by columns: our rows of x and y are its columns, and W is what it transposes.
-result<device_products::plan> device_products::plan_for(const product& p) const {
+result<device_products::plan> device_products::plan_for(const device_product& p) const {
   auto layouts = [&](std::size_t rows) -> result<plan> {
     auto one = [&](cudaDataType_t type, std::size_t down, std::size_t across) {
       return make<cublasLtMatrixLayout_t, cudaDataType_t, std::uint64_t, std::uint64_t, std::int64_t>(
@@ -96,7 +96,7 @@ result<cublasLtMatmulHeuristicResult_t> device_products::best(const plan& of) co
   return out;
 }
 
-error_code device_products::multiply(const product& p, const buffer& workspace, void* stream) {
+error_code device_products::multiply(const device_product& p, const buffer& workspace, void* stream) {
   if ((p.type != dtype::bf16 && p.type != dtype::f32) || p.n == 0 || p.k == 0) return errc::invalid_argument;
   if (p.rows == 0) return {};
   if (!aligned(p.x) || !aligned(p.w) || !aligned(p.y) || !aligned(workspace.data()) ||

@@ -21,7 +21,7 @@
 namespace cokv::kernel {
 
 // Of device memory. All pointers are multiples of 256, as allocations are.
-struct product {
+struct device_product {
   dtype type = dtype::bf16;  // of x and W: bf16 or f32
   std::size_t rows = 0, n = 0, k = 0;
   const void* x = nullptr;  // [rows][k]
@@ -41,7 +41,7 @@ class device_products {
   // Enqueues a product on a cudaStream_t. A product of no rows is nothing. errc::invalid_argument: a type that is none
   // of the two, n or k of 0, a pointer that is null or not aligned, or too small a workspace; errc::unsupported: no
   // algorithm of the library's takes this shape; else its own error.
-  error_code multiply(const product& p, const buffer& workspace, void* stream);
+  error_code multiply(const device_product& p, const buffer& workspace, void* stream);
 
   std::size_t shapes() const noexcept { return known_.size(); }  // that were asked for and are kept
 
@@ -58,7 +58,7 @@ class device_products {
   device_products(const cublaslt_api& api, cublasLtHandle_t handle);
   template <class T, class... A>
   result<owned<T>> make(cublasStatus_t (*create)(T*, A...), cublasStatus_t (*destroy)(T), A... arguments) const;
-  result<plan> plan_for(const product& p) const;
+  result<plan> plan_for(const device_product& p) const;
   result<cublasLtMatmulHeuristicResult_t> best(const plan& of) const;
 
   bool batch_invariant_ = false;

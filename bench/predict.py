@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What `cokv simulate` predicts by a profile of this machine against what real workers do here, under the same load.
 
-    bench/predict.py build/release/apps/cokv --random-weights bench/geometries/NAME.json [--rate 2] [--at-once 1 2 3 4] [--json FILE]
+    bench/predict.py build/release/apps/cokv --random-weights bench/geometries/NAME.json [--rates 0.5 3] [--at-once 1 2 3 4] [--json FILE]
 
-Each round `cokv fit` measures the model; then each deployment (one server; pipelines of 2 and of 4 processes, which share the
-cores; with --apart a prefill and a decode worker behind a router) answers a load of `cokv load`, and is simulated by that profile with
-the same seed. Medians over rounds are compared: a machine is not as fast each minute. With --at-once so many answers of 400 tokens
-are under way together, as well: what a load with few at a time says little of.
+In each round each deployment (one server; pipelines of 2 and of 4 processes, which share the cores; with --apart a prefill and a
+decode worker behind a router) is measured by `cokv fit`, answers loads of `cokv load`, and is simulated by that profile with the
+same seed: one behind the other, as a machine is not as fast each minute. Medians over rounds are compared. A median of TPOT means
+something at a rate at which nearly all requests are alone, or nearly none: --rates. With --at-once so many answers of 400 tokens are
+under way together, as well.
 """
 import argparse
 import contextlib
@@ -77,7 +78,7 @@ def main():
     p.add_argument("--random-weights", help="a config.json")
     p.add_argument("--dtype", default="bf16")
     p.add_argument("--device", default="cpu", help="cuda:0: all of them share it")
-    p.add_argument("--rate", type=float, default=2)
+    p.add_argument("--rates", type=float, nargs="+", default=[0.5, 3], help="requests a second, each a load of its own")
     p.add_argument("--requests", type=int, default=160, help="a median of few jumps from one prompt's length to the next")
     p.add_argument("--lengths", default="uniform:64-256:16-64")
     p.add_argument("--rounds", type=int, default=3)
@@ -90,8 +91,10 @@ def main():
     checkpoint = ["--model", o.model, "--dtype", o.dtype, "--device", o.device]
     if o.random_weights:
         checkpoint += ["--random-weights", o.random_weights]
-    load = ["--rate", o.rate, "--requests", o.requests, "--lengths", o.lengths, "--seed", 7]
-    loads = {figure: (load, figure) for figure in FIGURES}
+    loads = {}
+    for rate in o.rates:
+        load = ["--rate", rate, "--requests", o.requests, "--lengths", o.lengths, "--seed", 7]
+        loads |= {f"{figure}, {rate:g}/s": (load, figure) for figure in FIGURES}
     for n in o.at_once:
         loads[f"tpot_ms, {n} at once"] = (["--rate", 200, "--requests", n, "--lengths", "fixed:16:400", "--seed", 7], "tpot_ms_p50")
 
@@ -99,11 +102,12 @@ def main():
     real, told, profiles = {name: [] for name in deployments}, {name: [] for name in deployments}, []
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(o.rounds):
-            profile = o.profile or os.path.join(folder, f"profile-{turn}.json")
-            if not o.profile:
-                subprocess.run([o.binary, "fit", *checkpoint, "--threads", "1", "--workers", str(max([*o.stages, 2 * o.apart])), "--out", profile], check=True)
-            profiles.append(json.load(open(profile)))
             for name in deployments:
+                profile = o.profile or os.path.join(folder, f"profile-{turn}-{name}.json")
+                if not o.profile:
+                    workers = 2 if name == "apart" else name
+                    subprocess.run([o.binary, "fit", *checkpoint, "--threads", "1", "--workers", str(workers), "--out", profile], check=True)
+                profiles.append(json.load(open(profile)))
                 arguments = [*checkpoint, "--threads", 1, "--kv-blocks", 1024]
                 with served(o.binary, name, os.path.join(folder, f"{turn}-{name}"), arguments) as port:
                     url = ["--url", f"http://127.0.0.1:{port}", "--vocabulary", 1000, "--ignore-eos"]
@@ -118,12 +122,12 @@ def main():
                 off = 100 * (statistics.median(said) / statistics.median(got) - 1)
                 rows.append({"stages": name, "figure": figure, "measured": statistics.median(got), "least": min(got), "most": max(got),
                              "predicted": statistics.median(said), "predicted_least": min(said), "predicted_most": max(said), "off_percent": off})
-        print(f"{'stages':>6} {'figure':<20} {'measured':>10} {'least':>10} {'most':>10} {'predicted':>10} {'off':>8}")
+        print(f"{'stages':>6} {'figure':<26} {'measured':>10} {'least':>10} {'most':>10} {'predicted':>10} {'off':>8}")
         for r in rows:
-            print(f"{r['stages']:>6} {r['figure']:<20} {r['measured']:>10.2f} {r['least']:>10.2f} {r['most']:>10.2f} {r['predicted']:>10.2f} "
+            print(f"{r['stages']:>6} {r['figure']:<26} {r['measured']:>10.2f} {r['least']:>10.2f} {r['most']:>10.2f} {r['predicted']:>10.2f} "
                   f"{r['off_percent']:>+7.1f}%")
         if o.json:
-            json.dump({"profiles": profiles, "load": list(map(str, load)), "rows": rows}, open(o.json, "w"), indent=1)
+            json.dump({"profiles": profiles, "loads": {name: [*map(str, load)] for name, (load, _) in loads.items()}, "rows": rows}, open(o.json, "w"), indent=1)
 
 
 if __name__ == "__main__":

@@ -44,6 +44,19 @@ void describe(describer& out, const model_config& c) {
   }
 }
 
+void describe(describer& out, const some_tensors& which, const weight_scan& scanned) {
+  for (auto& [name, t] : which) {
+    out.text(name);
+    out.text(to_string(t->type));
+    out.number(std::uint64_t{t->shape.size()});
+    for (auto d : t->shape) out.number(d);
+    for (auto& d : scanned.at(name).digests) {
+      out.number(d.low);
+      out.number(d.high);
+    }
+  }
+}
+
 }  // namespace
 
 id256 fingerprint(const model_config& config, std::uint64_t seed) {
@@ -55,24 +68,27 @@ id256 fingerprint(const model_config& config, std::uint64_t seed) {
   return out.finish();
 }
 
-id256 fingerprint(const model_config& config, const weights& all, const weight_scan& scanned) {
+id256 fingerprint(const model_config& config, const some_tensors& all, const weight_scan& scanned) {
   describer out;
   describe(out, config);
-  for (auto& [name, t] : all.tensors()) {
-    out.text(name);
-    out.text(to_string(t.type));
-    out.number(std::uint64_t{t.shape.size()});
-    for (auto d : t.shape) out.number(d);
-    for (auto& d : scanned.at(name).digests) {
-      out.number(d.low);
-      out.number(d.high);
-    }
-  }
+  describe(out, all, scanned);
+  return out.finish();
+}
+
+id256 stage_fingerprint(const model_config& config, index_range layers, const some_tensors& which,
+                        const weight_scan& scanned) {
+  describer out;
+  describe(out, config);
+  out.text("stage");
+  out.number(std::uint64_t{layers.first});
+  out.number(std::uint64_t{layers.count});
+  describe(out, which, scanned);
   return out.finish();
 }
 
 id256 fingerprint(const model_config& config, const weights& all, const load_progress& progress) {
-  return fingerprint(config, all, scan(all, progress));
+  const auto tensors = all_tensors(all);
+  return fingerprint(config, tensors, scan(tensors, progress));
 }
 
 }  // namespace cokv

@@ -4,6 +4,7 @@ worker that dies fails what is under way, and nothing else.
 
 COKV_REQUESTS says how many each time; 12 unless told. COKV_SERVE what computes, as lib_servers.py has it: on a GPU, over shm.
 """
+import json
 import os
 import shutil
 import signal
@@ -120,6 +121,45 @@ def a_worker_that_stands_still_is_given_up(binary, folder):
         same("status", ask(parts.port, prompt="In the", max_tokens=2)[0], 200)
 
 
+def flipped(folder, tensor):
+    """The model with one bit of that tensor changed."""
+    to = os.path.join(folder, f"flipped-{tensor}")
+    shutil.copytree(MODEL, to)
+    with open(os.path.join(to, "model.safetensors"), "r+b") as f:
+        length = int.from_bytes(f.read(8), "little")
+        at = 8 + length + json.loads(f.read(length))[tensor]["data_offsets"][0]
+        f.seek(at)
+        byte = f.read(1)[0]
+        f.seek(at)
+        f.write(bytes([byte ^ 1]))
+    return to
+
+
+def a_worker_reads_its_stage_and_is_let_in_if_that_is_the_leaders(binary, folder):
+    (wanted,) = one_server(binary, [LONG])
+    with Parts(binary, folder, 2, 1, "tcp") as parts:
+        def begun_with(model):
+            parts.kill(1)
+            log = open(os.path.join(folder, "log"), "w+")
+            parts.command, parts.log, before = [model if a == MODEL else a for a in parts.command], log, (parts.command, parts.log)
+            parts.replace(1)
+            parts.command, parts.log = before
+            return log
+
+        def heard(log):
+            log.seek(0)
+            return log.read()
+
+        with begun_with(flipped(folder, "model.layers.4.mlp.down_proj.weight")) as log:
+            until("it says why it does not go on", lambda: "namespace mismatch" in heard(log), 30)
+            same("a request is refused", ask(parts.port, prompt="x", max_tokens=1)[0], 503)
+        with begun_with(flipped(folder, "model.layers.3.mlp.down_proj.weight")):
+            parts.all_here()  # its own stage is as it should be
+            status, again = ask(parts.port, **LONG)
+            same("status", status, 200)
+            same("the answer", told(again), wanted)
+
+
 def told_to_end_together_they_finish_what_is_under_way(binary, folder):
     under_way = LONG | {"max_tokens": 200}  # well within the time that they have to finish it
     (wanted,) = one_server(binary, [under_way])
@@ -185,4 +225,5 @@ def one_line_says_what_does_not_fit(binary, folder):
 run(every_shape_over_every_link_answers_as_one_server, stages_of_other_sizes_answer_the_same,
     with_few_blocks_they_are_preempted_or_take_turns_and_answer_the_same,
     a_worker_that_dies_fails_what_is_under_way_and_nothing_else, a_worker_that_stands_still_is_given_up,
+    a_worker_reads_its_stage_and_is_let_in_if_that_is_the_leaders,
     told_to_end_together_they_finish_what_is_under_way, one_line_says_what_does_not_fit)

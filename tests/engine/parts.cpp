@@ -140,8 +140,10 @@ TEST_CASE("parts: the bundled model in every way that it can be cut") {
       CHECK(first.kv.shape().layers() == 8 / stages);
       CHECK(first.kv.shape().kv_heads(0) == std::max(1u, 4 / ranks));
       // KV of each part has a name of its own; ranks that have the same heads have the same.
+      const auto model = b.all[0]->m->fingerprint();
+      CHECK(model == whole.m->fingerprint());
       std::set<namespace_id> names;
-      for (auto& p : b.all) names.insert(namespace_id::of(p->m->fingerprint().hex(), p->kv.shape(), p->m->kv_shard()));
+      for (auto& p : b.all) names.insert(namespace_id::of(model.hex(), p->kv.shape(), p->m->kv_shard()));
       CHECK(names.size() == stages * std::min(ranks, 4u));
       CHECK(names.contains(namespace_id::of(whole.m->fingerprint().hex(), whole.kv.shape())) == (b.all.size() == 1));
     }

@@ -72,7 +72,8 @@ link_options named(link_options o, std::string name) {
 link_message rank_links::encode(const beginning& b) {
   const auto& s = b.sizes;
   return message({{"time", b.time},
-                  {"fingerprint", b.fingerprint},
+                  {"fingerprint", b.fingerprint.hex()},
+                  {"stage", b.stage.hex()},
                   {"sums_by_mpi", b.by_mpi},
                   {"kv_blocks", s.kv_blocks},
                   {"block_tokens", s.block_tokens},
@@ -93,7 +94,11 @@ std::optional<rank_links::beginning> rank_links::decode(const link_message& m) c
   fields f(*v, "beginning");
   beginning b;
   b.time = f.id("time");
-  b.fingerprint = f.id("fingerprint");
+  for (auto [to, name] : {std::pair{&b.fingerprint, "fingerprint"}, {&b.stage, "stage"}}) {
+    const auto id = parse_id256(f.id(name));
+    if (!id) return std::nullopt;
+    *to = *id;
+  }
   b.by_mpi = f.flag("sums_by_mpi");
   struct bound {
     std::uint32_t stage_sizes::* to;
@@ -241,10 +246,10 @@ awaitable<error_code> rank_links::meet(const beginning& b, stage_links& out) {
   co_return v.error();
 }
 
-awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, const id256& fingerprint,
+awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, const model_names& names,
                                               const planner& recover, gathered& all, std::vector<std::string>& doors) {
   auto& out = all.links;
-  beginning b{random_id(), fingerprint.hex(), sizes, options_.sums && !summed_, {options_.urls[seat()]}};
+  beginning b{random_id(), names.whole, {}, sizes, options_.sums && !summed_, {options_.urls[seat()]}};
   const auto workers = options_.split.workers();
   out.workers.assign(workers, {});
   for (std::uint32_t n = 1; n < workers; ++n) {
@@ -263,7 +268,9 @@ awaitable<error_code> rank_links::gather_once(const stage_sizes& sizes, const id
     co_return v.error();
   };
   const auto told = co_await each([&](std::uint32_t n) -> awaitable<error_code> {
-    if (auto sent = co_await out.workers[n].async_send(encode(b), as_result); !sent) co_return sent.error();
+    auto to = b;
+    to.stage = names.stages.at(options_.split.at(n).stage);
+    if (auto sent = co_await out.workers[n].async_send(encode(to), as_result); !sent) co_return sent.error();
     if (sizes.copies == 0) co_return error_code();
     const auto has = co_await receive_long(out.workers[n], most_recovery_bytes);
     if (!has) co_return has.error();
@@ -347,7 +354,7 @@ awaitable<std::optional<time_point>> rank_links::send_spares() {
   co_return std::nullopt;
 }
 
-awaitable<result<gathered>> rank_links::gather(stage_sizes sizes, id256 fingerprint, planner recover) {
+awaitable<result<gathered>> rank_links::gather(stage_sizes sizes, model_names names, planner recover) {
   auto& time = clock::of(windows_.get_executor());
   const auto begun = time.now();
   news changed(windows_.get_executor());
@@ -367,7 +374,7 @@ awaitable<result<gathered>> rank_links::gather(stage_sizes sizes, id256 fingerpr
     for (std::uint32_t n = 1; n < options_.split.workers(); ++n) used[n] = arrived_.at({purpose::plan, n}).arrival;
     gathered out;
     std::vector<std::string> doors;
-    const auto met = co_await with_deadline(gather_once(sizes, fingerprint, recover, out, doors), options_.patience);
+    const auto met = co_await with_deadline(gather_once(sizes, names, recover, out, doors), options_.patience);
     // Used up, or of no use; what has come meanwhile is for the next time.
     for (const auto& [n, arrival] : used) {
       const auto now = arrived_.find({purpose::plan, n});
@@ -393,13 +400,14 @@ awaitable<result<gathered>> rank_links::gather(stage_sizes sizes, id256 fingerpr
   }
 }
 
-awaitable<error_code> rank_links::summon_once(const id256& fingerprint, const holder& has, summons& out) {
+awaitable<error_code> rank_links::summon_once(const id256& own_stage, const holder& has, summons& out) {
   if (auto ec = co_await call(0, options_.urls[0], purpose::plan, own_time(), out.links.leader)) co_return ec;
   const auto said = co_await out.links.leader.async_receive(as_result);
   if (!said) co_return said.error();
   const auto b = decode(*said);
   if (!b) co_return errc::protocol;
-  if (b->fingerprint != fingerprint.hex()) co_return errc::namespace_mismatch;
+  if (b->stage != own_stage || (model_ && *model_ != b->fingerprint)) co_return errc::namespace_mismatch;
+  out.fingerprint = b->fingerprint;
   out.sizes = b->sizes;
   if (b->sizes.copies > 0) {
     const auto mine = cokv::encode(has ? has(b->sizes) : stage_holding());
@@ -417,12 +425,15 @@ awaitable<error_code> rank_links::summon_once(const id256& fingerprint, const ho
   co_return (co_await out.links.leader.async_send(ready(b->time), as_result)).error();
 }
 
-awaitable<result<summons>> rank_links::summoned(id256 fingerprint, holder has) {
+awaitable<result<summons>> rank_links::summoned(id256 own_stage, holder has) {
   auto& time = clock::of(windows_.get_executor());
   for (error_code before; !closed_;) {
     summons out;
-    const auto why = co_await summon_once(fingerprint, has, out);
-    if (!why) co_return out;
+    const auto why = co_await summon_once(own_stage, has, out);
+    if (!why) {
+      model_ = out.fingerprint;
+      co_return out;
+    }
     if (why == asio::error::operation_aborted) co_return errc::closed;
     if (why != before) spdlog::info("the leader at {}: {}; it is tried again", options_.urls.at(0), why.message());
     before = why;

@@ -4,8 +4,8 @@
 //     rank_links mine(windows, {.split = split, .self = 0, .urls = urls, .greeting = greeting});
 //     mine.listen(urls[0]);                                          // before the weights are read
 //     group.spawn(mine.run());                                       // until close()
-//     auto met = co_await mine.gather(engine.sizes(), fingerprint);    // the leader: links, and those for notes of KV
-//     auto summons = co_await mine.summoned(fingerprint);            // the others: sizes, and links
+//     auto met = co_await mine.gather(engine.sizes(), names);    // the leader: links, and those for notes of KV
+//     auto summons = co_await mine.summoned(own_stage);          // the others: sizes, and links
 //
 // |              | gather, summoned                                                                        |
 // |--------------|-----------------------------------------------------------------------------------------|
@@ -63,6 +63,7 @@ struct gathered {
 };
 
 struct summons {
+  id256 fingerprint;  // of all of the model
   stage_sizes sizes;
   stage_links links;
   std::optional<stage_recovery> how;  // with copies
@@ -86,9 +87,10 @@ class rank_links {
   awaitable<void> run() { return door_.run(); }
   void close();
 
-  // The fingerprint is the model's: workers of another one are not computed with.
-  awaitable<result<gathered>> gather(stage_sizes sizes, id256 fingerprint, planner recover = {});
-  awaitable<result<summons>> summoned(id256 fingerprint, holder has = {});
+  // Workers whose stage is called otherwise (model::names) are not computed with, nor is a worker's next
+  // leader with another model.
+  awaitable<result<gathered>> gather(stage_sizes sizes, model_names names, planner recover = {});
+  awaitable<result<summons>> summoned(id256 own_stage, holder has = {});
   awaitable<result<recruitment>> recruited();
 
   // The numbers of those that the leader lacks.
@@ -112,7 +114,7 @@ class rank_links {
   // What the leader says first.
   struct beginning {
     std::string time;
-    std::string fingerprint;
+    id256 fingerprint, stage;  // the model's, and that of the stage of who hears it
     stage_sizes sizes;
     bool by_mpi = false;            // that ranks add up
     std::vector<std::string> urls;  // of all, by number
@@ -124,9 +126,9 @@ class rank_links {
   awaitable<error_code> find(place at, peer_link& out);
   awaitable<error_code> call(std::uint32_t number, std::string url, purpose what, std::string time, peer_link& out);
   awaitable<error_code> meet(const beginning& b, stage_links& out);
-  awaitable<error_code> gather_once(const stage_sizes& sizes, const id256& fingerprint, const planner& recover,
+  awaitable<error_code> gather_once(const stage_sizes& sizes, const model_names& names, const planner& recover,
                                     gathered& out, std::vector<std::string>& doors);
-  awaitable<error_code> summon_once(const id256& fingerprint, const holder& has, summons& out);
+  awaitable<error_code> summon_once(const id256& own_stage, const holder& has, summons& out);
   awaitable<void> look_at_doors();
   awaitable<std::optional<time_point>> send_spares();
   std::uint32_t seat() const { return options_.seat.value_or(options_.self); }
@@ -147,7 +149,8 @@ class rank_links {
   std::set<std::uint32_t> nobody_at_;                        // numbers whose doors nobody opened when they were missed
   spare_book book_;
   std::string told_missing_;
-  bool summed_ = false;  // by MPI, where who fell out of step with the others stays so: once
+  std::optional<id256> model_;  // that a leader had
+  bool summed_ = false;         // by MPI, where who fell out of step with the others stays so: once
   bool closed_ = false;
 };
 

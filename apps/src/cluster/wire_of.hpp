@@ -22,18 +22,17 @@ inline kv_wire wire_of(const model& m, std::uint32_t block_tokens) {
 inline kv_wire wire_of(const engine& e) { return wire_of(e.running(), e.pool().shape().block_tokens()); }
 
 // Links are for workers of one model; blocks and dtype are told in offers and tickets, which can say what does not fit.
-inline namespace_id links_of(const model& m) {
+inline namespace_id links_of(const id256& fingerprint) {
   namespace_id ns;
-  static_cast<id256&>(ns) = m.fingerprint();
+  static_cast<id256&>(ns) = fingerprint;
   return ns;
 }
-inline namespace_id links_of(const engine& e) { return links_of(e.running()); }
 
 // Of a worker's links that bring KV, or take it.
-inline link_options greeting_of(const model& m, const std::string& name, const std::string& life) {
+inline link_options greeting_of(const id256& fingerprint, const std::string& name, const std::string& life) {
   link_options out;
   out.name = "kv/" + name + '/' + life;
-  out.ns = links_of(m);
+  out.ns = links_of(fingerprint);
   return out;
 }
 

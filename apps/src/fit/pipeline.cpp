@@ -46,7 +46,7 @@ void throw_unless_ended(error_code ec) {
 }
 
 awaitable<void> join_all(engine& leads, stage_parts& mine) {
-  auto met = co_await with_deadline(mine.links.gather(leads.sizes(), mine.what->fingerprint()), patience);
+  auto met = co_await with_deadline(mine.links.gather(leads.sizes(), mine.what->names()), patience);
   if (!met) one_has_ended();
   if (auto ec = leads.join(std::move(met->links))) throw config_error("--workers: " + ec.message());
 }
@@ -103,7 +103,7 @@ awaitable<void> be_stage(const options& o, device where, stage_place at, std::fu
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(mine.links.run());
     for (bool computed = false; !computed;) {
-      auto told = co_await mine.links.summoned(mine.what->fingerprint());
+      auto told = co_await mine.links.summoned(mine.what->own_stage());
       if (!told) break;
       stage_worker works(ex, where, mine.what, told->sizes, memory_kind::device, mine.windows);
       (void)co_await works.run(std::move(told->links));

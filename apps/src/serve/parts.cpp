@@ -180,7 +180,7 @@ awaitable<result<cluster::gathered>> leading::gather(engine& leads) {
       co_await clock::of(leads.get_executor()).async_wait_for(rejoin_within_, asio::deferred);
       leads.give_up_ranks(errc::unavailable);
     });
-    met = co_await links_.gather(leads.sizes(), leads.running().fingerprint(), recover);
+    met = co_await links_.gather(leads.sizes(), leads.running().names(), recover);
     group.cancel();
   });
   if (v.error() && v.error() != asio::error::operation_aborted) throw boost::system::system_error(v.error());
@@ -228,10 +228,11 @@ namespace {
 
 // What moves the KV of a worker that has no engine.
 struct part_of_kv {
-  part_of_kv(const asio::any_io_executor& ex, const options& o, const part_choice& mine, device where, const model& m)
+  part_of_kv(const asio::any_io_executor& ex, const options& o, const part_choice& mine, device where,
+             const id256& fingerprint)
       : life(random_id()),
         convert(converters_of(where, o)),
-        all(window_table(ex), cluster::greeting_of(m, o.role, life), how(o)) {
+        all(window_table(ex), cluster::greeting_of(fingerprint, o.role, life), how(o)) {
     if (o.role == "decode" || !o.links.empty()) open_doors(all.door(), o, host_of(o, mine), life);
   }
 
@@ -308,12 +309,10 @@ awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine
   out << "cokv serve: worker " << mine.number << " of " << mine.part.split.text() << " is at " << mine.urls[mine.seat]
       << std::endl;
   std::unique_ptr<stage_worker> works;
-  std::optional<part_of_kv> moves;
-  if (o.role != "both") moves.emplace(ex, o, mine, where, *what);
+  std::optional<part_of_kv> moves;  // when all of the model has a name
   bool computing = false, ending = false;
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(links.run());
-    if (moves) group.spawn(moves->all.door().run());
     group.spawn([&]() -> awaitable<void> {
       co_await signals.async_wait(asio::use_awaitable);
       ending = true;
@@ -325,11 +324,15 @@ awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine
       group.cancel();
     });
     for (;;) {
-      auto told = co_await links.summoned(what->fingerprint(), [&works](const stage_sizes& sizes) {
+      auto told = co_await links.summoned(what->own_stage(), [&works](const stage_sizes& sizes) {
         return works && works->sizes() == sizes ? works->holding() : stage_holding();
       });
       if (!told) break;
       held = {};
+      if (o.role != "both" && !moves) {
+        moves.emplace(ex, o, mine, where, told->fingerprint);
+        group.spawn(moves->all.door().run());
+      }
       if (!works || works->sizes() != told->sizes) {
         works.reset();
         works = std::make_unique<stage_worker>(ex, where, what, told->sizes, kv_memory_of(o), windows);

@@ -61,7 +61,7 @@ worker::worker(const asio::any_io_executor& ex, engine& e, device where, const o
       has_door_(o.role != "prefill" || o.lend_memory != 0 || !o.links.empty()),
       converters_(converters_of(where, o)),
       windows_(ex),
-      links_(cluster::greeting_of(e.running(), name_, life_)),
+      links_(cluster::greeting_of(e.running().fingerprint(), name_, life_)),
       door_(windows_, links_),
       pool_(windows_, links_),
       copies_(windows_, where, links_,

@@ -197,7 +197,7 @@ awaitable<error_code> replica::come_together(cluster::rank_links& links) {
     recover = [this](std::vector<stage_holding> said) {
       return engine_ ? engine_->recover(std::move(said)) : stage_recovery();
     };
-  auto met = co_await links.gather(engine_->sizes(), engine_->running().fingerprint(), recover);
+  auto met = co_await links.gather(engine_->sizes(), engine_->running().names(), recover);
   if (!met) co_return met.error();
   error_code ec;
   while ((ec = engine_ ? engine_->join(met->links, met->how) : errc::closed) == errc::in_use)
@@ -231,7 +231,7 @@ awaitable<void> replica::follow(asio::any_io_executor ex, std::uint32_t stage) {
   (void)co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(links->run());
     for (;;) {
-      auto call = co_await links->summoned(part->fingerprint(), has);
+      auto call = co_await links->summoned(part->own_stage(), has);
       if (!call) throw boost::system::system_error(call.error());
       if (!mine || mine->sizes() != call->sizes)
         mine = std::make_unique<stage_worker>(ex, open(ex, stage), part, call->sizes, memory_kind::device, windows);

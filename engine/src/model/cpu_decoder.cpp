@@ -36,12 +36,12 @@ T* grown(std::vector<T>& v, std::size_t n) {
 
 class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_decoder> {
  public:
-  cpu_decoder(const model_config& config, cpu_weights weights, std::shared_ptr<const void> keep, id256 id,
+  cpu_decoder(const model_config& config, cpu_weights weights, std::shared_ptr<const void> keep, model_names names,
               dtype compute, model_part part)
       : config_(part_of(config, part)),
         part_(std::move(part)),
         shard_(kv_shard_of(config, part_)),
-        fingerprint_(id),
+        names_(std::move(names)),
         compute_(compute),
         keep_(std::move(keep)),
         weights_(std::move(weights)) {
@@ -54,7 +54,8 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
 
   const model_config& config() const noexcept override { return config_; }
   dtype compute_type() const noexcept override { return compute_; }
-  const id256& fingerprint() const noexcept override { return fingerprint_; }
+  const id256& fingerprint() const noexcept override { return names_.whole; }
+  model_names names() const override { return names_; }
   geometry kv_geometry(std::uint32_t block_tokens) const override {
     return geometry::attention(config_.layers, config_.kv_heads, config_.head_dim, compute_, block_tokens);
   }
@@ -316,7 +317,7 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
   model_config config_;  // of the part
   model_part part_;
   shard shard_;
-  id256 fingerprint_;
+  model_names names_;
   dtype compute_;
   std::shared_ptr<const void> keep_;
   cpu_weights weights_;
@@ -326,9 +327,9 @@ class cpu_decoder final : public model, public std::enable_shared_from_this<cpu_
 }  // namespace
 
 std::shared_ptr<model> make_cpu_decoder(const model_config& config, cpu_weights weights,
-                                        std::shared_ptr<const void> keep, id256 fingerprint, dtype compute,
+                                        std::shared_ptr<const void> keep, model_names names, dtype compute,
                                         const model_part& part) {
-  return std::make_shared<cpu_decoder>(config, std::move(weights), std::move(keep), fingerprint, compute, part);
+  return std::make_shared<cpu_decoder>(config, std::move(weights), std::move(keep), std::move(names), compute, part);
 }
 
 }  // namespace cokv

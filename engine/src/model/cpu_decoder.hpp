@@ -8,7 +8,7 @@ namespace cokv {
 
 // `config` is the whole model's, `weights` those of its part; `keep` holds the memory that their tables lie in.
 std::shared_ptr<model> make_cpu_decoder(const model_config& config, cpu_weights weights,
-                                        std::shared_ptr<const void> keep, id256 fingerprint, dtype compute,
+                                        std::shared_ptr<const void> keep, model_names names, dtype compute,
                                         const model_part& part);
 
 }  // namespace cokv

@@ -10,6 +10,7 @@
 #include "model/family.hpp"
 #include "model/part_of.hpp"
 #include "model/random_source.hpp"
+#include "model/stage_tensors.hpp"
 #include "model/weight_scan.hpp"
 
 namespace cokv {
@@ -26,6 +27,28 @@ bool on_cuda(const model_options& o) { return o.where && o.where.name().starts_w
 void check_fits(const model_config& c, dtype compute, std::uint64_t beside = 0) {
   detail::check_memory_for({{"weights", weight_bytes(c, compute)}, {"random numbers", beside}});
 }
+
+// What a worker reads of a checkpoint: the first of all parts everything, and so it has names for all; others their stage's.
+struct named_tensors {
+  named_tensors(const model_config& c, const weights& file, const decoder_tensors& bound, const model_part& part)
+      : split(part.split), whole(part.who == worker()), stages(split.depth()) {
+    for (std::uint32_t s = 0; s < stages.size(); ++s)
+      if (whole || s == part.who.stage) stages[s] = tensors_of_stage(file, bound, c, split, s);
+    all = whole ? all_tensors(file) : stages[part.who.stage];
+  }
+
+  model_names names(const model_config& c, const weight_scan& seen) const {
+    model_names out{whole ? fingerprint(c, all, seen) : id256(), std::vector<id256>(stages.size())};
+    for (std::uint32_t s = 0; s < stages.size(); ++s)
+      if (!stages[s].empty()) out.stages[s] = stage_fingerprint(c, split.layers(c.layers, s), stages[s], seen);
+    return out;
+  }
+
+  topology split;
+  bool whole;
+  std::vector<some_tensors> stages;
+  some_tensors all;
+};
 
 }  // namespace
 
@@ -45,24 +68,24 @@ std::shared_ptr<model> load_model(const std::filesystem::path& dir, model_option
   auto file = weights::open(dir);
   checkpoint_source source(file);
   const auto tensors = find_family(config.architecture)->bind(config, source);
+  const named_tensors reads(config, file, tensors, options.part);
   if (on_cuda(options)) {
-    const auto seen = scan(file, options.progress);
+    const auto seen = scan(reads.all, options.progress);
     source.require_finite(seen);
-    const auto id = fingerprint(config, file, seen);
-    return make_cuda_decoder(options.where, config, tensors, id, options);
+    return make_cuda_decoder(options.where, config, tensors, reads.names(config, seen), options);
   }
-  // Both read all of the file: one waits for the disk while the other computes.
+  // Both read the file: one waits for the disk while the other computes.
   weight_scan seen;
   std::optional<cpu_weights> packed;
   kernel::parallel(2, 1e9, [&](std::size_t i) {
     if (i == 0)
-      seen = scan(file, options.progress);
+      seen = scan(reads.all, options.progress);
     else
       packed.emplace(options.compute, part_of(tensors, config, options.part), options.batch_invariant);
   });
   source.require_finite(seen);
-  const auto id = fingerprint(config, file, seen);
-  return make_cpu_decoder(config, std::move(*packed), file.keep_alive(), id, options.compute, options.part);
+  return make_cpu_decoder(config, std::move(*packed), file.keep_alive(), reads.names(config, seen), options.compute,
+                          options.part);
 }
 
 std::shared_ptr<model> random_model(const std::filesystem::path& config_json, model_options options,
@@ -79,9 +102,10 @@ std::shared_ptr<model> random_model(const std::filesystem::path& config_json, mo
   random_source source(type, seed);
   auto tensors = find_family(config.architecture)->bind(config, source);
   const auto id = fingerprint(config, seed);
-  if (on_cuda(options)) return make_cuda_decoder(options.where, config, tensors, id, options);
+  const model_names names{id, std::vector<id256>(options.part.split.depth(), id)};
+  if (on_cuda(options)) return make_cuda_decoder(options.where, config, tensors, names, options);
   cpu_weights packed(options.compute, part_of(tensors, config, options.part), options.batch_invariant);
-  return make_cpu_decoder(config, std::move(packed), source.keep_alive(), id, options.compute, options.part);
+  return make_cpu_decoder(config, std::move(packed), source.keep_alive(), names, options.compute, options.part);
 }
 
 }  // namespace cokv

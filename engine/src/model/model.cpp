@@ -19,6 +19,8 @@ void choose(batch_sample& one, std::span<const float> logits) {
 
 }  // namespace
 
+model_names model::names() const { return {fingerprint(), std::vector<id256>(part().split.depth(), fingerprint())}; }
+
 error_code model::forward_half(std::uint32_t, layer_half, const std::shared_ptr<batch>&, const kv_pool&, stream&) {
   return errc::unsupported;
 }

@@ -70,7 +70,9 @@ tensor_view checkpoint_source::tensor(const std::string& name, std::initializer_
 
 void checkpoint_source::require_finite(const weight_scan& seen) const {
   for (auto& name : taken_) {
-    const auto i = seen.at(name).first_not_finite;
+    const auto found = seen.find(name);
+    if (found == seen.end()) continue;
+    const auto i = found->second.first_not_finite;
     if (i == scanned_tensor::none) continue;
     auto& t = from_->tensors().at(name);
     float value;

@@ -53,7 +53,7 @@ class checkpoint_source final : public tensor_source {
   bool contains(std::string_view name) const override { return from_->contains(name); }
   std::string place(const std::string& name) const override;
 
-  // config_error naming the first tensor taken that has an element that is not finite.
+  // config_error naming the first tensor taken that was scanned and has an element that is not finite.
   void require_finite(const weight_scan& seen) const;
 
  private:

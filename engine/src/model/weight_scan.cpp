@@ -45,24 +45,33 @@ struct piece {
 
 }  // namespace
 
-weight_scan scan(const weights& all, const load_progress& progress) {
+some_tensors all_tensors(const weights& of) {
+  some_tensors out;
+  for (auto& [name, t] : of.tensors()) out.emplace_hint(out.end(), name, &t);
+  return out;
+}
+
+weight_scan scan(const some_tensors& which, const load_progress& progress) {
   std::vector<piece> pieces;
-  for (auto& [name, t] : all.tensors())
-    for (std::size_t at = 0; at < t.bytes.size(); at += piece_bytes)
-      pieces.push_back({&t, at, std::min(piece_bytes, t.bytes.size() - at)});
+  std::uint64_t bytes = 0;
+  for (auto& [name, t] : which) {
+    for (std::size_t at = 0; at < t->bytes.size(); at += piece_bytes)
+      pieces.push_back({t, at, std::min(piece_bytes, t->bytes.size() - at)});
+    bytes += t->bytes.size();
+  }
   std::mutex one_at_a_time;
   std::uint64_t read = 0;
   kernel::parallel(pieces.size(), 1e6, [&](std::size_t i) {
     pieces[i].scan();
     if (!progress) return;
     std::scoped_lock hold(one_at_a_time);
-    progress(read += pieces[i].size, all.bytes());
+    progress(read += pieces[i].size, bytes);
   });
   weight_scan out;
   auto next = pieces.begin();
-  for (auto& [name, t] : all.tensors()) {
+  for (auto& [name, t] : which) {
     auto& s = out.emplace_hint(out.end(), name, scanned_tensor{})->second;
-    for (; next != pieces.end() && next->from == &t; ++next) {
+    for (; next != pieces.end() && next->from == t; ++next) {
       s.digests.push_back(next->digest);
       s.first_not_finite = std::min(s.first_not_finite, next->first_not_finite);
     }

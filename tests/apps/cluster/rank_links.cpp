@@ -26,7 +26,12 @@ awaitable<void> wait_for(duration d) {
   co_await clock::of(co_await asio::this_coro::executor).async_wait_for(d, asio::deferred);
 }
 
-const auto model_id = root_key("a model");
+id256 stage_id(std::uint32_t stage) { return root_key("stage " + std::to_string(stage)); }
+model_names names_of(const topology& split, const char* model = "a model") {
+  model_names out{root_key(model), {}};
+  for (std::uint32_t s = 0; s < split.depth(); ++s) out.stages.push_back(stage_id(s));
+  return out;
+}
 stage_sizes sized(std::uint64_t copies = 0) {
   return {.kv_blocks = 7,
           .block_tokens = 4,
@@ -82,7 +87,7 @@ struct ranks_bed {
           const auto w = all[n];
           co_await wait_for(context_of(ex).between(1ns, 3s));
           if (n == 0) {
-            auto got = co_await w->links.gather(wanted, model_id, [this](std::vector<stage_holding> said) {
+            auto got = co_await w->links.gather(wanted, names_of(split), [this](std::vector<stage_holding> said) {
               holdings = said;
               return stage_recovery{{5, 2}, {1}, {{1, 8, {0}, {4}}}};
             });
@@ -91,7 +96,7 @@ struct ranks_bed {
             w->mine = std::move(got->links);
             co_return error_code();
           }
-          auto got = co_await w->links.summoned(model_id, [&](const stage_sizes& told) {
+          auto got = co_await w->links.summoned(stage_id(split.at(n).stage), [&](const stage_sizes& told) {
             CHECK(told == wanted);
             return holding_of(n);
           });
@@ -257,17 +262,17 @@ TEST_CASE(
           auto leader = bed.all[0], last = bed.all[2];
           const auto met = co_await with(task_group{}, [&](task_group& both) {
             both.spawn([&]() -> awaitable<void> {
-              auto got = co_await leader->links.gather(bed.wanted, model_id,
+              auto got = co_await leader->links.gather(bed.wanted, names_of(bed.split),
                                                        [](auto) { return stage_recovery{{5, 3}, {1}, {}}; });
               REQUIRE(got.has_value());
               leader->mine = std::move(got->links);
             });
             both.spawn(
-                [&]() -> awaitable<void> { last->mine = (co_await last->links.summoned(model_id)).value().links; });
+                [&]() -> awaitable<void> { last->mine = (co_await last->links.summoned(stage_id(2))).value().links; });
             both.spawn([&]() -> awaitable<void> {
               while (!bed.all[1]) co_await wait_for(1ms);
               const auto fresh = bed.all[1];
-              fresh->mine = (co_await fresh->links.summoned(model_id)).value().links;
+              fresh->mine = (co_await fresh->links.summoned(stage_id(1))).value().links;
             });
           });
           CHECK(!met.error());
@@ -293,21 +298,57 @@ TEST_CASE("rank_links: a worker of another model, or cut otherwise, is not let i
           bed.begin(1, group, "bf16");
           bool gathered = false;
           group.spawn([&]() -> awaitable<void> {
-            auto got = co_await with_deadline(bed.all[0]->links.gather(sizes, model_id), 60s);
+            auto got = co_await with_deadline(bed.all[0]->links.gather(sizes, names_of(bed.split)), 60s);
             CHECK(got.has_value());
             gathered = true;
           });
-          const auto wrong = co_await with_deadline(bed.all[1]->links.summoned(model_id), 5s);
+          const auto wrong = co_await with_deadline(bed.all[1]->links.summoned(stage_id(1)), 5s);
           CHECK(wrong.error() == errc::deadline);
           CHECK(bed.all[0]->links.missing() == std::vector<std::uint32_t>{1});
           bed.end(1);
           bed.begin(1, group);
-          const auto told = co_await with_deadline(bed.all[1]->links.summoned(model_id), 5s);
+          const auto told = co_await with_deadline(bed.all[1]->links.summoned(stage_id(1)), 5s);
           CHECK(told.has_value());
           while (!gathered) co_await wait_for(1ms);
           for (auto& w : bed.all) w->links.close();
-          CHECK((co_await bed.all[0]->links.gather(sizes, model_id)).error() == errc::closed);
-          CHECK((co_await bed.all[1]->links.summoned(model_id)).error() == errc::closed);
+          CHECK((co_await bed.all[0]->links.gather(sizes, names_of(bed.split))).error() == errc::closed);
+          CHECK((co_await bed.all[1]->links.summoned(stage_id(1))).error() == errc::closed);
+        });
+        CHECK(!v.error());
+      },
+      {.real = false, .seeds = 20});
+}
+
+TEST_CASE("rank_links: a worker whose stage is another's is not let in, nor one that had another leader") {
+  co_test(
+      [](asio::any_io_executor ex) -> awaitable<void> {
+        ranks_bed bed(ex, topology(2, 1));
+        const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+          const auto joins = [&](const char* model, std::uint32_t stage) -> awaitable<bool> {
+            bool gathered = false;
+            (void)co_await with(task_group{}, [&](task_group& both) -> awaitable<void> {
+              both.spawn([&]() -> awaitable<void> {
+                auto got = co_await bed.all[0]->links.gather(sizes, names_of(bed.split, model));
+                gathered = got.has_value();
+              });
+              const auto told = co_await with_deadline(bed.all[1]->links.summoned(stage_id(stage)), 5s);
+              if (told) {
+                CHECK(told->fingerprint == names_of(bed.split, model).whole);
+                while (!gathered) co_await wait_for(1ms);
+              } else {
+                CHECK(told.error() == errc::deadline);
+              }
+              both.cancel();
+            });
+            co_return gathered;
+          };
+          bed.begin(0, group);
+          bed.begin(1, group);
+          CHECK_FALSE(co_await joins("a model", 0));
+          CHECK(co_await joins("a model", 1));
+          CHECK_FALSE(co_await joins("one with another first stage", 1));
+          CHECK(co_await joins("a model", 1));
+          for (auto& w : bed.all) w->links.close();
         });
         CHECK(!v.error());
       },
@@ -315,46 +356,69 @@ TEST_CASE("rank_links: a worker of another model, or cut otherwise, is not let i
 }
 
 TEST_CASE("rank_links: what is no leader's word is not gone by") {
+  const topology split(2, 1);
+  const auto whole = names_of(split).whole.hex(), own = stage_id(1).hex();
+  const auto good = R"({"time":"a","fingerprint":")" + whole + R"(","stage":")" + own +
+                    R"(","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,"max_running":1,)" +
+                    R"("max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"host_blocks":0,"slots":0,)" +
+                    R"("urls":["tcp://localhost:9100","tcp://localhost:9101"]})";
+  std::vector<std::string> bad{"", "{}", "nonsense"};
+  for (const auto& [from, to] :
+       std::vector<std::pair<std::string, std::string>>{{R"("time":"a")", R"("time":"a/b")"},
+                                                        {R"("time":"a",)", ""},
+                                                        {R"("kv_blocks":1)", R"("kv_blocks":-1)"},
+                                                        {R"("kv_blocks":1)", R"("kv_blocks":0)"},
+                                                        {R"("microbatches":1)", R"("microbatches":65)"},
+                                                        {R"("slots":0)", R"("slots":1)"},
+                                                        {R"("slots":0,)", ""},
+                                                        {R"(,"tcp://localhost:9101")", ""},
+                                                        {whole, "another"},
+                                                        {whole, whole + "00"},
+                                                        {own, stage_id(0).hex()},
+                                                        {R"("stage":")" + own + R"(",)", ""}}) {
+    const auto at = good.find(from);
+    REQUIRE(at != good.npos);
+    bad.push_back(good);
+    bad.back().replace(at, from.size(), to);
+  }
+  // What it answers: that it is ready, or nothing, as it leaves.
+  const auto answered = [&split](asio::any_io_executor ex, std::string word) -> awaitable<bool> {
+    const std::vector<std::string> urls{"tcp://localhost:9100", "tcp://localhost:9101"};
+    rank_process other(ex, split, 1, urls, "f32");
+    bool answer = false;
+    const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
+      window_table windows(ex);
+      auto door = link_listener::listen(windows, urls[0], {.name = "rank/0/plan/x", .topology = "pp2xtp1/f32"}).value();
+      group.spawn([&]() -> awaitable<void> {
+        const auto got = co_await with_deadline(other.links.summoned(stage_id(1)), 1s);
+        CHECK((got.has_value() || got.error() == errc::deadline));
+        co_await wait_for(10ms);  // its last word comes
+        other.links.close();
+        group.cancel();
+      });
+      std::vector<peer_link> rows;  // what it goes on with
+      for (;;) {
+        auto link = co_await door.async_accept();
+        if (link.peer().name.find("/plan/") == std::string::npos) {
+          rows.push_back(std::move(link));
+          continue;
+        }
+        group.spawn([](peer_link to, const std::string& said, bool& answer) -> awaitable<void> {
+          const auto bytes = std::as_bytes(std::span(said));
+          co_await to.async_send(link_message(bytes.begin(), bytes.end()));
+          answer = (co_await to.async_receive(as_result)).has_value();
+        }(std::move(link), word, answer));
+      }
+    });
+    CHECK((!v.error() || v.error() == asio::error::operation_aborted));
+    co_return answer;
+  };
   co_test(
-      [](asio::any_io_executor ex) -> awaitable<void> {
-        for (
-            const char* word :
-            {"", "{}", "nonsense", R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":-1})",
-             R"({"time":"a/b","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"host_blocks":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
-             R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":true,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"host_blocks":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
-             R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":65,"copies":0,"host_blocks":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
-             R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":0,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"host_blocks":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})",
-             R"({"time":"a","fingerprint":"FINGERPRINT","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"host_blocks":0,"urls":["tcp://localhost:9100"]})",
-             R"({"time":"a","fingerprint":"another","sums_by_mpi":false,"kv_blocks":1,"block_tokens":1,"max_batched_tokens":1,
-                                     "max_running":1,"max_requests":1,"max_sequence":1,"microbatches":1,"copies":0,"host_blocks":0,"urls":["tcp://localhost:9100","tcp://localhost:9101"]})"}) {
-          const topology split(2, 1);
-          const std::vector<std::string> urls{"tcp://localhost:9100", "tcp://localhost:9101"};
-          rank_process other(ex, split, 1, urls, "f32");
-          const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
-            window_table windows(ex);
-            auto door =
-                link_listener::listen(windows, urls[0], {.name = "rank/0/plan/x", .topology = "pp2xtp1/f32"}).value();
-            group.spawn([&]() -> awaitable<void> {
-              const auto got = co_await with_deadline(other.links.summoned(model_id), 1s);
-              CHECK(got.error() == errc::deadline);
-              other.links.close();
-              group.cancel();
-            });
-            for (;;) {
-              auto link = co_await door.async_accept();
-              std::string said(word);
-              if (const auto at = said.find("FINGERPRINT"); at != said.npos) said.replace(at, 11, model_id.hex());
-              const auto bytes = std::as_bytes(std::span(said));
-              co_await link.async_send(link_message(bytes.begin(), bytes.end()));
-              CHECK((co_await link.async_receive(as_result)).error());  // it leaves
-            }
-          });
-          CHECK(!v.error());
+      [&](asio::any_io_executor ex) -> awaitable<void> {
+        CHECK(co_await answered(ex, good));
+        for (const auto& word : bad) {
+          INFO(word);
+          CHECK_FALSE(co_await answered(ex, word));
         }
       },
       {.real = false, .seeds = 3});

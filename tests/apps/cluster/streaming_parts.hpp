@@ -39,7 +39,7 @@ struct parts_side {
   std::string life(std::uint32_t n) const { return name + "-life-" + std::to_string(n); }
   link_options greeting(link_options o, std::uint32_t n) const {
     o.name = "kv/" + name + '/' + life(n);
-    o.ns = cluster::links_of(*w.leader);
+    o.ns = cluster::links_of(w.leader->running().fingerprint());
     return o;
   }
 

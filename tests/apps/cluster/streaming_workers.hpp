@@ -72,7 +72,7 @@ struct cluster_worker {
         life(as + "-life"),
         links(s.link) {
     links.name = "kv/" + as + "/" + life;
-    links.ns = cluster::links_of(run);
+    links.ns = cluster::links_of(run.running().fingerprint());
   }
 
   static engine_options tells(engine_options o, cache::event_log& to) {

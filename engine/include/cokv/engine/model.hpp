@@ -133,6 +133,12 @@ struct model_part {
 // The config of a part of a model with this one. Throws config_error naming the number that can't be divided so.
 model_config part_of(const model_config& whole, const model_part& part);
 
+// What a model is called, and each stage of it, by its config, layers and tensors; see model::fingerprint.
+struct model_names {
+  id256 whole;
+  std::vector<id256> stages;
+};
+
 enum class layer_half : std::uint8_t { attention, mlp };
 
 class model {
@@ -144,8 +150,13 @@ class model {
   virtual dtype compute_type() const noexcept = 0;  // of products and KV
   // As model_options has it; what is added up then is added up in one order for any number of rows.
   virtual bool batch_invariant() const noexcept { return false; }
-  // Names the function that is computed: see cokv::fingerprint.
+  // Names the function that is computed: see cokv::fingerprint. Zeros of a part of a checkpoint that is not the first: it
+  // reads its stage's tensors alone, and hears from the first what all are.
   virtual const id256& fingerprint() const noexcept = 0;
+  // The first part knows all stages', another its own, and has zeros for the others'. Of what is no checkpoint:
+  // fingerprint(), for each.
+  virtual model_names names() const;
+  id256 own_stage() const { return names().stages.at(part().who.stage); }
   virtual geometry kv_geometry(std::uint32_t block_tokens) const = 0;
 
   // Enqueues a layer of the step; layers come in order, from 0. errc::invalid_argument: a sequence beyond max_positions;
@@ -195,8 +206,8 @@ struct model_options {
 std::uint64_t weight_bytes(const model_config& config, dtype compute);
 
 // Throws config_error naming the file and the field or tensor, or the sum that does not fit into memory; a weight that is
-// not finite is one. On a CUDA device also one naming the device, which has no room, no kernels or no cuBLASLt. Reads
-// every weight; uses the caller's thread, which waits for what is uploaded, and, for packing, oneTBB's.
+// not finite is one, where it is read. On a CUDA device also one naming the device, which has no room, no kernels or no cuBLASLt. Reads
+// every weight, or those of the part's stage where it is not the first part; uses the caller's thread, which waits for what is uploaded, and, for packing, oneTBB's.
 std::shared_ptr<model> load_model(const std::filesystem::path& dir, model_options options = {});
 
 // A model of the shape that a config.json gives, with random numbers for weights: it costs what a trained one does, and

@@ -37,14 +37,14 @@ gpu::device_activation on_gpu(activation a) {
 class cuda_decoder final : public model, public std::enable_shared_from_this<cuda_decoder> {
  public:
   // Of all of a model's tensors.
-  cuda_decoder(device where, const model_config& whole, const decoder_tensors& tensors, id256 id,
+  cuda_decoder(device where, const model_config& whole, const decoder_tensors& tensors, model_names names,
                const model_options& how)
       : where_(std::move(where)),
         on_(where_, how.aside),
         config_(part_of(whole, how.part)),
         part_(how.part),
         shard_(kv_shard_of(whole, part_)),
-        fingerprint_(id),
+        names_(std::move(names)),
         compute_(how.compute),
         invariant_(how.batch_invariant),
         half_(config_.positions == position_type::rotary ? config_.rotary_dims / 2 : 0),
@@ -60,7 +60,8 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
   const model_config& config() const noexcept override { return config_; }
   dtype compute_type() const noexcept override { return compute_; }
   bool batch_invariant() const noexcept override { return invariant_; }
-  const id256& fingerprint() const noexcept override { return fingerprint_; }
+  const id256& fingerprint() const noexcept override { return names_.whole; }
+  model_names names() const override { return names_; }
   geometry kv_geometry(std::uint32_t block_tokens) const override {
     return geometry::attention(config_.layers, config_.kv_heads, config_.head_dim, compute_, block_tokens);
   }
@@ -469,7 +470,7 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
   model_config config_;  // of the part
   model_part part_;
   shard shard_;
-  id256 fingerprint_;
+  model_names names_;
   dtype compute_;
   bool invariant_;
   std::uint32_t half_;  // of the rotary dimensions; 0: no rotary positions
@@ -482,10 +483,10 @@ class cuda_decoder final : public model, public std::enable_shared_from_this<cud
 }  // namespace
 
 std::shared_ptr<model> make_cuda_decoder(device where, const model_config& config, const decoder_tensors& tensors,
-                                         id256 fingerprint, const model_options& how) {
+                                         model_names names, const model_options& how) {
   if (!tensors.head.bias.empty())
     throw config_error("device " + std::string(where.name()) + ": an output matrix with a bias");
-  return std::make_shared<cuda_decoder>(std::move(where), config, tensors, fingerprint, how);
+  return std::make_shared<cuda_decoder>(std::move(where), config, tensors, std::move(names), how);
 }
 
 }  // namespace cokv

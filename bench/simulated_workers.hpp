@@ -114,7 +114,7 @@ class worker_host {
     const std::string name = names[static_cast<int>(role)];
     link_options links;
     links.name = "kv/" + name + '/' + name + "-life";
-    links.ns = cluster::links_of(gpu.run);
+    links.ns = cluster::links_of(gpu.run.running().fingerprint());
     links.chunk = s.link_chunk();
     if (windows.stage(gpu.where, {.chunk = s.link_chunk()})) throw config_error("no pinned memory for links");
     if (role == cluster::worker_role::prefill) {

@@ -79,7 +79,7 @@ def main():
     p.add_argument("--dtype", default="bf16")
     p.add_argument("--device", default="cpu", help="cuda:0: all of them share it")
     p.add_argument("--rates", type=float, nargs="+", default=[0.5, 3], help="requests a second, each a load of its own")
-    p.add_argument("--requests", type=int, default=160, help="a median of few jumps from one prompt's length to the next")
+    p.add_argument("--seconds", type=float, default=60, help="of each load; a median of few requests jumps from one prompt's length to the next")
     p.add_argument("--lengths", default="uniform:64-256:16-64")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--stages", type=int, nargs="+", default=[1, 2, 4])
@@ -93,7 +93,7 @@ def main():
         checkpoint += ["--random-weights", o.random_weights]
     loads = {}
     for rate in o.rates:
-        load = ["--rate", rate, "--requests", o.requests, "--lengths", o.lengths, "--seed", 7]
+        load = ["--rate", rate, "--duration", o.seconds, "--lengths", o.lengths, "--seed", 7]
         loads |= {f"{figure}, {rate:g}/s": (load, figure) for figure in FIGURES}
     for n in o.at_once:
         loads[f"tpot_ms, {n} at once"] = (["--rate", 200, "--requests", n, "--lengths", "fixed:16:400", "--seed", 7], "tpot_ms_p50")

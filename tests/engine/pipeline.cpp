@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "engine/files.hpp"
+#include "engine/four_layers.hpp"
 #include "engine/golden.hpp"
 #include "engine/stage_fixture.hpp"
 #include "support/co_test.hpp"
@@ -36,10 +37,10 @@ std::vector<token_id> tokens_of(const std::vector<generated>& pieces) {
 }
 
 // Runs the body with the workers joined.
-void with_workers(topology split, const std::filesystem::path& folder, engine_options o,
+void with_workers(topology split, const part_workers::part_maker& make, engine_options o,
                   const std::function<awaitable<void>(part_workers&)>& body) {
   run_real([&](asio::any_io_executor ex) -> awaitable<void> {
-    part_workers w(ex, "cpu", split, parts_of(folder), o);
+    part_workers w(ex, "cpu", split, make, o);
     const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
       co_await w.join_all(group);
       co_await body(w);
@@ -58,7 +59,7 @@ TEST_CASE("pipeline: every family's workers say what the reference says, several
     for (auto [stages, ranks] : {std::pair{2u, 1u}, {1u, 2u}, {3u, 2u}}) {
       INFO(family.name, ", ", stages, " stages of ", ranks);
       with_workers(
-          topology(stages, ranks), family.folder, {.kv_blocks = 200, .max_batched_tokens = 24},
+          topology(stages, ranks), parts_of(family.folder), {.kv_blocks = 200, .max_batched_tokens = 24},
           [&](part_workers& w) -> awaitable<void> {
             const auto v = co_await with(task_group{}, [&](task_group& group) {
               for (auto& c : family.cases)
@@ -102,11 +103,11 @@ awaitable<void> ask_all(engine& e, const std::vector<generation_request>& reques
   CHECK(!v.error());
 }
 
-std::vector<std::vector<generated>> whole_answers(const std::filesystem::path& folder,
+std::vector<std::vector<generated>> whole_answers(const std::shared_ptr<model>& what,
                                                   const std::vector<generation_request>& requests) {
   std::vector<std::vector<generated>> want;
   run_real([&](asio::any_io_executor ex) -> awaitable<void> {
-    engine whole(ex, open_device(ex, "cpu").value(), load_model(folder, {.compute = dtype::f32}), std::nullopt, {});
+    engine whole(ex, open_device(ex, "cpu").value(), what, std::nullopt, {});
     co_await ask_all(whole, requests, want);
   });
   return want;
@@ -117,7 +118,7 @@ std::vector<std::vector<generated>> whole_answers(const std::filesystem::path& f
 TEST_CASE("pipeline: the bundled model in {1, 2, 4} stages of {1, 2} ranks samples as one process does") {
   const auto folder = source_dir() / "models/tiny-kjv";
   const auto requests = some_requests();
-  const auto want = whole_answers(folder, requests);
+  const auto want = whole_answers(parts_of(folder)({}), requests);
   for (std::uint32_t stages : {1u, 2u, 4u})
     for (std::uint32_t ranks : {1u, 2u}) {
       if (stages * ranks == 1) continue;
@@ -125,7 +126,7 @@ TEST_CASE("pipeline: the bundled model in {1, 2, 4} stages of {1, 2} ranks sampl
       // Few blocks: requests are preempted, and come back at places that were sampled before.
       for (std::uint32_t blocks : {200u, 14u})
         with_workers(
-            topology(stages, ranks), folder, {.kv_blocks = blocks, .max_batched_tokens = 64},
+            topology(stages, ranks), parts_of(folder), {.kv_blocks = blocks, .max_batched_tokens = 64},
             [&](part_workers& w) -> awaitable<void> {
               std::vector<std::vector<generated>> got;
               co_await ask_all(*w.leader, requests, got);
@@ -143,12 +144,36 @@ TEST_CASE("pipeline: the bundled model in {1, 2, 4} stages of {1, 2} ranks sampl
     }
 }
 
+TEST_CASE("pipeline: every family in {1, 2, 4} stages of {1, 2} ranks samples as one process does") {
+  auto requests = some_requests();
+  for (auto& r : requests) {
+    for (auto& t : r.prompt) t %= 300;
+    r.logprobs.reset();
+  }
+  for (auto& family : family_folders()) {
+    const four_layers make(family);
+    const auto want = whole_answers(make(), requests);
+    for (std::uint32_t stages : {1u, 2u, 4u})
+      for (std::uint32_t ranks : {1u, 2u}) {
+        if (stages * ranks == 1) continue;
+        INFO(family, ", ", stages, " stages of ", ranks);
+        with_workers(topology(stages, ranks), make, {.kv_blocks = 200, .max_batched_tokens = 64},
+                     [&](part_workers& w) -> awaitable<void> {
+                       std::vector<std::vector<generated>> got;
+                       co_await ask_all(*w.leader, requests, got);
+                       for (std::size_t i = 0; i < requests.size(); ++i) CHECK(tokens_of(got[i]) == tokens_of(want[i]));
+                       CHECK(w.leader->pool().shape().layers() == 4 / stages);
+                     });
+      }
+  }
+}
+
 TEST_CASE("swap in parts: the bundled model samples the same when its sequences take turns on the devices") {
   const auto folder = source_dir() / "models/tiny-kjv";
   const auto requests = some_requests();
-  const auto want = whole_answers(folder, requests);
+  const auto want = whole_answers(parts_of(folder)({}), requests);
   for (auto split : {topology(2, 1), topology(4, 1), topology(2, 2)})
-    with_workers(split, folder, {.kv_blocks = 14, .max_batched_tokens = 64, .swap = 8 << 20},
+    with_workers(split, parts_of(folder), {.kv_blocks = 14, .max_batched_tokens = 64, .swap = 8 << 20},
                  [&](part_workers& w) -> awaitable<void> {
                    INFO(split.text());
                    std::vector<std::vector<generated>> got;
@@ -164,9 +189,9 @@ TEST_CASE("swap in parts: the bundled model samples the same when its sequences 
 TEST_CASE("slots: the bundled model samples the same when its microbatches take turns on the devices") {
   const auto folder = source_dir() / "models/tiny-kjv";
   const auto requests = some_requests();
-  const auto want = whole_answers(folder, requests);
+  const auto want = whole_answers(parts_of(folder)({}), requests);
   for (auto split : {topology(2, 1), topology(4, 1), topology(1, 2), topology(2, 2)})
-    with_workers(split, folder,
+    with_workers(split, parts_of(folder),
                  {.kv_blocks = 16, .max_batched_tokens = 64, .swap = 8 << 20, .swap_by = swap_unit::microbatch},
                  [&](part_workers& w) -> awaitable<void> {
                    INFO(split.text());
@@ -183,7 +208,7 @@ TEST_CASE("slots: the bundled model samples the same when its microbatches take 
 TEST_CASE("recovery: the bundled model samples the same when each of its workers is lost, and its place taken") {
   const auto folder = source_dir() / "models/tiny-kjv";
   const auto requests = some_requests();
-  const auto want = whole_answers(folder, requests);
+  const auto want = whole_answers(parts_of(folder)({}), requests);
   for (auto split : {topology(2, 1), topology(4, 1), topology(1, 2), topology(2, 2)})
     run_real([&](asio::any_io_executor ex) -> awaitable<void> {
       part_workers w(ex, "cpu", split, parts_of(folder), {.kv_blocks = 200, .max_batched_tokens = 64}, 64 << 20);
@@ -255,7 +280,7 @@ TEST_CASE("pipeline: what a model in parts can't do is refused by its name") {
     CHECK(alone.sizes().microbatches == 2);
     engine other(ex, open_device(ex, "cpu").value(), parts_of(folder)({split, {1, 0}}), std::nullopt, {});
     CHECK(other.join({}) == errc::unsupported);
-    engine whole(ex, open_device(ex, "cpu").value(), load_model(folder, {.compute = dtype::f32}), std::nullopt, {});
+    engine whole(ex, open_device(ex, "cpu").value(), parts_of(folder)({}), std::nullopt, {});
     CHECK(whole.join({}) == errc::unsupported);
     CHECK(whole.counters().joined);
 

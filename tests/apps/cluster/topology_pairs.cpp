@@ -2,6 +2,7 @@
 #include <map>
 
 #include "apps/cluster/streaming_parts.hpp"
+#include "engine/four_layers.hpp"
 #include "engine/golden.hpp"
 #include "support/remove_folder.hpp"
 
@@ -10,11 +11,14 @@ using namespace cokv::test;
 
 namespace {
 
-parts_side side_of(asio::any_io_executor ex, std::string name, topology split, const std::filesystem::path& folder,
-                   engine_options o, std::string_view door) {
-  const auto make = [folder](model_part p) {
-    return load_model(folder, {.compute = dtype::f32, .part = std::move(p)});
-  };
+using part_maker = part_workers::part_maker;
+
+part_maker parts_of(const std::filesystem::path& folder) {
+  return [folder](model_part p) { return load_model(folder, {.compute = dtype::f32, .part = std::move(p)}); };
+}
+
+parts_side side_of(asio::any_io_executor ex, std::string name, topology split, const part_maker& make, engine_options o,
+                   std::string_view door) {
   const auto url = [door = std::string(door)](std::uint32_t n) {
     return std::pair(door.starts_with("shm") ? door + std::to_string(n) : door, std::string());
   };
@@ -24,7 +28,7 @@ parts_side side_of(asio::any_io_executor ex, std::string name, topology split, c
 
 struct pair_of_sides {
   topology from, to;
-  std::filesystem::path folder;
+  part_maker make;
   engine_options prefill, decode;
   std::string door = "tcp://127.0.0.1:0";
 };
@@ -34,8 +38,8 @@ std::vector<std::vector<token_id>> answers_between(const pair_of_sides& p,
                                                    const std::vector<generation_request>& requests) {
   std::vector<std::vector<token_id>> out(requests.size());
   run_real([&](asio::any_io_executor ex) -> awaitable<void> {
-    parts_side from = side_of(ex, "prefill", p.from, p.folder, p.prefill, {});
-    parts_side to = side_of(ex, "decode", p.to, p.folder, p.decode, p.door);
+    parts_side from = side_of(ex, "prefill", p.from, p.make, p.prefill, {});
+    parts_side to = side_of(ex, "decode", p.to, p.make, p.decode, p.door);
     const auto v = co_await with(task_group{}, [&](task_group& workers) -> awaitable<void> {
       to.open_doors(workers);
       co_await from.join(workers);
@@ -64,24 +68,25 @@ std::vector<std::vector<token_id>> answers_between(const pair_of_sides& p,
   return out;
 }
 
-}  // namespace
-
-TEST_CASE(
-    "topologies: prompts at any of {1, 2, 4} stages of {1, 2} ranks, answers at any other, are those of one process") {
-  const auto folder = source_dir() / "models/tiny-kjv";
+// Greedy, sampled, with penalties. Tokens below `vocab`.
+std::vector<generation_request> three_requests(token_id vocab) {
   std::vector<generation_request> requests;
   for (std::uint64_t i = 0; i < 3; ++i) {
     generation_request r{.max_tokens = 12, .ignore_end_tokens = true};
     for (token_id t = 0; t < 40 + 23 * static_cast<token_id>(i); ++t)
-      r.prompt.push_back(3 + (t * 37 + static_cast<token_id>(i) * 11) % 1900);
+      r.prompt.push_back(3 + (t * 37 + static_cast<token_id>(i) * 11) % (vocab - 3));
     r.sampling = {.temperature = i == 1 ? 0.9f : 0.f, .top_p = 0.9f, .seed = i};
     if (i == 2) r.sampling.repetition_penalty = 1.3f, r.sampling.frequency_penalty = 0.4f;
     requests.push_back(std::move(r));
   }
+  return requests;
+}
+
+void all_pairs_answer_as_one_process(const part_maker& make, token_id vocab) {
+  const auto requests = three_requests(vocab);
   std::vector<std::vector<token_id>> want;
   run_real([&](asio::any_io_executor ex) -> awaitable<void> {
-    engine whole(ex, open_device(ex, "cpu", {.threads = 1}).value(), load_model(folder, {.compute = dtype::f32}),
-                 std::nullopt, {});
+    engine whole(ex, open_device(ex, "cpu", {.threads = 1}).value(), make({}), std::nullopt, {});
     for (auto& r : requests) {
       auto g = whole.submit(r).value();
       want.emplace_back();
@@ -97,12 +102,26 @@ TEST_CASE(
           // Chunks of a prompt, and blocks of other sizes here and there.
           CHECK(answers_between({.from = topology(n, m),
                                  .to = topology(k, l),
-                                 .folder = folder,
+                                 .make = make,
                                  .prefill = {.kv_blocks = 100, .max_batched_tokens = 32},
                                  .decode = {.kv_blocks = 100, .block_tokens = ++pairs % 3 == 0 ? 24u : 16u}},
                                 requests) == want);
         }
   CHECK(pairs == 36);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "topologies: prompts at any of {1, 2, 4} stages of {1, 2} ranks, answers at any other, are those of one process") {
+  all_pairs_answer_as_one_process(parts_of(source_dir() / "models/tiny-kjv"), 1900);
+}
+
+TEST_CASE("topologies: and so with every family") {
+  for (auto& family : family_folders()) {
+    INFO(family);
+    all_pairs_answer_as_one_process(four_layers(family), 320);
+  }
 }
 
 TEST_CASE("topologies: every family's prompts go from parts to other parts, over tcp and shared memory") {
@@ -126,7 +145,7 @@ TEST_CASE("topologies: every family's prompts go from parts to other parts, over
       CHECK(answers_between(
                 {.from = from,
                  .to = to,
-                 .folder = family.folder,
+                 .make = parts_of(family.folder),
                  .prefill = {.kv_blocks = 200, .max_batched_tokens = 24},
                  .decode = {.kv_blocks = 200, .kv_memory = shared ? memory_kind::shared : memory_kind::device},
                  .door =

@@ -6,11 +6,12 @@ COKV_REQUESTS says how many each time; 12 unless told. COKV_SERVE what computes,
 """
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
 
-from checks import MODEL, at_least, run, same, until
+from checks import MODEL, ROOT, at_least, run, same, until
 from cluster import LONG, all_answered, ask, asked, some_requests, told
 from lib_parts import AS_ROOT, Parts as AnyParts
 from lib_servers import Server, Stream, metric
@@ -28,8 +29,8 @@ class Parts(AnyParts):
         until("no block is in use", lambda: metric(self.port, "cokv_kv_blocks", state="in_use") == 0)
 
 
-def one_server(binary, requests):
-    with Server(binary, "serve", *HERE) as one:
+def one_server(binary, requests, *more):
+    with Server(binary, "serve", *HERE, *more) as one:
         answers = [ask(one.port, **r) for r in requests]
     for status, _ in answers:
         same("status of one server", status, 200)
@@ -56,6 +57,35 @@ def stages_of_other_sizes_answer_the_same(binary, folder):
     with Parts(binary, folder, 3, 1, "shm", "--stage-starts", "0,1,6", "--microbatches", 2) as parts:
         all_answered([asked(parts.port, r) for r in requests], requests, wanted)
         parts.at_rest()
+
+
+def four_layers(folder, family):
+    """The family's miniature with four layers, random weights, and as many tokens as the bundled model has."""
+    with open(os.path.join(ROOT, "tests/engine/fixtures/families", family, "config.json")) as f:
+        config = json.load(f)
+    config["vocab_size"] = 2048
+    config["n_layer" if "n_layer" in config else "num_hidden_layers"] = 4
+    to = os.path.join(folder, f"{family}.json")
+    with open(to, "w") as f:
+        json.dump(config, f)
+    return to
+
+
+def every_family_answers_as_one_server(binary, folder):
+    rng = random.Random(203)
+    links = ["shm"] if os.environ.get("COKV_SANITIZE") or os.environ.get("COKV_SERVE") else ["tcp", "shm"] + (["mpi"] if shutil.which("mpirun") else [])
+    turn = 0
+    for family in ("llama", "qwen2", "glm", "gpt2", "opt", "bloom"):
+        weights = ("--random-weights", four_layers(folder, family), "--kv-blocks", 200)
+        requests = [{"prompt": [rng.randrange(3, 2000) for _ in range(rng.randint(1, 90))], "max_tokens": 30, "temperature": rng.choice((0, 1)), "seed": rng.randint(0, 1 << 60)} for _ in range(COUNT)]
+        wanted = one_server(binary, requests, *weights)
+        for link in links:
+            n, m = SHAPES[turn % len(SHAPES)]
+            turn += 1
+            with Parts(binary, folder, n, m, link, *weights) as parts:
+                all_answered([asked(parts.port, r) for r in requests], requests, wanted)
+                parts.at_rest()
+            print(f"      {family}, pp{n}xtp{m} over {link}: {COUNT} requests the same", flush=True)
 
 
 def with_few_blocks_they_are_preempted_or_take_turns_and_answer_the_same(binary, folder):
@@ -222,7 +252,7 @@ def one_line_says_what_does_not_fit(binary, folder):
              True)
 
 
-run(every_shape_over_every_link_answers_as_one_server, stages_of_other_sizes_answer_the_same,
+run(every_shape_over_every_link_answers_as_one_server, every_family_answers_as_one_server, stages_of_other_sizes_answer_the_same,
     with_few_blocks_they_are_preempted_or_take_turns_and_answer_the_same,
     a_worker_that_dies_fails_what_is_under_way_and_nothing_else, a_worker_that_stands_still_is_given_up,
     a_worker_reads_its_stage_and_is_let_in_if_that_is_the_leaders,

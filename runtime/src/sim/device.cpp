@@ -117,8 +117,9 @@ void device::lose(duration for_how_long) {
   ++state_->life;
   state_->allocated = 0;
   state_->back_at = std::max(state_->back_at, state_->core.now() + for_how_long);
-  for (auto& weak : std::vector(state_->all.streams))
-    if (auto s = weak.lock(); s && s->uses(*this)) s->fail(errc::device_lost);
+  state_->all.streams.each([this](detail::sim_stream& s) {
+    if (s.uses(*this)) s.fail(errc::device_lost);
+  });
 }
 
 }  // namespace cokv::sim

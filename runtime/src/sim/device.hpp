@@ -7,6 +7,7 @@
 #include "cokv/runtime/buffer.hpp"
 #include "cokv/runtime/sim_device.hpp"
 #include "engines.hpp"
+#include "sim/weak_list.hpp"
 
 namespace cokv::detail {
 
@@ -26,7 +27,7 @@ class sim_devices : public std::enable_shared_from_this<sim_devices> {
   sim::device* owner(const buffer& b) const;
 
   sim_engines engines;
-  std::vector<std::weak_ptr<sim_stream>> streams;  // of all of them
+  weak_list<sim_stream> streams;  // of all of them
 
  private:
   struct region {

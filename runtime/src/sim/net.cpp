@@ -156,6 +156,7 @@ class sim_network final : public network::impl {
     door->at = std::move(at);
     door->backlog = static_cast<std::size_t>(std::max(backlog, 1));
     if (!net_.doors.emplace(door_key(domain_, door->at), door).second) return error_code(asio::error::address_in_use);
+    if (auto* here = net_.up(domain_)) here->doors.add(door);
     return listener(std::make_unique<sim_listener>(net_, domain_, std::move(door)));
   }
 
@@ -236,7 +237,7 @@ class net_service final : public asio::execution_context::service {
 
 void add_sim_network(sim_domain& domain) {
   auto& net = sim::net::of(domain.core).get_state();
-  net.hosts[domain.host] = &domain;
+  net.hosts.insert_or_assign(domain.host, sim::net::state::host{&domain});
   net.names.insert(domain.host);
   asio::add_service(domain.context, new network(domain.context, sim_context::executor_type(domain),
                                                 std::make_unique<sim_network>(net, domain)));
@@ -244,13 +245,14 @@ void add_sim_network(sim_domain& domain) {
 
 void remove_sim_host(sim_domain& domain) {
   auto& net = sim::net::of(domain.core).get_state();
-  if (auto host = net.hosts.find(domain.host); host == net.hosts.end() || host->second != &domain) return;
+  const auto* up = net.up(domain);
+  if (!up) return;
+  const auto gone = *up;
   net.hosts.erase(domain.host);
-  for (auto door = net.doors.begin(); door != net.doors.end();) {
-    if (door->second->domain == &domain) door->second->open = false;
-    door = door->second->domain == &domain ? net.doors.erase(door) : std::next(door);
-  }
-  net.each([&](sim_connection& c) {
+  gone.doors.each([&](sim_door& door) {
+    if (std::exchange(door.open, false)) net.doors.erase(door_key(domain, door.at));
+  });
+  gone.connections.each([&](sim_connection& c) {
     for (int side : {0, 1})
       if (&c.domain(side) == &domain) c.lose(side);
   });
@@ -266,12 +268,18 @@ net::~net() = default;
 net& net::of(sim_context& context) { return asio::use_service<detail::net_service>(context).get(context); }
 
 void net::state::add(const std::shared_ptr<detail::sim_connection>& c) {
-  std::erase_if(connections, [](const auto& weak) { return weak.expired(); });
-  connections.push_back(c);
+  connections.add(c);
+  if (auto* client = up(c->domain(0))) client->connections.add(c);
+  if (auto* server = up(c->domain(1)); server && &c->domain(0) != &c->domain(1)) server->connections.add(c);
+}
+
+net::state::host* net::state::up(const detail::sim_domain& domain) {
+  const auto found = hosts.find(domain.host);
+  return found != hosts.end() && found->second.domain == &domain ? &found->second : nullptr;
 }
 
 void net::state::release_soon() {
-  each([&](detail::sim_connection& c) {
+  connections.each([&](detail::sim_connection& c) {
     core.at(core.now() + of.faults.latency_min, core.home(), [self = c.shared_from_this()] { self->release(); });
   });
 }
@@ -317,13 +325,13 @@ void net::clear_link(const std::string& a, const std::string& b) {
 }
 
 void net::reset_connections(const std::string& a, const std::string& b) {
-  state_->each([&](detail::sim_connection& c) {
+  state_->connections.each([&](detail::sim_connection& c) {
     if (c.joins(a, b)) c.reset(0);
   });
 }
 
 void net::reset_connections(const std::string& host) {
-  state_->each([&](detail::sim_connection& c) {
+  state_->connections.each([&](detail::sim_connection& c) {
     for (int side : {0, 1})
       if (!c.local() && c.domain(side).host == host) return c.reset(side);
   });

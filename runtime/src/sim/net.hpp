@@ -9,6 +9,7 @@
 #include "cokv/runtime/net.hpp"
 #include "cokv/runtime/sim_net.hpp"
 #include "cokv/runtime/trace.hpp"
+#include "sim/weak_list.hpp"
 
 namespace cokv::detail {
 
@@ -99,19 +100,25 @@ namespace cokv::sim {
 
 class net::state {
  public:
+  struct host {
+    detail::sim_domain* domain;
+    detail::weak_list<detail::sim_door> doors = {};
+    detail::weak_list<detail::sim_connection> connections = {};
+  };
+
   state(sim_context& c, net& owner) : core(c), of(owner), recorder(trace::of(c.get_executor())) {}
 
   sim_context& core;
   net& of;
   trace::recorder& recorder;
   std::map<std::pair<std::string, std::uint16_t>, std::shared_ptr<detail::sim_door>> doors;
-  std::map<std::string, detail::sim_domain*> hosts;       // those that are up
+  std::map<std::string, host> hosts;                      // those that are up
   std::set<std::string> names;                            // those that ever were
   using direction = std::pair<std::string, std::string>;  // from, to
   std::set<direction> cut;
   std::map<direction, time_point> clogged;  // until when
   std::map<direction, net_link> links;
-  std::vector<std::weak_ptr<detail::sim_connection>> connections;
+  detail::weak_list<detail::sim_connection> connections;
   std::uint16_t next_port = 40000;
 
   duration latency(const std::string& from, const std::string& to) {
@@ -133,11 +140,7 @@ class net::state {
   }
   void release_soon();  // what a partition held arrives
   void add(const std::shared_ptr<detail::sim_connection>& c);
-  template <class F>
-  void each(F f) {
-    for (auto& weak : std::vector(connections))
-      if (auto c = weak.lock()) f(*c);
-  }
+  host* up(const detail::sim_domain& domain);  // null: it has gone
 };
 
 }  // namespace cokv::sim

@@ -24,10 +24,7 @@ result<std::shared_ptr<stream_backend>> sim_device::make_stream(stream_options o
   if (auto ec = status()) return ec;
   if (options.max_in_flight == 0) return errc::invalid_argument;
   auto made = std::make_shared<sim_stream>(shared_from_this(), std::move(options));
-  for (auto* list : {&streams_, &all_->streams}) {
-    std::erase_if(*list, [](auto& s) { return s.expired(); });
-    list->push_back(made);
-  }
+  for (auto* list : {&streams_, &all_->streams}) list->add(made);
   return std::shared_ptr<stream_backend>(std::move(made));
 }
 
@@ -59,15 +56,11 @@ bool sim_device::submit(unique_function<void()> f) {
 
 void sim_device::shutdown() {
   closed_ = true;
-  for (auto& weak : std::vector(streams_))
-    if (auto s = weak.lock()) s->fail(errc::closed);
+  streams_.each([](sim_stream& s) { s.fail(errc::closed); });
 }
 
 bool sim_device::idle() {
-  return std::all_of(streams_.begin(), streams_.end(), [](auto& weak) {
-    auto s = weak.lock();
-    return !s || s->idle();
-  });
+  return streams_.all_of([](sim_stream& s) { return s.idle(); });
 }
 
 }  // namespace cokv::detail

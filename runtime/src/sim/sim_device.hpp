@@ -8,6 +8,7 @@
 #include "../device_service.hpp"
 #include "cokv/runtime/device.hpp"
 #include "cokv/runtime/sim_context.hpp"
+#include "sim/weak_list.hpp"
 #include "sim_stream.hpp"
 
 namespace cokv::detail {
@@ -42,7 +43,7 @@ class sim_device final : public device_backend,
   std::shared_ptr<sim_devices> all_;
   sim::device& unit_;
   const std::uint64_t life_;
-  std::vector<std::weak_ptr<sim_stream>> streams_;
+  weak_list<sim_stream> streams_;
   bool closed_ = false;
 };
 

@@ -99,7 +99,7 @@ def main():
         loads[f"tpot_ms, {n} at once"] = (["--rate", 200, "--requests", n, "--lengths", "fixed:16:400", "--seed", 7], "tpot_ms_p50")
 
     deployments = [str(n) for n in o.stages] + ["apart"] * o.apart
-    real, told, profiles = {name: [] for name in deployments}, {name: [] for name in deployments}, []
+    real, told, profiles = ({name: [] for name in deployments} for _ in range(3))
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(o.rounds):
             for name in deployments:
@@ -107,7 +107,7 @@ def main():
                 if not o.profile:
                     workers = 2 if name == "apart" else name
                     subprocess.run([o.binary, "fit", *checkpoint, "--threads", "1", "--workers", str(workers), "--out", profile], check=True)
-                profiles.append(json.load(open(profile)))
+                profiles[name].append(json.load(open(profile)))
                 arguments = [*checkpoint, "--threads", 1, "--kv-blocks", 1024]
                 with served(o.binary, name, os.path.join(folder, f"{turn}-{name}"), arguments) as port:
                     url = ["--url", f"http://127.0.0.1:{port}", "--vocabulary", 1000, "--ignore-eos"]

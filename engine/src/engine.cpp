@@ -29,6 +29,7 @@ engine_options checked(engine_options o, const model_config& config, const Shape
   auto positive = [](std::uint32_t v, const char* name) {
     if (v == 0) throw config_error(std::string(name) + ": must be above 0");
   };
+  if (!part.leads()) throw config_error("rank: an engine is a model's first worker");  // others have no name for its KV
   positive(o.block_tokens, "block-tokens");
   positive(o.max_batched_tokens, "max-batched-tokens");
   positive(o.max_running, "max-running");

@@ -239,6 +239,7 @@ def one_line_says_what_does_not_fit(binary, folder):
                             (("--pipeline", 2, *two, "--swap", "1GiB", "--swap-by", "turns"), "--swap-by"),
                             (("--pipeline", 2, *two, "--swap", "1MiB", "--swap-by", "microbatch", "--kv-blocks", 400), "swap"),
                             (("--pipeline", 2, *two, "--role", "router"), "--pipeline"),
+                            (("--pipeline", 2, *two, "--rank", 1, "--role", "decode", "--link", "carrier-pigeon://x"), "--link"),
                             (("--pipeline", 2, *two, "--role", "decode", "--borrow-from", "http://127.0.0.1:1"), "--borrow-from"),
                             (("--pipeline", 2, "--ranks", "mpi://", "--rank", 1), "--rank"),
                             (("--pipeline", 1000, "--tensor", 256), "--tensor"),

@@ -278,8 +278,9 @@ TEST_CASE("pipeline: what a model in parts can't do is refused by its name") {
     CHECK(alone.receive({.prompt = {3}}).error() == errc::unavailable);
     CHECK(!alone.counters().joined);
     CHECK(alone.sizes().microbatches == 2);
-    engine other(ex, open_device(ex, "cpu").value(), parts_of(folder)({split, {1, 0}}), std::nullopt, {});
-    CHECK(other.join({}) == errc::unsupported);
+    CHECK_THROWS_WITH_AS(
+        engine(ex, open_device(ex, "cpu").value(), parts_of(folder)({split, {1, 0}}), std::nullopt, {}),
+        "rank: an engine is a model's first worker", config_error);
     engine whole(ex, open_device(ex, "cpu").value(), parts_of(folder)({}), std::nullopt, {});
     CHECK(whole.join({}) == errc::unsupported);
     CHECK(whole.counters().joined);

@@ -26,6 +26,11 @@ std::vector<std::string> link_door::urls() const {
   return out;
 }
 
+void link_door::set_namespace(const namespace_id& ns) {
+  options_.ns = ns;
+  for (auto& l : listeners_) l.set_namespace(ns);
+}
+
 void link_door::close() {
   closed_ = true;
   for (auto& l : listeners_) l.close();

@@ -59,6 +59,7 @@ class link_door {
   // link_listener::listen()'s errors.
   error_code listen(std::string_view url);
   std::vector<std::string> urls() const;
+  void set_namespace(const namespace_id& ns);  // link_listener's, of all of them
   // Who has links whose name begins so, "ring/", until they end; those that nobody has are refused.
   using keeper = std::function<awaitable<void>(peer_link)>;
   void on(std::string begins, keeper keeps) { keepers_.emplace_back(std::move(begins), std::move(keeps)); }

@@ -25,6 +25,7 @@ class link_pool {
   // The error of the last URL that was tried; errc::not_found where there is none; errc::unavailable: another worker
   // answers there.
   awaitable<result<peer_link>> get(std::string life, std::vector<std::string> urls);
+  void set_namespace(const namespace_id& ns) { options_.ns = ns; }  // of links from now on
   // Says goodbye on all of them.
   void close();
 

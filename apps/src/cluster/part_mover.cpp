@@ -163,6 +163,11 @@ awaitable<void> part_mover::session::send(std::uint64_t task, ticket to) {
 part_mover::part_mover(window_table windows, link_options links, mover_options options)
     : windows_(std::move(windows)), options_(std::move(options)), door_(windows_, links), pool_(windows_, links) {}
 
+void part_mover::set_namespace(const namespace_id& ns) {
+  door_.set_namespace(ns);
+  pool_.set_namespace(ns);
+}
+
 awaitable<error_code> part_mover::run(stage_worker& works, peer_link leader) {
   session s(*this, works, leader);
   const auto v = co_await with(task_group{}, [&](task_group& group) {

@@ -39,6 +39,8 @@ class part_mover {
   part_mover(window_table windows, link_options links, mover_options options);
   part_mover(const part_mover&) = delete;
 
+  // What links have to be named, where that is known later than the door is opened: before run().
+  void set_namespace(const namespace_id& ns);
   link_door& door() noexcept { return door_; }
   link_pool& pool() noexcept { return pool_; }
   // Why the link ended. Every kind of cancellation ends it, behind what was under way.

@@ -406,7 +406,14 @@ awaitable<error_code> rank_links::summon_once(const id256& own_stage, const hold
   if (!said) co_return said.error();
   const auto b = decode(*said);
   if (!b) co_return errc::protocol;
-  if (b->stage != own_stage || (model_ && *model_ != b->fingerprint)) co_return errc::namespace_mismatch;
+  if (b->stage != own_stage || (model_ && *model_ != b->fingerprint)) {
+    const auto why =
+        b->stage != own_stage
+            ? "its checkpoint has another stage of this worker's"
+            : "it has another model than the leader before, of whom this worker may have KV: start it anew";
+    if (std::exchange(told_why_, why) != why) spdlog::warn("the leader at {}: {}", options_.urls.at(0), why);
+    co_return errc::namespace_mismatch;
+  }
   out.fingerprint = b->fingerprint;
   out.sizes = b->sizes;
   if (b->sizes.copies > 0) {
@@ -432,6 +439,7 @@ awaitable<result<summons>> rank_links::summoned(id256 own_stage, holder has) {
     const auto why = co_await summon_once(own_stage, has, out);
     if (!why) {
       model_ = out.fingerprint;
+      told_why_ = {};
       co_return out;
     }
     if (why == asio::error::operation_aborted) co_return errc::closed;

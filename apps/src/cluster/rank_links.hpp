@@ -29,6 +29,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -150,6 +151,7 @@ class rank_links {
   spare_book book_;
   std::string told_missing_;
   std::optional<id256> model_;  // that a leader had
+  std::string_view told_why_;   // it is not gone with
   bool summed_ = false;         // by MPI, where who fell out of step with the others stays so: once
   bool closed_ = false;
 };

@@ -228,14 +228,19 @@ namespace {
 
 // What moves the KV of a worker that has no engine.
 struct part_of_kv {
-  part_of_kv(const asio::any_io_executor& ex, const options& o, const part_choice& mine, device where,
-             const id256& fingerprint)
+  part_of_kv(const asio::any_io_executor& ex, const options& o, const part_choice& mine, device where)
       : life(random_id()),
         convert(converters_of(where, o)),
-        all(window_table(ex), cluster::greeting_of(fingerprint, o.role, life), how(o)) {
+        all(window_table(ex), cluster::greeting_of(nobodys(life), o.role, life), how(o)) {
     if (o.role == "decode" || !o.links.empty()) open_doors(all.door(), o, host_of(o, mine), life);
   }
 
+  // Until the leader says what all of the model is called, nobody's links are let in.
+  static id256 nobodys(std::string_view life) {
+    sha256 h;
+    h.update(life);
+    return h.finish();
+  }
   // Where it is found by its fellows. Of an mpirun over several machines, by this one's name.
   static std::string host_of(const options& o, const part_choice& mine) {
     const auto& url = mine.urls[mine.seat];
@@ -309,10 +314,12 @@ awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine
   out << "cokv serve: worker " << mine.number << " of " << mine.part.split.text() << " is at " << mine.urls[mine.seat]
       << std::endl;
   std::unique_ptr<stage_worker> works;
-  std::optional<part_of_kv> moves;  // when all of the model has a name
+  std::optional<part_of_kv> moves;
+  if (o.role != "both") moves.emplace(ex, o, mine, where);
   bool computing = false, ending = false;
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(links.run());
+    if (moves) group.spawn(moves->all.door().run());
     group.spawn([&]() -> awaitable<void> {
       co_await signals.async_wait(asio::use_awaitable);
       ending = true;
@@ -329,10 +336,7 @@ awaitable<void> serve_part(const options& o, std::ostream& out, part_choice mine
       });
       if (!told) break;
       held = {};
-      if (o.role != "both" && !moves) {
-        moves.emplace(ex, o, mine, where, told->fingerprint);
-        group.spawn(moves->all.door().run());
-      }
+      if (moves) moves->all.set_namespace(cluster::links_of(told->fingerprint));
       if (!works || works->sizes() != told->sizes) {
         works.reset();
         works = std::make_unique<stage_worker>(ex, where, what, told->sizes, kv_memory_of(o), windows);

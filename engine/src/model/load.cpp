@@ -31,7 +31,7 @@ void check_fits(const model_config& c, dtype compute, std::uint64_t beside = 0) 
 // What a worker reads of a checkpoint: the first of all parts everything, and so it has names for all; others their stage's.
 struct named_tensors {
   named_tensors(const model_config& c, const weights& file, const decoder_tensors& bound, const model_part& part)
-      : split(part.split), whole(part.who == worker()), stages(split.depth()) {
+      : split(part.split), whole(part.leads()), stages(split.depth()) {
     for (std::uint32_t s = 0; s < stages.size(); ++s)
       if (whole || s == part.who.stage) stages[s] = tensors_of_stage(file, bound, c, split, s);
     all = whole ? all_tensors(file) : stages[part.who.stage];
@@ -66,7 +66,7 @@ std::shared_ptr<model> load_model(const std::filesystem::path& dir, model_option
   const auto part = part_of(config, options.part);
   if (!on_cuda(options)) check_fits(part, options.compute);
   auto file = weights::open(dir);
-  checkpoint_source source(file);
+  checkpoint_source source(file, options.part.leads());
   const auto tensors = find_family(config.architecture)->bind(config, source);
   const named_tensors reads(config, file, tensors, options.part);
   if (on_cuda(options)) {

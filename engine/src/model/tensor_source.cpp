@@ -47,7 +47,7 @@ norm_tensors tensor_source::norm(const std::string& name, std::uint64_t n, bool 
 linear_tensors tensor_source::head(bool tied, const tensor_view& embedding, const std::string& name) {
   const auto n = embedding.shape[0], k = embedding.shape[1];
   if (!tied) return linear(name, n, k);
-  if (contains(name + ".weight")) {
+  if (reads_all() && contains(name + ".weight")) {
     const auto own = tensor(name + ".weight", {n, k});
     if (own.type != embedding.type || !std::ranges::equal(own.bytes, embedding.bytes))
       throw config_error(place(name + ".weight") +

@@ -25,6 +25,7 @@ class tensor_source {
   virtual tensor_view tensor(const std::string& name, std::initializer_list<std::uint64_t> shape) = 0;
   virtual bool contains(std::string_view name) const = 0;
   virtual std::string place(const std::string& name) const = 0;  // "file: name: ", for messages
+  virtual bool reads_all() const { return true; }                // else others look at what needs all bytes
 
   std::vector<float> vector(const std::string& name, std::uint64_t n);
 
@@ -39,7 +40,7 @@ class tensor_source {
   norm_tensors norm(const std::string& name, std::uint64_t n, bool bias = false);
 
   // The output matrix: the embedding again where they are tied, else NAME.weight of the same shape. A checkpoint that says
-  // tied and has another one beside it is refused: nobody can know which was meant.
+  // tied and has another one beside it is refused, by who reads all: nobody can know which was meant.
   linear_tensors head(bool tied, const tensor_view& embedding, const std::string& name);
 };
 
@@ -48,16 +49,18 @@ kernel::matrix_rows all_rows(const tensor_view& t);
 
 class checkpoint_source final : public tensor_source {
  public:
-  explicit checkpoint_source(const weights& from) : from_(&from) {}
+  explicit checkpoint_source(const weights& from, bool reads_all = true) : from_(&from), reads_all_(reads_all) {}
   tensor_view tensor(const std::string& name, std::initializer_list<std::uint64_t> shape) override;
   bool contains(std::string_view name) const override { return from_->contains(name); }
   std::string place(const std::string& name) const override;
+  bool reads_all() const override { return reads_all_; }
 
   // config_error naming the first tensor taken that was scanned and has an element that is not finite.
   void require_finite(const weight_scan& seen) const;
 
  private:
   const weights* from_;
+  bool reads_all_;
   std::vector<std::string> taken_;
 };
 

@@ -160,6 +160,7 @@ class link_acceptor : public std::enable_shared_from_this<link_acceptor> {
   }
   asio::any_io_executor get_executor() const { return windows_.get_executor(); }
   std::string url() const { return url_.to_string(); }
+  void set_namespace(const namespace_id& ns) { options_.ns = ns; }
   awaitable<result<peer_link>> next() {
     const auto self = shared_from_this();
     co_return co_await accepted_.async_receive(as_result);
@@ -307,6 +308,7 @@ result<link_listener> link_listener::listen(window_table windows, std::string_vi
 
 asio::any_io_executor link_listener::get_executor() const { return acceptor_->get_executor(); }
 std::string link_listener::url() const { return acceptor_->url(); }
+void link_listener::set_namespace(const namespace_id& ns) { acceptor_->set_namespace(ns); }
 void link_listener::close() {
   if (acceptor_) acceptor_->close();
 }

@@ -245,9 +245,9 @@ void add_sim_network(sim_domain& domain) {
 
 void remove_sim_host(sim_domain& domain) {
   auto& net = sim::net::of(domain.core).get_state();
-  const auto* up = net.up(domain);
+  auto* up = net.up(domain);
   if (!up) return;
-  const auto gone = *up;
+  const auto gone = std::move(*up);
   net.hosts.erase(domain.host);
   gone.doors.each([&](sim_door& door) {
     if (std::exchange(door.open, false)) net.doors.erase(door_key(domain, door.at));

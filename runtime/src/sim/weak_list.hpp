@@ -1,4 +1,5 @@
-// What there is of a kind, in the order in which it came, as long as it lives elsewhere. Adding costs the same however many there are.
+// What there is of a kind, in the order in which it came, as long as it lives elsewhere. What has gone is looked for when there are twice
+// as many entries as were left the last time, so that adding costs the same on average however many there are.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,7 @@ template <class T>
 class weak_list {
  public:
   void add(const std::shared_ptr<T>& one) {
-    if (all_.size() >= look_at_) {  // those that are gone take no more room than those that are there
+    if (all_.size() >= look_at_) {
       std::erase_if(all_, [](const auto& weak) { return weak.expired(); });
       look_at_ = std::max(least, 2 * all_.size());
     }

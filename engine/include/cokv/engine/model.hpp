@@ -125,6 +125,7 @@ struct model_part {
   worker who = {};
 
   bool whole() const noexcept { return split.workers() == 1; }
+  bool leads() const noexcept { return who == worker(); }                // reads all of the checkpoint
   bool first() const noexcept { return who.stage == 0; }                 // has the embedding
   bool last() const noexcept { return who.stage + 1 == split.depth(); }  // has the output matrix
   bool alone() const noexcept { return split.degree() == 1; }            // in its stage

@@ -208,6 +208,8 @@ class link_listener {
 
   asio::any_io_executor get_executor() const;
   std::string url() const;  // with the port that was taken where 0 was asked for, or the rank
+  // link_options::ns, of those that greet from now on. Who does not know it yet listens with one that nobody has.
+  void set_namespace(const namespace_id& ns);
   void close();
 
   // void(error_code, peer_link)

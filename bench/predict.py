@@ -8,6 +8,10 @@ decode worker behind a router) is measured by `cokv fit`, answers loads of `cokv
 same seed: one behind the other, as a machine is not as fast each minute. Medians over rounds are compared. A median of TPOT means
 something at a rate at which nearly all requests are alone, or nearly none: --rates. With --at-once so many answers of 400 tokens are
 under way together, as well.
+
+Beside all of it one server answers nothing but a probe of 150 tokens, before and behind each measurement. `drift` is how much longer its
+tokens took beside the load than beside the fit, and `at one speed` what the prediction is off by once that is taken out of TTFT and TPOT:
+no profile can know how fast the machine will be later.
 """
 import argparse
 import contextlib
@@ -40,13 +44,16 @@ def told_by(command):
         return figures_of(json.load(open(to)))
 
 
-def all_told(loads, command):
-    """Each load once, and of what is told of it its figures."""
-    told = {}
+def all_told(loads, command, probe=lambda: 0):
+    """Each load once, and of what is told of it its figures; of each the probe's mean before and behind it."""
+    told, before = {}, probe()
     for load, _ in loads.values():
         if str(load) not in told:
-            told[str(load)] = told_by([*command, *load])
-    return {name: told[str(load)][figure] for name, (load, figure) in loads.items()}
+            figures = told_by([*command, *load])
+            behind = probe()
+            told[str(load)] = figures, (before + behind) / 2
+            before = behind
+    return {name: (told[str(load)][0][figure], told[str(load)][1]) for name, (load, figure) in loads.items()}
 
 
 @contextlib.contextmanager
@@ -99,33 +106,42 @@ def main():
         loads[f"tpot_ms, {n} at once"] = (["--rate", 200, "--requests", n, "--lengths", "fixed:16:400", "--seed", 7], "tpot_ms_p50")
 
     deployments = [str(n) for n in o.stages] + ["apart"] * o.apart
-    real, told, profiles = ({name: [] for name in deployments} for _ in range(3))
-    with tempfile.TemporaryDirectory() as folder:
+    real, told, profiles, fitted = ({name: [] for name in deployments} for _ in range(4))
+    arguments = [*checkpoint, "--threads", 1, "--kv-blocks", 1024]
+    with tempfile.TemporaryDirectory() as folder, served(o.binary, "1", folder, arguments) as beside:
+        def probe():
+            return told_by([o.binary, "load", "--url", f"http://127.0.0.1:{beside}", "--vocabulary", 1000, "--ignore-eos", "--rate", 200,
+                            "--requests", 1, "--lengths", "fixed:16:150", "--seed", 7])["tpot_ms_p50"]
+
         for turn in range(o.rounds):
             for name in deployments:
                 profile = o.profile or os.path.join(folder, f"profile-{turn}-{name}.json")
+                before = probe()
                 if not o.profile:
                     workers = 2 if name == "apart" else name
                     subprocess.run([o.binary, "fit", *checkpoint, "--threads", "1", "--workers", str(workers), "--out", profile], check=True)
                 profiles[name].append(json.load(open(profile)))
-                arguments = [*checkpoint, "--threads", 1, "--kv-blocks", 1024]
+                fitted[name].append((before + probe()) / 2)
                 with served(o.binary, name, os.path.join(folder, f"{turn}-{name}"), arguments) as port:
                     url = ["--url", f"http://127.0.0.1:{port}", "--vocabulary", 1000, "--ignore-eos"]
                     subprocess.run([*map(str, [o.binary, "load", *url, "--requests", 4, "--rate", 20, "--lengths", "fixed:32:4"])], check=True,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                    real[name].append(all_told(loads, [o.binary, "load", *url]))
+                    real[name].append(all_told(loads, [o.binary, "load", *url], probe))
                 told[name].append(all_told(loads, [o.binary, "simulate", "--profile", profile, *simulated(name)]))
         rows = []
         for name in deployments:
             for figure in loads:
-                got, said = [r[figure] for r in real[name]], [r[figure] for r in told[name]]
+                got, said = [r[figure][0] for r in real[name]], [r[figure][0] for r in told[name]]
+                drift = [1 if figure.startswith("output") else r[figure][1] / at for r, at in zip(real[name], fitted[name])]
                 off = 100 * (statistics.median(said) / statistics.median(got) - 1)
+                at_one_speed = 100 * (statistics.median(s * d / g for s, d, g in zip(said, drift, got)) - 1)
                 rows.append({"stages": name, "figure": figure, "measured": statistics.median(got), "least": min(got), "most": max(got),
-                             "predicted": statistics.median(said), "predicted_least": min(said), "predicted_most": max(said), "off_percent": off})
-        print(f"{'stages':>6} {'figure':<26} {'measured':>10} {'least':>10} {'most':>10} {'predicted':>10} {'off':>8}")
+                             "predicted": statistics.median(said), "predicted_least": min(said), "predicted_most": max(said), "off_percent": off,
+                             "drift": drift, "off_percent_at_one_speed": at_one_speed})
+        print(f"{'stages':>6} {'figure':<26} {'measured':>10} {'least':>10} {'most':>10} {'predicted':>10} {'off':>8} {'drift':>13} {'at one speed':>13}")
         for r in rows:
             print(f"{r['stages']:>6} {r['figure']:<26} {r['measured']:>10.2f} {r['least']:>10.2f} {r['most']:>10.2f} {r['predicted']:>10.2f} "
-                  f"{r['off_percent']:>+7.1f}%")
+                  f"{r['off_percent']:>+7.1f}% {min(r['drift']):>6.2f}-{max(r['drift']):.2f} {r['off_percent_at_one_speed']:>+12.1f}%")
         if o.json:
             json.dump({"profiles": profiles, "loads": {name: [*map(str, load)] for name, (load, _) in loads.items()}, "rows": rows}, open(o.json, "w"), indent=1)
 

@@ -193,6 +193,11 @@ TEST_CASE("peer_link: greetings that don't fit are refused on both sides") {
         auto any = co_await async_connect(here, url, {}, as_result);
         CHECK(any.has_value());
         CHECK((co_await door.async_accept(as_result)).has_value());
+        door.set_namespace(ns("b"));
+        CHECK((co_await async_connect(here, url, {.ns = ns("a")}, as_result)).error() == errc::namespace_mismatch);
+        auto named = co_await async_connect(here, url, {.ns = ns("b")}, as_result);
+        CHECK(named.has_value());
+        CHECK((co_await door.async_accept(as_result)).value().peer().ns == ns("b"));
         door.close();
         CHECK((co_await door.async_accept(as_result)).error() == errc::closed);
         CHECK((co_await async_connect(here, url, {}, as_result)).has_value() == false);

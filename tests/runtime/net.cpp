@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -418,27 +419,32 @@ TEST_CASE("one call at once takes more buffers than an operation of Asio does, b
 TEST_CASE("who reads at once lets others have their turn, however fast its peer writes") {
   asio::io_context others;
   asio::ip::tcp::acceptor door(others, {asio::ip::address_v4::loopback(), 0});
+  std::atomic<std::size_t> full = 0;  // how often the writer found no room: its peer has much to read then
   std::thread writer([&] {
     auto peer = door.accept();
+    peer.non_blocking(true);
     const auto piece = pattern(1 << 20);
-    for (error_code ec; !ec;) asio::write(peer, asio::buffer(piece), ec);
+    for (error_code ec; !ec || ec == asio::error::would_block;) {
+      peer.write_some(asio::buffer(piece), ec);
+      if (ec != asio::error::would_block) continue;
+      ++full;
+      std::this_thread::sleep_for(100us);
+    }
   });
   test::run_real([&](asio::any_io_executor ex) -> awaitable<void> {
     auto stream = co_await network::of(ex).async_connect({"localhost", door.local_endpoint().port()});
     std::vector<std::byte> into(64 << 10);
-    std::size_t all = 0, calls = 0;
-    for (int turn = 0; turn < 200; ++turn) {
+    for (int turn = 0; turn < 50; ++turn) {
+      for (const auto before = full.load(); full.load() < before + 2;) co_await clock::of(ex).async_wait_for(1ms);
       std::size_t at_once = 0, called = 0;
-      const auto room = asio::buffer(into, turn % 2 == 0 ? into.size() : 1);
+      const bool by_byte = turn % 2 != 0;
+      const auto room = asio::buffer(into, by_byte ? 1 : into.size());
       for (; const auto n = stream.read_now(room); ++called) at_once += *n;
       CHECK(at_once < (1 << 20) + into.size());
-      CHECK(called <= 256);
-      all += at_once;
-      calls = std::max(calls, called);
+      CHECK(at_once != 0);
+      if (by_byte) CHECK(called == 256);
       co_await stream.async_read_some(asio::buffer(into));
     }
-    CHECK(all != 0);
-    CHECK(calls > 100);
   });
   writer.join();
 }

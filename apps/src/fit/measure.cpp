@@ -1,5 +1,7 @@
 #include "fit/measure.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 
@@ -18,7 +20,10 @@ using points = std::vector<std::pair<double, double>>;
 // What is told by two measurements is told by so many pairs of them: a machine is a tenth faster or slower from one second to the next.
 constexpr int turns_of_noise = 3;
 
-constexpr double measured_for = 0.5;  // seconds of steps, each turn of a pipeline
+constexpr double measured_for = 0.5;  // seconds of steps, of each number of sequences in a pipeline
+
+// How processes find cores differs from start to start, and stays so: pipelines are started so often.
+constexpr int starts = 5;
 
 double since(clock& time, time_point begun) { return std::chrono::duration<double>(time.now() - begun).count(); }
 
@@ -66,7 +71,7 @@ awaitable<std::vector<double>> pipeline_of(const options& o, subject& it,
   std::vector<double> gaps;
   std::exception_ptr failed;
   try {
-    gaps = co_await first.gaps(length, turns_of_noise);
+    gaps = co_await first.gaps(length);
   } catch (const config_error&) {
     failed = std::current_exception();
   }
@@ -78,6 +83,31 @@ awaitable<std::vector<double>> pipeline_of(const options& o, subject& it,
   for (auto& w : others) w->ready();
   for (auto& gap : gaps) gap /= alone;
   co_return gaps;
+}
+
+// Of 2, 3, .. workers: of each start's gaps the medians.
+awaitable<std::vector<std::vector<double>>> pipelines(const options& o, subject& it,
+                                                      std::span<const std::unique_ptr<busy_worker>> others,
+                                                      std::function<void(std::string_view)> progress) {
+  std::vector<std::vector<std::vector<double>>> all(others.size());  // [workers - 2][sequences - 1][start]
+  for (int start = 1; start <= starts; ++start)
+    for (std::size_t n = 1; n <= others.size(); ++n) {
+      progress(fmt::format("a pipeline of {}, start {} of {}", n + 1, start, starts));
+      const auto gaps = co_await pipeline_of(o, it, others.first(n));
+      all[n - 1].resize(gaps.size());
+      for (std::size_t i = 0; i < gaps.size(); ++i) all[n - 1][i].push_back(gaps[i]);
+    }
+  std::vector<std::vector<double>> out;
+  for (const auto& of_workers : all) {
+    auto& mine = out.emplace_back();
+    for (std::size_t i = 0; i < of_workers.size(); ++i) {
+      const auto [least, most] = std::ranges::minmax(of_workers[i]);
+      mine.push_back(middle_of(of_workers[i]));
+      progress(fmt::format("{} sequences in a pipeline of {}: {:.2f} steps, {:.2f} to {:.2f}", i + 1, out.size() + 1,
+                           mine.back(), least, most));
+    }
+  }
+  co_return out;
 }
 
 // From the host's memory to the device's.
@@ -285,10 +315,8 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
     p.token = std::max(0.0, (co_await own(few) - p.step) / few);
     co_await e.async_drain();
   }
-  for (std::size_t n = 1; n <= others.size() && n < config.layers; ++n) {
-    progress("a pipeline of " + std::to_string(n + 1));
-    p.pipelines.push_back(co_await pipeline_of(o, it, others.first(n)));
-  }
+  const auto in_a_pipeline = others.first(std::min<std::size_t>(others.size(), config.layers - 1));
+  std::ranges::copy(co_await pipelines(o, it, in_a_pipeline, progress), std::back_inserter(p.pipelines));
   progress("copies");
   p.copy_bytes_per_second = co_await copy_speed(it.where);
   co_return p;

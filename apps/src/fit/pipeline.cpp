@@ -126,7 +126,7 @@ pipeline_lead::pipeline_lead(const asio::any_io_executor& ex, const options& o, 
 
 pipeline_lead::~pipeline_lead() = default;
 
-awaitable<std::vector<double>> pipeline_lead::gaps(std::uint32_t tokens, int turns) {
+awaitable<std::vector<double>> pipeline_lead::gaps(std::uint32_t tokens) {
   auto& mine = *parts_;
   engine leads(
       co_await asio::this_coro::executor, where_, mine.what, std::nullopt,
@@ -135,11 +135,7 @@ awaitable<std::vector<double>> pipeline_lead::gaps(std::uint32_t tokens, int tur
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(mine.links.run());
     co_await join_all(leads, mine);
-    for (std::uint32_t n = 1; n <= stages_; ++n) {
-      std::vector<double> all;
-      for (int turn = 0; turn < turns; ++turn) all.push_back(co_await engine_gap(leads, n, tokens));
-      gaps.push_back(middle_of(std::move(all)));
-    }
+    for (std::uint32_t n = 1; n <= stages_; ++n) gaps.push_back(co_await engine_gap(leads, n, tokens));
     co_await leads.async_drain();
     group.cancel();
   });

@@ -4,7 +4,7 @@
 //     const auto urls = free_doors(4);                                          // a stage's each
 //     pipeline_lead first(ex, o, where, urls);                                  // stage 0; its door is open
 //     co_await be_stage(o, where, {.urls = urls, .stage = 2}, say_so);         // in each of the others, until the lead ends
-//     auto gaps = co_await first.gaps(60, 3);                                   // with an engine
+//     auto gaps = co_await first.gaps(60);                                   // with an engine
 #pragma once
 
 #include <functional>
@@ -44,9 +44,9 @@ class pipeline_lead {
   pipeline_lead(const asio::any_io_executor& ex, const options& o, device where, std::vector<std::string> urls);
   ~pipeline_lead();
 
-  // The gaps of 1, 2, .. sequences of so many tokens, each in steps of its own, as many as there are stages: of each the median of `turns`.
-  // Behind it the others end. Throws config_error, where one of them does not come.
-  awaitable<std::vector<double>> gaps(std::uint32_t tokens, int turns);
+  // The gaps of 1, 2, .. sequences of so many tokens, each in steps of its own, as many as there are stages. Behind it the others end.
+  // Throws config_error, where one of them does not come.
+  awaitable<std::vector<double>> gaps(std::uint32_t tokens);
 
  private:
   struct parts;

@@ -48,7 +48,7 @@ TEST_CASE("fit: a pipeline is measured with as many sequences as it has stages, 
             co_await be_stage(o, where, {.urls = urls, .stage = n}, [&] { ++ready; });
             ++ended;
           });
-        gaps = co_await first.gaps(16, 2);
+        gaps = co_await first.gaps(16);
       });
       CHECK(!v.error());
       CHECK(ready == stages - 1);

@@ -52,10 +52,10 @@ curve ascending(points all) {
   return curve(std::move(all));
 }
 
-// The time between two tokens of 1, 2, .. sequences in a pipeline of all of them, in multiples of a step by itself, which is timed before
-// and behind it: the machine is not as fast each minute.
-awaitable<std::vector<double>> pipeline_of(const options& o, subject& it,
-                                           std::span<const std::unique_ptr<busy_worker>> others) {
+// In a pipeline of all of them, in multiples of the same step by itself, which is timed before and behind it: the machine is not as fast
+// each minute.
+awaitable<pipeline_times> pipeline_of(const options& o, subject& it,
+                                      std::span<const std::unique_ptr<busy_worker>> others) {
   const auto stages = static_cast<std::uint32_t>(others.size() + 1);
   const double one = co_await it.steps.served_answers(1, 0);
   const auto length = std::min(static_cast<std::uint32_t>(std::clamp(measured_for / one, 12.0, 60.0)),
@@ -67,11 +67,16 @@ awaitable<std::vector<double>> pipeline_of(const options& o, subject& it,
     w->enter(at);
   }
   for (auto& w : others) w->ready();
-  const auto before = co_await it.steps.served_answers(1, length / 2);
-  std::vector<double> gaps;
+  const auto answer_alone = [&] { return it.steps.served_answers(1, length / 2); };
+  const auto prompt_alone = [&]() -> awaitable<double> {
+    co_return (co_await it.steps.prompt(it.beside_prompt, 0)).all() +
+        co_await it.steps.late_prompt(it.beside_prompt, first_pause);
+  };
+  const auto answer_before = co_await answer_alone(), prompt_before = co_await prompt_alone();
+  pipeline_times out;
   std::exception_ptr failed;
   try {
-    gaps = co_await first.gaps(length);
+    out = co_await first.times(it.beside_prompt, length);
   } catch (const config_error&) {
     failed = std::current_exception();
   }
@@ -79,35 +84,38 @@ awaitable<std::vector<double>> pipeline_of(const options& o, subject& it,
     for (auto& w : others) w->check();  // who began it knows more
     std::rethrow_exception(failed);
   }
-  const auto alone = (before + co_await it.steps.served_answers(1, length / 2)) / 2;
   for (auto& w : others) w->ready();
-  for (auto& gap : gaps) gap /= alone;
-  co_return gaps;
+  const auto answer = (answer_before + co_await answer_alone()) / 2;
+  out.first /= (prompt_before + co_await prompt_alone()) / 2;
+  for (auto& gap : out.gaps) gap /= answer;
+  co_return out;
 }
 
-// Of 2, 3, .. workers: of each start's gaps the medians.
-awaitable<std::vector<std::vector<double>>> pipelines(const options& o, subject& it,
-                                                      std::span<const std::unique_ptr<busy_worker>> others,
-                                                      std::function<void(std::string_view)> progress) {
-  std::vector<std::vector<std::vector<double>>> all(others.size());  // [workers - 2][sequences - 1][start]
+// The medians of what each of 2, 3, .. workers took each time it was started.
+awaitable<void> pipelines(const options& o, subject& it, std::span<const std::unique_ptr<busy_worker>> others,
+                          std::function<void(std::string_view)> progress, profile& p) {
+  std::vector<std::vector<pipeline_times>> all(others.size());  // [workers - 2][start]
   for (int start = 1; start <= starts; ++start)
     for (std::size_t n = 1; n <= others.size(); ++n) {
       progress(fmt::format("a pipeline of {}, start {} of {}", n + 1, start, starts));
-      const auto gaps = co_await pipeline_of(o, it, others.first(n));
-      all[n - 1].resize(gaps.size());
-      for (std::size_t i = 0; i < gaps.size(); ++i) all[n - 1][i].push_back(gaps[i]);
+      all[n - 1].push_back(co_await pipeline_of(o, it, others.first(n)));
     }
-  std::vector<std::vector<double>> out;
-  for (const auto& of_workers : all) {
-    auto& mine = out.emplace_back();
-    for (std::size_t i = 0; i < of_workers.size(); ++i) {
-      const auto [least, most] = std::ranges::minmax(of_workers[i]);
-      mine.push_back(middle_of(of_workers[i]));
-      progress(fmt::format("{} sequences in a pipeline of {}: {:.2f} steps, {:.2f} to {:.2f}", i + 1, out.size() + 1,
-                           mine.back(), least, most));
-    }
+  const auto median_of = [&](std::size_t n, std::string_view what, auto of) {
+    std::vector<double> each;
+    for (const auto& t : all[n - 1]) each.push_back(of(t));
+    const auto [least, most] = std::ranges::minmax(each);
+    const auto middle = middle_of(std::move(each));
+    progress(fmt::format("a pipeline of {}, {}: {:.2f} steps by themselves; {:.2f} to {:.2f}", n + 1, what, middle,
+                         least, most));
+    return middle;
+  };
+  p.first_tokens = it.beside_prompt;
+  for (std::size_t n = 1; n <= others.size(); ++n) {
+    p.pipelines_first.push_back(median_of(n, "a prompt", [](auto& t) { return t.first; }));
+    auto& mine = p.pipelines.emplace_back();
+    for (std::size_t i = 0; i <= n; ++i)
+      mine.push_back(median_of(n, fmt::format("{} at once", i + 1), [&](auto& t) { return t.gaps[i]; }));
   }
-  co_return out;
 }
 
 // From the host's memory to the device's.
@@ -316,7 +324,7 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
     co_await e.async_drain();
   }
   const auto in_a_pipeline = others.first(std::min<std::size_t>(others.size(), config.layers - 1));
-  std::ranges::copy(co_await pipelines(o, it, in_a_pipeline, progress), std::back_inserter(p.pipelines));
+  co_await pipelines(o, it, in_a_pipeline, progress, p);
   progress("copies");
   p.copy_bytes_per_second = co_await copy_speed(it.where);
   co_return p;

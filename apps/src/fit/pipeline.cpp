@@ -96,6 +96,21 @@ awaitable<double> engine_gap(engine& e, std::uint32_t sequences, std::uint32_t t
   co_return mean_of(gaps);
 }
 
+awaitable<double> engine_first(engine& e, std::uint32_t tokens, duration pause) {
+  auto& time = clock::of(e.get_executor());
+  std::vector<token_id> prompt(tokens);
+  for (std::uint32_t i = 0; i < tokens; ++i) prompt[i] = static_cast<token_id>(i * 37 % e.running().config().vocab);
+  const auto due = time.now() + pause;
+  co_await time.async_wait_until(due);
+  auto one =
+      e.submit(
+           {.prompt = std::move(prompt), .max_tokens = 1, .sampling = {.temperature = 0}, .ignore_end_tokens = true})
+          .value();
+  const auto piece = co_await one.async_next(as_result);
+  if (!piece) throw boost::system::system_error(piece.error());
+  co_return std::chrono::duration<double>(time.now() - due).count();
+}
+
 awaitable<void> be_stage(const options& o, device where, stage_place at, std::function<void()> ready) {
   const auto ex = co_await asio::this_coro::executor;
   stage_parts mine(ex, o, where, at);
@@ -126,21 +141,28 @@ pipeline_lead::pipeline_lead(const asio::any_io_executor& ex, const options& o, 
 
 pipeline_lead::~pipeline_lead() = default;
 
-awaitable<std::vector<double>> pipeline_lead::gaps(std::uint32_t tokens) {
+awaitable<pipeline_times> pipeline_lead::times(std::uint32_t prompt, std::uint32_t answer) {
+  constexpr int prompts = 5;
   auto& mine = *parts_;
-  engine leads(
-      co_await asio::this_coro::executor, where_, mine.what, std::nullopt,
-      {.kv_blocks = stages_ * (tokens / meter::block_tokens + 2), .max_sequence = tokens + 2, .prefix_cache = false});
-  std::vector<double> gaps;
+  const auto longest = std::max(prompt, answer);
+  engine leads(co_await asio::this_coro::executor, where_, mine.what, std::nullopt,
+               {.kv_blocks = stages_ * (longest / meter::block_tokens + 2),
+                .max_batched_tokens = longest,
+                .max_sequence = longest + 2,
+                .prefix_cache = false});
+  pipeline_times out;
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(mine.links.run());
     co_await join_all(leads, mine);
-    for (std::uint32_t n = 1; n <= stages_; ++n) gaps.push_back(co_await engine_gap(leads, n, tokens));
+    for (std::uint32_t n = 1; n <= stages_; ++n) out.gaps.push_back(co_await engine_gap(leads, n, answer));
+    std::vector<double> firsts;
+    for (int i = 0; i < prompts; ++i) firsts.push_back(co_await engine_first(leads, prompt, first_pause));
+    out.first = middle_of(std::move(firsts));
     co_await leads.async_drain();
     group.cancel();
   });
   throw_unless_ended(v.error());
-  co_return gaps;
+  co_return out;
 }
 
 }  // namespace cokv::fit

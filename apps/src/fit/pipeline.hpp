@@ -4,7 +4,7 @@
 //     const auto urls = free_doors(4);                                          // a stage's each
 //     pipeline_lead first(ex, o, where, urls);                                  // stage 0; its door is open
 //     co_await be_stage(o, where, {.urls = urls, .stage = 2}, say_so);         // in each of the others, until the lead ends
-//     auto gaps = co_await first.gaps(60);                                   // with an engine
+//     auto times = co_await first.times(256, 60);                              // with an engine
 #pragma once
 
 #include <functional>
@@ -13,8 +13,10 @@
 #include <vector>
 
 #include "cokv/runtime/asio.hpp"
+#include "cokv/runtime/clock.hpp"
 #include "cokv/runtime/device.hpp"
 #include "fit/fit.hpp"
+#include "fit/profile.hpp"
 
 namespace cokv {
 class engine;
@@ -35,6 +37,15 @@ std::vector<std::string> free_doors(std::size_t count);
 // under way. Throws what the engine says.
 awaitable<double> engine_gap(engine& e, std::uint32_t sequences, std::uint32_t tokens);
 
+// Seconds until the first token of a prompt of so many tokens comes, which begins so long behind whatever was before it. Throws what the
+// engine says.
+awaitable<double> engine_first(engine& e, std::uint32_t tokens, duration pause);
+
+struct pipeline_times {
+  double first = 0;          // engine_first, behind first_pause
+  std::vector<double> gaps;  // engine_gap of 1, 2, .. sequences, each in steps of its own, as many as there are stages
+};
+
 // `ready`: its weights are read, and its door is open. Throws config_error.
 awaitable<void> be_stage(const options& o, device where, stage_place at, std::function<void()> ready);
 
@@ -44,9 +55,8 @@ class pipeline_lead {
   pipeline_lead(const asio::any_io_executor& ex, const options& o, device where, std::vector<std::string> urls);
   ~pipeline_lead();
 
-  // The gaps of 1, 2, .. sequences of so many tokens, each in steps of its own, as many as there are stages. Behind it the others end.
-  // Throws config_error, where one of them does not come.
-  awaitable<std::vector<double>> gaps(std::uint32_t tokens);
+  // Of a prompt and of sequences of so many tokens. Behind it the others end. Throws config_error, where one of them does not come.
+  awaitable<pipeline_times> times(std::uint32_t prompt, std::uint32_t answer);
 
  private:
   struct parts;

@@ -59,6 +59,13 @@ std::vector<double> times_of(const detail::fields& given, std::string_view key) 
   return out;
 }
 
+double multiple_of(const detail::fields& given, std::string_view key, const json::value& one) {
+  error_code ec;
+  const double x = one.to_number<double>(ec);
+  if (ec || !(x > 0 && x <= 1e6)) given.fail(key, "has something that is no number above 0, and at most 1e6");
+  return x;
+}
+
 std::vector<std::vector<double>> pipelines_of(const detail::fields& given, std::string_view key) {
   const auto& all = given.array(key);
   if (all.empty() || all.size() > most_beside) given.fail(key, "has to have 1 to 4096 lists");
@@ -69,11 +76,8 @@ std::vector<std::vector<double>> pipelines_of(const detail::fields& given, std::
       given.fail(key, fmt::format("of {} workers has no list of 1 to {} numbers", out.size() + 1, out.size() + 1));
     auto& mine = out.emplace_back();
     for (const auto& one : *list) {
-      error_code ec;
-      const double x = one.to_number<double>(ec);
-      if (ec || !(x > 0 && x <= 1e6)) given.fail(key, "has something that is no number above 0, and at most 1e6");
-      if (out.size() == 1 && x != 1) given.fail(key, "has to begin with [1]: a worker by itself");
-      mine.push_back(x);
+      mine.push_back(multiple_of(given, key, one));
+      if (out.size() == 1 && mine.back() != 1) given.fail(key, "has to begin with [1]: a worker by itself");
     }
   }
   return out;
@@ -125,6 +129,8 @@ std::string to_text(const profile& p) {
   if (!p.prompts_idle.points().empty()) o["prompts_idle"] = json_of(p.prompts_idle, along::pauses);
   if (!p.answers_idle.points().empty()) o["answers_idle"] = json_of(p.answers_idle, along::pauses);
   if (p.pipelines.size() > 1) o["pipelines"] = json::value_from(p.pipelines);
+  if (p.first_tokens > 0)
+    o["pipelines_first"] = json::value_from(p.pipelines_first), o["first_tokens"] = p.first_tokens;
   if (!p.source.empty()) o["source"] = p.source;
   // A field a line: people read it, and compare two.
   std::string out = "{";
@@ -158,6 +164,8 @@ profile parse_profile(std::string_view text, const std::string& file) {
               "prompts_idle",
               "answers_idle",
               "pipelines",
+              "pipelines_first",
+              "first_tokens",
               "copy_bytes_per_second",
               "link_bytes_per_second",
               "link_seconds",
@@ -190,6 +198,15 @@ profile parse_profile(std::string_view text, const std::string& file) {
   if (given.has("prompts_idle")) p.prompts_idle = curve_of(given, "prompts_idle", along::pauses);
   if (given.has("answers_idle")) p.answers_idle = curve_of(given, "answers_idle", along::pauses);
   if (given.has("pipelines")) p.pipelines = pipelines_of(given, "pipelines");
+  if (given.has("first_tokens") || given.has("pipelines_first")) {
+    p.pipelines_first.clear();
+    for (const auto& one : given.array("pipelines_first"))
+      p.pipelines_first.push_back(multiple_of(given, "pipelines_first", one));
+    if (p.pipelines_first.size() != p.pipelines.size())
+      given.fail("pipelines_first", "is not of as many workers as pipelines");
+    if (p.pipelines_first.front() != 1) given.fail("pipelines_first", "has to begin with 1: a worker by itself");
+    p.first_tokens = static_cast<std::uint32_t>(given.uint("first_tokens", 1, p.max_positions));
+  }
   p.copy_bytes_per_second = given.between("copy_bytes_per_second", 1, 1e16);
   p.link_bytes_per_second = given.between("link_bytes_per_second", 1, 1e16);
   p.link_seconds = given.between("link_seconds", 0, 1);

@@ -24,12 +24,16 @@
 // | pipelines               | [[1], [x1, x2], [x1, x2, x3], ..]: of 1, 2, .. workers of the machine, one behind the other: how    |
 // |                         | many times longer than a step of all layers by itself it takes from a token to the next while 1, 2, .. |
 // |                         | sequences are decoded, each in steps of its own. Of more, as of the last. Optional: nothing is said  |
+// | pipelines_first,        | [1, x2, x3, ..]: how many times longer than its step by itself it takes in such pipelines until the first |
+// | first_tokens            | token of a prompt of so many comes; both are half a second behind whatever was before them. Optional: |
+// |                         | nothing is said of prompts                                                                           |
 // | copy_bytes_per_second   | in memory, one way                                                                             |
 // | link_bytes_per_second,  | over TCP between two workers of the machine, one way; how long a message takes                 |
 // | link_seconds            |                                                                                                |
 // | source                  | where the numbers are from, when they were not measured here; optional                         |
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -37,6 +41,8 @@
 #include <vector>
 
 namespace cokv::fit {
+
+constexpr std::chrono::milliseconds first_pause(500);  // of pipelines_first
 
 // Through points in ascending order of both, straight between two of them and behind the last two; before the first, in
 // proportion.
@@ -62,6 +68,8 @@ struct profile {
   std::vector<double> prompts_beside{1}, answers_beside{1};
   curve prompts_idle, answers_idle;
   std::vector<std::vector<double>> pipelines{{1}};
+  std::vector<double> pipelines_first{1};
+  std::uint32_t first_tokens = 0;
   double copy_bytes_per_second = 0, link_bytes_per_second = 0, link_seconds = 0;
 };
 

@@ -203,7 +203,7 @@ deployment priced(const options& o) {
 }  // namespace
 
 // Workers of one thread each, say, on machines with cores for one or several of them.
-deployment deployment_of(const options& o, const fit::profile& p, const std::vector<double>& handed_on) {
+deployment deployment_of(const options& o, const fit::profile& p, const hops& handed_on) {
   deployment d;
   d.row_bytes = 4. * p.hidden;
   d.network = d.inside = link_of(p.link_bytes_per_second, p.link_seconds);

@@ -32,7 +32,7 @@ struct deployment {
 // Throws config_error naming the flag, or the file and its field, and what would be feasible.
 deployment deployment_of(const options& o);
 // The same by a profile that was read, with what a step takes that is handed on (profile_price).
-deployment deployment_of(const options& o, const fit::profile& p, const std::vector<double>& handed_on);
+deployment deployment_of(const options& o, const fit::profile& p, const hops& handed_on);
 // Of one role, as if prompts were computed elsewhere in no time, and their KV here at once: what decoding alone can do.
 deployment decoding_alone(deployment d);
 double detect_seconds(const options& o);

@@ -1,6 +1,7 @@
 #include "simulate/handed_on.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 
 #include "simulate/outcome.hpp"
@@ -30,7 +31,7 @@ double whole_step(const fit::profile& p) {
 }
 
 // Seconds between two tokens of so many sequences.
-double gap(options o, const fit::profile& p, const std::vector<double>& handed, std::size_t sequences) {
+double gap(options o, const fit::profile& p, const hops& handed, std::size_t sequences) {
   constexpr double at_once = 1e6;  // a second
   o.load.requests = static_cast<std::uint32_t>(sequences);
   const auto got = simulated(o, deployment_of(o, p, handed), at_once);
@@ -52,25 +53,46 @@ double where(F f, double wanted, double guess) {
   return high;
 }
 
+// A prompt's step is handed on once a stage, and each of them has been idle before it, so that it needs no runs.
+double of_prompts(const fit::profile& p, std::uint32_t workers) {
+  const auto load = plan::step_load::of(p.first_tokens);
+  const step prompt{.load = load, .prompts = 1, .sampled = 1, .prompt_pairs = load.pairs};
+  const double idle = std::chrono::duration<double>(fit::first_pause).count();
+  const profile_price by_itself(p, topology());
+  const double wanted = p.pipelines_first[workers - 1] *
+                        (by_itself.seconds(prompt, 0) - p.step - p.token + by_itself.late(prompt, 0, idle, 1));
+  const topology split(workers);
+  const double link = p.link_seconds + 4. * p.hidden * p.first_tokens / p.link_bytes_per_second;
+  const auto until_first = [&](double hop) {
+    const profile_price price(p, split, {.by_workers = {hop}});
+    double all = (workers - 1) * link;
+    for (std::uint32_t s = 0; s < workers; ++s) all += price.seconds(prompt, s) + price.late(prompt, s, idle, 1);
+    return all;
+  };
+  return where(until_first, wanted, wanted / workers);
+}
+
 }  // namespace
 
-std::vector<double> handed_on(const options& o, const fit::profile& p) {
+hops handed_on(const options& o, const fit::profile& p) {
   const auto workers = std::min<std::size_t>({o.workers_a_machine, p.pipelines.size(), p.layers, most_stages});
-  if (workers < 2) return {0};
+  if (workers < 2) return {};
   const only_errors quiet;
   const auto like = pipeline_of(static_cast<std::uint32_t>(workers));
   const double whole = whole_step(p);
-  std::vector<double> out;
+  hops out;
+  out.by_workers.clear();
   for (const double times : p.pipelines[workers - 1]) {
-    const auto sequences = out.size() + 1;
+    auto& all = out.by_workers;
     const double wanted = times * whole;
-    out.push_back(0);
+    all.push_back(0);
     const auto trial = [&](double seconds) {
-      out.back() = seconds;
-      return gap(like, p, out, sequences);
+      all.back() = seconds;
+      return gap(like, p, out, all.size());
     };
-    out.back() = where(trial, wanted, whole / static_cast<double>(workers));
+    all.back() = where(trial, wanted, whole / static_cast<double>(workers));
   }
+  if (p.first_tokens > 0) out.prompts = of_prompts(p, static_cast<std::uint32_t>(workers));
   return out;
 }
 

@@ -34,8 +34,12 @@ double profile_price::seconds(const step& s, std::uint32_t stage) const {
 double profile_price::late(const step& s, std::uint32_t stage, double idle, std::uint32_t workers) const {
   const bool alone = split_.depth() == 1;
   if (idle <= 0 && alone) return 0;
-  double handed = handed_on_[std::min<std::size_t>(workers, handed_on_.size()) - 1];
-  if (alone) handed = std::max(0.0, handed - handed_on_.front());
+  const auto& all = handed_on_.by_workers;
+  double handed = all[std::min<std::size_t>(workers, all.size()) - 1];
+  if (alone)
+    handed = std::max(0.0, handed - all.front());
+  else if (s.prompts > 0)
+    handed += handed_on_.prompts.value_or(all.front()) - all.front();
   const auto& measured = s.prompts > 0 ? p_.prompts_idle : p_.answers_idle;
   if (measured.points().empty()) return handed;
   const double whole = measured.at(std::min(idle, measured.points().back().first));

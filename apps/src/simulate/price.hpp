@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 
 #include "cokv/engine/model.hpp"
 #include "fit/profile.hpp"
@@ -65,12 +66,17 @@ class sheet_price final : public price {
   topology split_;
 };
 
+// What a step takes longer that one worker of a machine hands on to the next, in seconds: while 1, 2, .. of them compute, with it, and of
+// more as of the last. Of one with tokens of prompts `prompts` is said of the first of these.
+struct hops {
+  std::vector<double> by_workers{0};
+  std::optional<double> prompts;
+};
+
 // A step with tokens of prompts costs what they do, and its answers beside them no more rows than they are.
 class profile_price final : public price {
  public:
-  // `handed_on`: seconds, what a step takes longer that one worker of a machine hands on to the next while 1, 2, .. of them compute,
-  // with it; of more as of the last.
-  profile_price(fit::profile p, topology split, std::vector<double> handed_on = {0})
+  profile_price(fit::profile p, topology split, hops handed_on = {})
       : p_(std::move(p)), split_(std::move(split)), handed_on_(std::move(handed_on)) {}
   double seconds(const step& s, std::uint32_t stage) const override;
   double late(const step& s, std::uint32_t stage, double idle, std::uint32_t workers) const override;
@@ -82,7 +88,7 @@ class profile_price final : public price {
  private:
   fit::profile p_;
   topology split_;
-  std::vector<double> handed_on_;
+  hops handed_on_;
 };
 
 }  // namespace cokv::simulate

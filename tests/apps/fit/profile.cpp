@@ -92,10 +92,14 @@ TEST_CASE("profile: what is read is what was written") {
   CHECK(r.pipelines == std::vector<std::vector<double>>{{1}});
   p.prompts_idle = curve({{0.001, 0.0002}, {0.5, 0.01}}), p.answers_idle = curve({{0.025, 0}});
   p.pipelines = {{1}, {1.02, 1.5}, {0.99, 1.5, 2.5}};
+  CHECK(parse_profile(to_text(p), "file").first_tokens == 0);
+  p.pipelines_first = {1, 0.98, 1.2}, p.first_tokens = 256;
   const auto late = parse_profile(to_text(p), "file");
   CHECK(late.prompts_idle.points() == p.prompts_idle.points());
   CHECK(late.answers_idle.points() == p.answers_idle.points());
   CHECK(late.pipelines == p.pipelines);
+  CHECK(late.pipelines_first == p.pipelines_first);
+  CHECK(late.first_tokens == 256);
 }
 
 TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused by the file's and the field's name") {
@@ -152,6 +156,20 @@ TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused b
         "file: pipelines: has to begin with [1]: a worker by itself");
   CHECK(refused([](auto& o) { o["pipelines"] = json::parse("[[1], [1, 0]]"); }) ==
         "file: pipelines: has something that is no number above 0, and at most 1e6");
+  const auto refused_first = [](const char* times, std::int64_t tokens) {
+    return refused([&](auto& o) {
+      o["pipelines"] = json::parse("[[1], [1, 2]]"), o["pipelines_first"] = json::parse(times);
+      o["first_tokens"] = tokens;
+    });
+  };
+  CHECK(refused_first("[1, 1.5]", 64) == "taken");
+  CHECK(refused_first("[1]", 64) == "file: pipelines_first: is not of as many workers as pipelines");
+  CHECK(refused_first("[2, 1]", 64) == "file: pipelines_first: has to begin with 1: a worker by itself");
+  CHECK(refused_first("[1, \"a\"]", 64) ==
+        "file: pipelines_first: has something that is no number above 0, and at most 1e6");
+  CHECK(refused_first("[1, 1.5]", 0).starts_with("file: first_tokens: 0 is not in 1 to "));
+  CHECK(refused([](auto& o) { o["first_tokens"] = 64; }) == "file: pipelines_first: missing");
+  CHECK(refused([](auto& o) { o["pipelines_first"] = json::parse("[1]"); }) == "file: first_tokens: missing");
   CHECK(refused([](auto& o) { o["prompt_pair"] = 2; }) == "file: prompt_pair: 2 is not in 0 to 1");
   CHECK(refused([](auto& o) { o["threads"] = 3; }) == "file: threads: 3 is not in 1 to 2");
   CHECK(refused([](auto& o) { o["prompts_beside"] = json::parse("[2, 3]"); }) ==
@@ -272,11 +290,18 @@ TEST_CASE(
 TEST_CASE("profile: a step that is handed on takes longer by how many compute, or by its pause, whichever is more") {
   auto p = plain();
   const simulate::step prompt{.load = plan::step_load::of(100), .prompts = 1};
-  const std::vector<double> handed{0.002, 0.004};
+  const simulate::hops handed{.by_workers = {0.002, 0.004}};
   const simulate::profile_price apart(p, topology(2), handed);
   CHECK(apart.late(prompt, 1, 0, 1) == 0.002);
   CHECK(apart.late(prompt, 1, 0, 2) == 0.004);
   CHECK(apart.late(prompt, 1, 0.5, 7) == 0.004);
+  // Of prompts something else was measured, and others take the processor from them as from answers.
+  auto both = handed;
+  both.prompts = 0.005;
+  const simulate::profile_price prompts_apart(p, topology(2), both);
+  CHECK(prompts_apart.late(prompt, 1, 0, 1) == doctest::Approx(0.005));
+  CHECK(prompts_apart.late(prompt, 1, 0, 2) == doctest::Approx(0.007));
+  CHECK(prompts_apart.late({.load = plan::step_load::of(1)}, 1, 0, 1) == 0.002);
   // A whole model's worker is handed nothing; where others have taken its processor, it waits when it begins.
   const simulate::profile_price whole(p, topology(), handed);
   CHECK(whole.late(prompt, 0, 0, 2) == 0);
@@ -311,4 +336,32 @@ TEST_CASE("cokv simulate --profile: sequences in a pipeline take as long as they
   p.pipelines = {{1}, {0.5, 0.5}};
   const auto least = told(dir, p, asked(1, 40), {"--pipeline", "2", "--workers-a-machine", "2"});
   CHECK(least.at("summary").at("tpot_ms").at("p50").to_number<double>() == doctest::Approx(2).epsilon(0.03));
+}
+
+TEST_CASE("cokv simulate --profile: a prompt's first token comes as late in a pipeline as it was measured to") {
+  const command_folder dir;
+  auto p = plain();
+  p.pipelines = {{1}, {1, 1.4}, {1, 1.4, 1.9}};
+  p.pipelines_first = {1, 1.2, 1.25};
+  p.prompts_beside = p.answers_beside = {1, 1, 1};
+  p.first_tokens = 100;
+  const std::string later = R"({"at": 1, "prompt_tokens": 100, "output_tokens": 1})"
+                            "\n"
+                            R"({"at": 3, "prompt_tokens": 200, "output_tokens": 1})"
+                            "\n";
+  const auto in_stages = [&](std::size_t n) {
+    return told(dir, p, later, {"--pipeline", std::to_string(n), "--workers-a-machine", std::to_string(n)});
+  };
+  for (const double pause : {0, 10}) {
+    if (pause > 0) p.prompts_idle = curve({{0.1, pause / 1e3}});
+    for (std::size_t n : {2u, 3u}) {
+      const double late = (100 + pause) * p.pipelines_first[n - 1] - 100;
+      const auto got = in_stages(n);
+      CHECK(ttft(got, 0) == doctest::Approx(100 + late).epsilon(0.005));
+      CHECK(ttft(got, 1) == doctest::Approx(200 + late).epsilon(0.005));
+    }
+  }
+  // No faster than its steps behind their pauses.
+  p.pipelines_first = {1, 0.5, 0.5};
+  CHECK(ttft(in_stages(2), 0) == doctest::Approx(110).epsilon(0.005));
 }

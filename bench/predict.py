@@ -4,14 +4,13 @@
     bench/predict.py build/release/apps/cokv --random-weights bench/geometries/NAME.json [--rates 0.5 3] [--at-once 1 2 3 4] [--json FILE]
 
 In each round each deployment (one server; pipelines of 2 and of 4 processes, which share the cores; with --apart a prefill and a
-decode worker behind a router) is measured by `cokv fit`, answers loads of `cokv load`, and is simulated by that profile with the
-same seed: one behind the other, as a machine is not as fast each minute. Medians over rounds are compared. A median of TPOT means
-something at a rate at which nearly all requests are alone, or nearly none: --rates. With --at-once so many answers of 400 tokens are
-under way together, as well.
+decode worker behind a router) is measured by `cokv fit`, started --starts times, each of which answers loads of `cokv load`, and
+simulated by that profile with the same seeds: one behind the other, as a machine is not as fast each minute. Medians of all starts and of
+all rounds are compared. A median of TPOT means something at a rate at which nearly all requests are alone, or nearly none: --rates. With
+--at-once so many answers of 400 tokens are under way together, as well.
 
-Beside all of it one server answers nothing but a probe of 150 tokens, before and behind each measurement. `drift` is how much longer its
-tokens took beside the load than beside the fit, and `at one speed` what the prediction is off by once that is taken out of TTFT and TPOT:
-no profile can know how fast the machine will be later.
+`again` is what the deployments say of each other: by how much one start's figure is off from the one's before it, the median. What a
+machine does not repeat itself no profile can tell.
 """
 import argparse
 import contextlib
@@ -44,16 +43,17 @@ def told_by(command):
         return figures_of(json.load(open(to)))
 
 
-def all_told(loads, command, probe=lambda: 0):
-    """Each load once, and of what is told of it its figures; of each the probe's mean before and behind it."""
-    told, before = {}, probe()
+def all_told(loads, command):
+    """Each load once, and of what is told of it its figures."""
+    told = {}
     for load, _ in loads.values():
         if str(load) not in told:
-            figures = told_by([*command, *load])
-            behind = probe()
-            told[str(load)] = figures, (before + behind) / 2
-            before = behind
-    return {name: (told[str(load)][0][figure], told[str(load)][1]) for name, (load, figure) in loads.items()}
+            told[str(load)] = told_by([*command, *load])
+    return {name: told[str(load)][figure] for name, (load, figure) in loads.items()}
+
+
+def off_by(said, got):
+    return 100 * (said / got - 1)
 
 
 @contextlib.contextmanager
@@ -86,9 +86,10 @@ def main():
     p.add_argument("--dtype", default="bf16")
     p.add_argument("--device", default="cpu", help="cuda:0: all of them share it")
     p.add_argument("--rates", type=float, nargs="+", default=[0.5, 3], help="requests a second, each a load of its own")
-    p.add_argument("--seconds", type=float, default=60, help="of each load; a median of few requests jumps from one prompt's length to the next")
+    p.add_argument("--seconds", type=float, default=20, help="of each load")
     p.add_argument("--lengths", default="uniform:64-256:16-64")
     p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--starts", type=int, default=3, help="of each deployment in a round: how its processes find cores differs from start to start")
     p.add_argument("--stages", type=int, nargs="+", default=[1, 2, 4])
     p.add_argument("--at-once", type=int, nargs="*", default=[], help="TPOT of so many requests that come together, too")
     p.add_argument("--apart", action="store_true", help="a prefill and a decode worker behind a router, too")
@@ -106,42 +107,36 @@ def main():
         loads[f"tpot_ms, {n} at once"] = (["--rate", 200, "--requests", n, "--lengths", "fixed:16:400", "--seed", 7], "tpot_ms_p50")
 
     deployments = [str(n) for n in o.stages] + ["apart"] * o.apart
-    real, told, profiles, fitted = ({name: [] for name in deployments} for _ in range(4))
+    real, told, profiles = ({name: [] for name in deployments} for _ in range(3))
     arguments = [*checkpoint, "--threads", 1, "--kv-blocks", 1024]
-    with tempfile.TemporaryDirectory() as folder, served(o.binary, "1", folder, arguments) as beside:
-        def probe():
-            return told_by([o.binary, "load", "--url", f"http://127.0.0.1:{beside}", "--vocabulary", 1000, "--ignore-eos", "--rate", 200,
-                            "--requests", 1, "--lengths", "fixed:16:150", "--seed", 7])["tpot_ms_p50"]
-
+    with tempfile.TemporaryDirectory() as folder:
         for turn in range(o.rounds):
             for name in deployments:
                 profile = o.profile or os.path.join(folder, f"profile-{turn}-{name}.json")
-                before = probe()
                 if not o.profile:
                     workers = 2 if name == "apart" else name
                     subprocess.run([o.binary, "fit", *checkpoint, "--threads", "1", "--workers", str(workers), "--out", profile], check=True)
                 profiles[name].append(json.load(open(profile)))
-                fitted[name].append((before + probe()) / 2)
-                with served(o.binary, name, os.path.join(folder, f"{turn}-{name}"), arguments) as port:
-                    url = ["--url", f"http://127.0.0.1:{port}", "--vocabulary", 1000, "--ignore-eos"]
-                    subprocess.run([*map(str, [o.binary, "load", *url, "--requests", 4, "--rate", 20, "--lengths", "fixed:32:4"])], check=True,
-                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                    real[name].append(all_told(loads, [o.binary, "load", *url], probe))
+                for start in range(o.starts):
+                    with served(o.binary, name, os.path.join(folder, f"{turn}-{name}-{start}"), arguments) as port:
+                        url = ["--url", f"http://127.0.0.1:{port}", "--vocabulary", 1000, "--ignore-eos"]
+                        subprocess.run([*map(str, [o.binary, "load", *url, "--requests", 4, "--rate", 20, "--lengths", "fixed:32:4"])],
+                                       check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                        real[name].append(all_told(loads, [o.binary, "load", *url]))
                 told[name].append(all_told(loads, [o.binary, "simulate", "--profile", profile, *simulated(name)]))
         rows = []
         for name in deployments:
             for figure in loads:
-                got, said = [r[figure][0] for r in real[name]], [r[figure][0] for r in told[name]]
-                drift = [1 if figure.startswith("output") else r[figure][1] / at for r, at in zip(real[name], fitted[name])]
-                off = 100 * (statistics.median(said) / statistics.median(got) - 1)
-                at_one_speed = 100 * (statistics.median(s * d / g for s, d, g in zip(said, drift, got)) - 1)
-                rows.append({"stages": name, "figure": figure, "measured": statistics.median(got), "least": min(got), "most": max(got),
-                             "predicted": statistics.median(said), "predicted_least": min(said), "predicted_most": max(said), "off_percent": off,
-                             "drift": drift, "off_percent_at_one_speed": at_one_speed})
-        print(f"{'stages':>6} {'figure':<26} {'measured':>10} {'least':>10} {'most':>10} {'predicted':>10} {'off':>8} {'drift':>13} {'at one speed':>13}")
+                got, said = [r[figure] for r in real[name]], [r[figure] for r in told[name]]
+                again = statistics.median([abs(off_by(a, b)) for a, b in zip(got[1:], got)] or [0])
+                rows.append({"stages": name, "figure": figure, "measured": statistics.median(got), "all_measured": got,
+                             "predicted": statistics.median(said), "all_predicted": said,
+                             "off_percent": off_by(statistics.median(said), statistics.median(got)), "again_percent": again})
+        print(f"{'stages':>6} {'figure':<26} {'measured':>10} {'least':>10} {'most':>10} {'predicted':>10} {'least':>10} {'most':>10} {'off':>8} {'again':>7}")
         for r in rows:
-            print(f"{r['stages']:>6} {r['figure']:<26} {r['measured']:>10.2f} {r['least']:>10.2f} {r['most']:>10.2f} {r['predicted']:>10.2f} "
-                  f"{r['off_percent']:>+7.1f}% {min(r['drift']):>6.2f}-{max(r['drift']):.2f} {r['off_percent_at_one_speed']:>+12.1f}%")
+            got, said = r["all_measured"], r["all_predicted"]
+            print(f"{r['stages']:>6} {r['figure']:<26} {r['measured']:>10.2f} {min(got):>10.2f} {max(got):>10.2f} {r['predicted']:>10.2f} "
+                  f"{min(said):>10.2f} {max(said):>10.2f} {r['off_percent']:>+7.1f}% {r['again_percent']:>6.1f}%")
         if o.json:
             json.dump({"profiles": profiles, "loads": {name: [*map(str, load)] for name, (load, _) in loads.items()}, "rows": rows}, open(o.json, "w"), indent=1)
 

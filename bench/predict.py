@@ -3,14 +3,14 @@
 
     bench/predict.py build/release/apps/cokv --random-weights bench/geometries/NAME.json [--rates 0.5 3] [--at-once 1 2 3 4] [--json FILE]
 
-In each round each deployment (one server; pipelines of 2 and of 4 processes, which share the cores; with --apart a prefill and a
-decode worker behind a router) is measured by `cokv fit`, started --starts times, each of which answers loads of `cokv load`, and
-simulated by that profile with the same seeds: one behind the other, as a machine is not as fast each minute. Medians of all starts and of
-all rounds are compared. A median of TPOT means something at a rate at which nearly all requests are alone, or nearly none: --rates. With
---at-once so many answers of 400 tokens are under way together, as well.
+Each deployment (one server; pipelines of 2 and of 4 processes, which share the cores; with --apart a prefill and a decode worker behind a
+router) is measured by `cokv fit` before, between and behind rounds in which it is started --starts times, as a machine is not as fast each
+minute. Each start answers loads of `cokv load` with a seed of its own, and each profile says what comes of the same loads. What is compared
+are medians of all requests of all starts with those of all simulated ones. A median of TPOT means something at a rate at which nearly all
+requests are alone, or nearly none: --rates. With --at-once so many answers of 400 tokens are under way together, as well.
 
-`again` is what the deployments say of each other: by how much one start's figure is off from the one's before it, the median. What a
-machine does not repeat itself no profile can tell.
+`again` is what the deployments say of each other: by how much a start's figure is off from that of the same load a round before, the
+median. What a machine does not repeat itself no profile can tell.
 """
 import argparse
 import contextlib
@@ -27,29 +27,23 @@ sys.path.insert(0, os.path.join(ROOT, "scripts"))
 from lib_parts import Parts  # noqa: E402
 from lib_servers import Server  # noqa: E402
 
-FIGURES = ("output_tokens_per_s", "ttft_ms_p50", "tpot_ms_p50")
-
-
-def figures_of(told):
-    of = told["summary"]
-    return {"output_tokens_per_s": of["output_tokens_per_s"], "ttft_ms_p50": of["ttft_ms"]["p50"],
-            "tpot_ms_p50": of["tpot_ms"]["p50"]}
-
 
 def told_by(command):
     with tempfile.TemporaryDirectory() as folder:
         to = os.path.join(folder, "figures.json")
         subprocess.run([*map(str, command), "--json", to], check=True, stdout=subprocess.DEVNULL)
-        return figures_of(json.load(open(to)))
+        return json.load(open(to))
 
 
-def all_told(loads, command):
-    """Each load once, and of what is told of it its figures."""
-    told = {}
-    for load, _ in loads.values():
-        if str(load) not in told:
-            told[str(load)] = told_by([*command, *load])
-    return {name: told[str(load)][figure] for name, (load, figure) in loads.items()}
+def throughput(told):
+    return statistics.median(t["summary"]["output_tokens_per_s"] for t in told)
+
+
+def median_of(figure):
+    return lambda told: statistics.median(r[figure] for t in told for r in t["requests"] if r.get(figure) is not None)
+
+
+FIGURES = {"tokens/s": throughput, "TTFT ms": median_of("ttft_ms"), "TPOT ms": median_of("tpot_ms")}
 
 
 def off_by(said, got):
@@ -99,46 +93,51 @@ def main():
     checkpoint = ["--model", o.model, "--dtype", o.dtype, "--device", o.device]
     if o.random_weights:
         checkpoint += ["--random-weights", o.random_weights]
-    loads = {}
-    for rate in o.rates:
-        load = ["--rate", rate, "--duration", o.seconds, "--lengths", o.lengths, "--seed", 7]
-        loads |= {f"{figure}, {rate:g}/s": (load, figure) for figure in FIGURES}
-    for n in o.at_once:
-        loads[f"tpot_ms, {n} at once"] = (["--rate", 200, "--requests", n, "--lengths", "fixed:16:400", "--seed", 7], "tpot_ms_p50")
+    loads = {f"{rate:g}/s": ["--rate", rate, "--duration", o.seconds, "--lengths", o.lengths] for rate in o.rates}
+    loads |= {f"{n} at once": ["--rate", 200, "--requests", n, "--lengths", "fixed:16:400"] for n in o.at_once}
+    seeds = [7 + n for n in range(o.starts)]
+    all_told = lambda command, seed: {name: told_by([*command, *load, "--seed", seed]) for name, load in loads.items()}
 
     deployments = [str(n) for n in o.stages] + ["apart"] * o.apart
     real, told, profiles = ({name: [] for name in deployments} for _ in range(3))
     arguments = [*checkpoint, "--threads", 1, "--kv-blocks", 1024]
     with tempfile.TemporaryDirectory() as folder:
-        for turn in range(o.rounds):
-            for name in deployments:
-                profile = o.profile or os.path.join(folder, f"profile-{turn}-{name}.json")
-                if not o.profile:
-                    workers = 2 if name == "apart" else name
-                    subprocess.run([o.binary, "fit", *checkpoint, "--threads", "1", "--workers", str(workers), "--out", profile], check=True)
-                profiles[name].append(json.load(open(profile)))
-                for start in range(o.starts):
-                    with served(o.binary, name, os.path.join(folder, f"{turn}-{name}-{start}"), arguments) as port:
+        def fitted(name):
+            profile = o.profile or os.path.join(folder, f"profile-{name}.json")
+            if not o.profile:
+                workers = 2 if name == "apart" else name
+                subprocess.run([o.binary, "fit", *checkpoint, "--threads", "1", "--workers", str(workers), "--out", profile], check=True)
+            profiles[name].append(json.load(open(profile)))
+            told[name] += [all_told([o.binary, "simulate", "--profile", profile, *simulated(name)], seed) for seed in seeds]
+
+        for name in deployments:
+            fitted(name)
+            for turn in range(o.rounds):
+                for seed in seeds:
+                    with served(o.binary, name, os.path.join(folder, f"{turn}-{name}-{seed}"), arguments) as port:
                         url = ["--url", f"http://127.0.0.1:{port}", "--vocabulary", 1000, "--ignore-eos"]
                         subprocess.run([*map(str, [o.binary, "load", *url, "--requests", 4, "--rate", 20, "--lengths", "fixed:32:4"])],
                                        check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-                        real[name].append(all_told(loads, [o.binary, "load", *url]))
-                told[name].append(all_told(loads, [o.binary, "simulate", "--profile", profile, *simulated(name)]))
+                        real[name].append(all_told([o.binary, "load", *url], seed))
+                fitted(name)
         rows = []
         for name in deployments:
-            for figure in loads:
-                got, said = [r[figure] for r in real[name]], [r[figure] for r in told[name]]
-                again = statistics.median([abs(off_by(a, b)) for a, b in zip(got[1:], got)] or [0])
-                rows.append({"stages": name, "figure": figure, "measured": statistics.median(got), "all_measured": got,
-                             "predicted": statistics.median(said), "all_predicted": said,
-                             "off_percent": off_by(statistics.median(said), statistics.median(got)), "again_percent": again})
-        print(f"{'stages':>6} {'figure':<26} {'measured':>10} {'least':>10} {'most':>10} {'predicted':>10} {'least':>10} {'most':>10} {'off':>8} {'again':>7}")
+            for load in loads:
+                for figure, of in FIGURES.items():
+                    if "at once" in load and figure != "TPOT ms":
+                        continue
+                    got, said = ([of([t[load]]) for t in all] for all in (real[name], told[name]))
+                    measured, predicted = (of([t[load] for t in all]) for all in (real[name], told[name]))
+                    again = statistics.median([abs(off_by(b, a)) for a, b in zip(got, got[o.starts:])] or [0])
+                    rows.append({"stages": name, "figure": f"{figure}, {load}", "measured": measured, "all_measured": got, "predicted": predicted,
+                                 "all_predicted": said, "off_percent": off_by(predicted, measured), "again_percent": again})
+        print(f"{'stages':>6} {'figure':<20} {'measured':>10} {'least':>10} {'most':>10} {'predicted':>10} {'least':>10} {'most':>10} {'off':>8} {'again':>7}")
         for r in rows:
             got, said = r["all_measured"], r["all_predicted"]
-            print(f"{r['stages']:>6} {r['figure']:<26} {r['measured']:>10.2f} {min(got):>10.2f} {max(got):>10.2f} {r['predicted']:>10.2f} "
+            print(f"{r['stages']:>6} {r['figure']:<20} {r['measured']:>10.2f} {min(got):>10.2f} {max(got):>10.2f} {r['predicted']:>10.2f} "
                   f"{min(said):>10.2f} {max(said):>10.2f} {r['off_percent']:>+7.1f}% {r['again_percent']:>6.1f}%")
         if o.json:
-            json.dump({"profiles": profiles, "loads": {name: [*map(str, load)] for name, (load, _) in loads.items()}, "rows": rows}, open(o.json, "w"), indent=1)
+            json.dump({"profiles": profiles, "loads": {name: [*map(str, load)] for name, load in loads.items()}, "seeds": seeds, "rows": rows}, open(o.json, "w"), indent=1)
 
 
 if __name__ == "__main__":

@@ -52,31 +52,30 @@ curve ascending(points all) {
   return curve(std::move(all));
 }
 
-// In a pipeline of all of them, in multiples of the same step by itself, which is timed before and behind it: the machine is not as fast
-// each minute.
-awaitable<pipeline_times> pipeline_of(const options& o, subject& it,
+// Seconds of a step by itself.
+struct steps_alone {
+  double prompt = 0, answer = 0;
+};
+
+awaitable<steps_alone> alone(subject& it, std::uint32_t answer) {
+  const double prompt = (co_await it.steps.prompt(it.beside_prompt, 0)).all();
+  co_return steps_alone{.prompt = prompt + co_await it.steps.late_prompt(it.beside_prompt, first_pause),
+                        .answer = co_await it.steps.served_answers(1, answer / 2)};
+}
+
+awaitable<pipeline_times> pipeline_of(const options& o, subject& it, std::uint32_t answer,
                                       std::span<const std::unique_ptr<busy_worker>> others) {
-  const auto stages = static_cast<std::uint32_t>(others.size() + 1);
-  const double one = co_await it.steps.served_answers(1, 0);
-  const auto length = std::min(static_cast<std::uint32_t>(std::clamp(measured_for / one, 12.0, 60.0)),
-                               it.what->config().max_positions / 2);
-  stage_place at{.urls = free_doors(stages)};
+  stage_place at{.urls = free_doors(others.size() + 1)};
   pipeline_lead first(co_await asio::this_coro::executor, o, it.where, at.urls);
   for (auto& w : others) {
     ++at.stage;
     w->enter(at);
   }
   for (auto& w : others) w->ready();
-  const auto answer_alone = [&] { return it.steps.served_answers(1, length / 2); };
-  const auto prompt_alone = [&]() -> awaitable<double> {
-    co_return (co_await it.steps.prompt(it.beside_prompt, 0)).all() +
-        co_await it.steps.late_prompt(it.beside_prompt, first_pause);
-  };
-  const auto answer_before = co_await answer_alone(), prompt_before = co_await prompt_alone();
   pipeline_times out;
   std::exception_ptr failed;
   try {
-    out = co_await first.times(it.beside_prompt, length);
+    out = co_await first.times(it.beside_prompt, answer);
   } catch (const config_error&) {
     failed = std::current_exception();
   }
@@ -85,21 +84,28 @@ awaitable<pipeline_times> pipeline_of(const options& o, subject& it,
     std::rethrow_exception(failed);
   }
   for (auto& w : others) w->ready();
-  const auto answer = (answer_before + co_await answer_alone()) / 2;
-  out.first /= (prompt_before + co_await prompt_alone()) / 2;
-  for (auto& gap : out.gaps) gap /= answer;
   co_return out;
 }
 
-// The medians of what each of 2, 3, .. workers took each time it was started.
+// Of 2, 3, .. workers, in multiples of the same steps by themselves, which are timed before and behind them each time they are started:
+// the machine is not as fast each minute. The medians.
 awaitable<void> pipelines(const options& o, subject& it, std::span<const std::unique_ptr<busy_worker>> others,
                           std::function<void(std::string_view)> progress, profile& p) {
+  const double one = co_await it.steps.served_answers(1, 0);
+  const auto answer = std::min(static_cast<std::uint32_t>(std::clamp(measured_for / one, 12.0, 60.0)),
+                               it.what->config().max_positions / 2);
   std::vector<std::vector<pipeline_times>> all(others.size());  // [workers - 2][start]
-  for (int start = 1; start <= starts; ++start)
-    for (std::size_t n = 1; n <= others.size(); ++n) {
-      progress(fmt::format("a pipeline of {}, start {} of {}", n + 1, start, starts));
-      all[n - 1].push_back(co_await pipeline_of(o, it, others.first(n)));
+  for (int start = 1; start <= starts; ++start) {
+    progress(fmt::format("pipelines, start {} of {}", start, starts));
+    const auto before = co_await alone(it, answer);
+    for (std::size_t n = 1; n <= others.size(); ++n)
+      all[n - 1].push_back(co_await pipeline_of(o, it, answer, others.first(n)));
+    const auto behind = co_await alone(it, answer);
+    for (auto& each : all) {
+      each.back().first /= (before.prompt + behind.prompt) / 2;
+      for (auto& gap : each.back().gaps) gap /= (before.answer + behind.answer) / 2;
     }
+  }
   const auto median_of = [&](std::size_t n, std::string_view what, auto of) {
     std::vector<double> each;
     for (const auto& t : all[n - 1]) each.push_back(of(t));
@@ -324,7 +330,7 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
     co_await e.async_drain();
   }
   const auto in_a_pipeline = others.first(std::min<std::size_t>(others.size(), config.layers - 1));
-  co_await pipelines(o, it, in_a_pipeline, progress, p);
+  if (!in_a_pipeline.empty()) co_await pipelines(o, it, in_a_pipeline, progress, p);
   progress("copies");
   p.copy_bytes_per_second = co_await copy_speed(it.where);
   co_return p;

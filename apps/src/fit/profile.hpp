@@ -25,7 +25,7 @@
 // |                         | many times longer than a step of all layers by itself it takes from a token to the next while 1, 2, .. |
 // |                         | sequences are decoded, each in steps of its own. Of more, as of the last. Optional: nothing is said  |
 // | pipelines_first,        | [1, x2, x3, ..]: how many times longer than its step by itself it takes in such pipelines until the first |
-// | first_tokens            | token of a prompt of so many comes; both are half a second behind whatever was before them. Optional: |
+// | first_tokens            | token of a prompt of so many comes; both are a fifth of a second behind what was before them. Optional: |
 // |                         | nothing is said of prompts                                                                           |
 // | copy_bytes_per_second   | in memory, one way                                                                             |
 // | link_bytes_per_second,  | over TCP between two workers of the machine, one way; how long a message takes                 |
@@ -42,7 +42,7 @@
 
 namespace cokv::fit {
 
-constexpr std::chrono::milliseconds first_pause(500);  // of pipelines_first
+constexpr std::chrono::milliseconds first_pause(200);  // of pipelines_first
 
 // Through points in ascending order of both, straight between two of them and behind the last two; before the first, in
 // proportion.

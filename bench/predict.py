@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What `cokv simulate` predicts by a profile of this machine against what real workers do here, under the same load.
 
-    bench/predict.py build/release/apps/cokv --random-weights bench/geometries/NAME.json [--rates 0.5 3] [--at-once 1 2 3 4] [--json FILE]
+    bench/predict.py build/release/apps/cokv --random-weights bench/geometries/NAME.json [--rates 0.5 3 --seconds 60 20] [--at-once 1 2 3 4] [--json FILE]
 
 Each deployment (one server; pipelines of 2 and of 4 processes, which share the cores; with --apart a prefill and a decode worker behind a
 router) is measured by `cokv fit` before, between and behind rounds in which it is started --starts times, as a machine is not as fast each
@@ -80,7 +80,7 @@ def main():
     p.add_argument("--dtype", default="bf16")
     p.add_argument("--device", default="cpu", help="cuda:0: all of them share it")
     p.add_argument("--rates", type=float, nargs="+", default=[0.5, 3], help="requests a second, each a load of its own")
-    p.add_argument("--seconds", type=float, default=20, help="of each load")
+    p.add_argument("--seconds", type=float, nargs="+", default=[60, 20], help="of each of these")
     p.add_argument("--lengths", default="uniform:64-256:16-64")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--starts", type=int, default=3, help="of each deployment in a round: how its processes find cores differs from start to start")
@@ -93,7 +93,9 @@ def main():
     checkpoint = ["--model", o.model, "--dtype", o.dtype, "--device", o.device]
     if o.random_weights:
         checkpoint += ["--random-weights", o.random_weights]
-    loads = {f"{rate:g}/s": ["--rate", rate, "--duration", o.seconds, "--lengths", o.lengths] for rate in o.rates}
+    if len(o.seconds) != len(o.rates):
+        p.error("--seconds: as many as --rates")
+    loads = {f"{rate:g}/s": ["--rate", rate, "--duration", seconds, "--lengths", o.lengths] for rate, seconds in zip(o.rates, o.seconds)}
     loads |= {f"{n} at once": ["--rate", 200, "--requests", n, "--lengths", "fixed:16:400"] for n in o.at_once}
     seeds = [7 + n for n in range(o.starts)]
     all_told = lambda command, seed: {name: told_by([*command, *load, "--seed", seed]) for name, load in loads.items()}

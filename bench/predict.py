@@ -98,7 +98,8 @@ def main():
     loads = {f"{rate:g}/s": ["--rate", rate, "--duration", seconds, "--lengths", o.lengths] for rate, seconds in zip(o.rates, o.seconds)}
     loads |= {f"{n} at once": ["--rate", 200, "--requests", n, "--lengths", "fixed:16:400"] for n in o.at_once}
     seeds = [7 + n for n in range(o.starts)]
-    all_told = lambda command, seed: {name: told_by([*command, *load, "--seed", seed]) for name, load in loads.items()}
+    # Of each load its own: of one seed two rates ask the same prompts, and a real server would have the second's KV in its cache.
+    all_told = lambda command, seed: {name: told_by([*command, *load, "--seed", seed + 1000 * i]) for i, (name, load) in enumerate(loads.items())}
 
     deployments = [str(n) for n in o.stages] + ["apart"] * o.apart
     real, told, profiles = ({name: [] for name in deployments} for _ in range(3))

@@ -99,7 +99,8 @@ def main():
     loads |= {f"{n} at once": ["--rate", 200, "--requests", n, "--lengths", "fixed:16:400"] for n in o.at_once}
     seeds = [7 + n for n in range(o.starts)]
     # Of each load its own: of one seed two rates ask the same prompts, and a real server would have the second's KV in its cache.
-    all_told = lambda command, seed: {name: told_by([*command, *load, "--seed", seed + 1000 * i]) for i, (name, load) in enumerate(loads.items())}
+    own_seed = {name: 1000 * i for i, name in enumerate(loads)}
+    all_told = lambda command, seed: {name: told_by([*command, *load, "--seed", seed + own_seed[name]]) for name, load in loads.items()}
 
     deployments = [str(n) for n in o.stages] + ["apart"] * o.apart
     real, told, profiles = ({name: [] for name in deployments} for _ in range(3))
@@ -131,16 +132,16 @@ def main():
                         continue
                     got, said = ([of([t[load]]) for t in all] for all in (real[name], told[name]))
                     measured, predicted = (of([t[load] for t in all]) for all in (real[name], told[name]))
-                    again = statistics.median([abs(off_by(b, a)) for a, b in zip(got, got[o.starts:])] or [0])
+                    again = statistics.median(abs(off_by(b, a)) for a, b in zip(got, got[o.starts:])) if o.rounds > 1 else None
                     rows.append({"stages": name, "figure": f"{figure}, {load}", "measured": measured, "all_measured": got, "predicted": predicted,
                                  "all_predicted": said, "off_percent": off_by(predicted, measured), "again_percent": again})
         print(f"{'stages':>6} {'figure':<20} {'measured':>10} {'least':>10} {'most':>10} {'predicted':>10} {'least':>10} {'most':>10} {'off':>8} {'again':>7}")
         for r in rows:
             got, said = r["all_measured"], r["all_predicted"]
             print(f"{r['stages']:>6} {r['figure']:<20} {r['measured']:>10.2f} {min(got):>10.2f} {max(got):>10.2f} {r['predicted']:>10.2f} "
-                  f"{min(said):>10.2f} {max(said):>10.2f} {r['off_percent']:>+7.1f}% {r['again_percent']:>6.1f}%")
+                  f"{min(said):>10.2f} {max(said):>10.2f} {r['off_percent']:>+7.1f}% " + ("" if r["again_percent"] is None else f"{r['again_percent']:>6.1f}%"))
         if o.json:
-            json.dump({"profiles": profiles, "loads": {name: [*map(str, load)] for name, load in loads.items()}, "seeds": seeds, "rows": rows}, open(o.json, "w"), indent=1)
+            json.dump({"profiles": profiles, "loads": {name: [*map(str, load), "--seed", *(seed + own_seed[name] for seed in seeds)] for name, load in loads.items()}, "rows": rows}, open(o.json, "w"), indent=1)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def main():
     p.add_argument("--seconds", type=float, nargs="+", default=[60, 20], help="of each of these")
     p.add_argument("--lengths", default="uniform:64-256:16-64")
     p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--starts", type=int, default=3, help="of each deployment in a round: how its processes find cores differs from start to start")
+    p.add_argument("--starts", type=int, default=3, help="of each deployment in a round, each with loads of its own")
     p.add_argument("--stages", type=int, nargs="+", default=[1, 2, 4])
     p.add_argument("--at-once", type=int, nargs="*", default=[], help="TPOT of so many requests that come together, too")
     p.add_argument("--apart", action="store_true", help="a prefill and a decode worker behind a router, too")

@@ -19,7 +19,7 @@ def what_it_measures_is_what_a_simulation_takes(binary, folder):
     p = json.load(open(f"{folder}/profile.json"))
     same("of what", (p["layers"], p["dtype"], p["threads"], [n for n, _ in p["prompts"]]), (8, "f32", 1, [1, 2, 4, 8, 16, 17, 32]))
     same("workers", [len(p["prompts_beside"]), len(p["answers_beside"])], [2, 2])
-    same("a pipeline of two, by how many compute", [len(w) for w in p["pipelines"]], [1, 2])
+    same("a pipeline of two, by how many compute", [len(w) for w in p["pipeline_tokens"]], [2])
     for kind in ("prompts_idle", "answers_idle"):
         same(kind, [pause for pause, _ in p[kind]], [0.001, 0.005, 0.025, 0.125, 0.5, 1])
     at_least("seconds of 32 tokens, over those of one", p["prompts"][-1][1], p["prompts"][0][1])

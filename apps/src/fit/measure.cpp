@@ -10,6 +10,7 @@
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
 #include "doctor/probe.hpp"
+#include "fit/merged.hpp"
 
 namespace cokv::fit {
 namespace {
@@ -17,13 +18,11 @@ namespace {
 using namespace std::chrono_literals;
 using points = std::vector<std::pair<double, double>>;
 
-// What is told by two measurements is told by so many pairs of them: a machine is a tenth faster or slower from one second to the next.
-constexpr int turns_of_noise = 3;
+// A machine is not as fast each minute, nor its memory as wide to two cores as to one: all of a profile is measured in each of so many
+// turns, and each figure is the median of theirs (merged.hpp).
+constexpr int turns = 5;
 
-constexpr double measured_for = 0.5;  // seconds of steps, of each number of sequences in a pipeline
-
-// How processes find cores differs from start to start, and stays so: pipelines are started so often.
-constexpr int starts = 5;
+constexpr double measured_for = 0.5;  // seconds of steps of an answer in a pipeline
 
 double since(clock& time, time_point begun) { return std::chrono::duration<double>(time.now() - begun).count(); }
 
@@ -46,24 +45,7 @@ std::vector<std::uint32_t> with_the_next(const std::vector<std::uint32_t>& power
   return out;
 }
 
-// More never take less: what noise says otherwise is left out.
-curve ascending(points all) {
-  for (std::size_t i = 1; i < all.size(); ++i) all[i].second = std::max(all[i].second, all[i - 1].second);
-  return curve(std::move(all));
-}
-
-// Seconds of a step by itself.
-struct steps_alone {
-  double prompt = 0, answer = 0;
-};
-
-awaitable<steps_alone> alone(subject& it, std::uint32_t answer) {
-  const double prompt = (co_await it.steps.prompt(it.beside_prompt, 0)).all();
-  co_return steps_alone{.prompt = prompt + co_await it.steps.late_prompt(it.beside_prompt, first_pause),
-                        .answer = co_await it.steps.served_answers(1, answer / 2)};
-}
-
-awaitable<pipeline_times> pipeline_of(const options& o, subject& it, std::uint32_t answer,
+awaitable<pipeline_times> pipeline_of(const options& o, subject& it,
                                       std::span<const std::unique_ptr<busy_worker>> others) {
   stage_place at{.urls = free_doors(others.size() + 1)};
   pipeline_lead first(co_await asio::this_coro::executor, o, it.where, at.urls);
@@ -75,7 +57,7 @@ awaitable<pipeline_times> pipeline_of(const options& o, subject& it, std::uint32
   pipeline_times out;
   std::exception_ptr failed;
   try {
-    out = co_await first.times(it.beside_prompt, answer);
+    out = co_await first.times(it.beside_prompt, it.pipeline_answer);
   } catch (const config_error&) {
     failed = std::current_exception();
   }
@@ -85,43 +67,6 @@ awaitable<pipeline_times> pipeline_of(const options& o, subject& it, std::uint32
   }
   for (auto& w : others) w->ready();
   co_return out;
-}
-
-// Of 2, 3, .. workers, in multiples of the same steps by themselves, which are timed before and behind them each time they are started:
-// the machine is not as fast each minute. The medians.
-awaitable<void> pipelines(const options& o, subject& it, std::span<const std::unique_ptr<busy_worker>> others,
-                          std::function<void(std::string_view)> progress, profile& p) {
-  const double one = co_await it.steps.served_answers(1, 0);
-  const auto answer = std::min(static_cast<std::uint32_t>(std::clamp(measured_for / one, 12.0, 60.0)),
-                               it.what->config().max_positions / 2);
-  std::vector<std::vector<pipeline_times>> all(others.size());  // [workers - 2][start]
-  for (int start = 1; start <= starts; ++start) {
-    progress(fmt::format("pipelines, start {} of {}", start, starts));
-    const auto before = co_await alone(it, answer);
-    for (std::size_t n = 1; n <= others.size(); ++n)
-      all[n - 1].push_back(co_await pipeline_of(o, it, answer, others.first(n)));
-    const auto behind = co_await alone(it, answer);
-    for (auto& each : all) {
-      each.back().first /= (before.prompt + behind.prompt) / 2;
-      for (auto& gap : each.back().gaps) gap /= (before.answer + behind.answer) / 2;
-    }
-  }
-  const auto median_of = [&](std::size_t n, std::string_view what, auto of) {
-    std::vector<double> each;
-    for (const auto& t : all[n - 1]) each.push_back(of(t));
-    const auto [least, most] = std::ranges::minmax(each);
-    const auto middle = middle_of(std::move(each));
-    progress(fmt::format("a pipeline of {}, {}: {:.2f} steps by themselves; {:.2f} to {:.2f}", n + 1, what, middle,
-                         least, most));
-    return middle;
-  };
-  p.first_tokens = it.beside_prompt;
-  for (std::size_t n = 1; n <= others.size(); ++n) {
-    p.pipelines_first.push_back(median_of(n, "a prompt", [](auto& t) { return t.first; }));
-    auto& mine = p.pipelines.emplace_back();
-    for (std::size_t i = 0; i <= n; ++i)
-      mine.push_back(median_of(n, fmt::format("{} at once", i + 1), [&](auto& t) { return t.gaps[i]; }));
-  }
 }
 
 // From the host's memory to the device's.
@@ -193,6 +138,115 @@ std::string name_of(const device& d, const doctor::facts& here) {
   return nth < here.cuda_devices.size() ? here.cuda_devices[nth].name : std::string(d.name());
 }
 
+// What workers beside this one make its steps longer by.
+awaitable<void> beside(subject& it, std::span<const std::unique_ptr<busy_worker>> others, profile& p) {
+  for (std::size_t n = 1; n <= others.size(); ++n) {
+    const auto so_many = others.first(n);
+    const double prompt = (co_await it.steps.prompt(it.beside_prompt, 0)).all();
+    const double answer = (co_await it.steps.answers(it.beside_answers, it.beside_context)).all();
+    for (auto& w : so_many) w->prompts();
+    p.prompts_beside.push_back((co_await it.steps.prompt(it.beside_prompt, 0)).all() / prompt);
+    for (auto& w : so_many) w->answers();
+    p.answers_beside.push_back((co_await it.steps.answers(it.beside_answers, it.beside_context)).all() / answer);
+    for (auto& w : so_many) w->idle();
+  }
+}
+
+// What the engine takes for itself: each time beside the same steps without it, as what a machine is slower by from one second to the
+// next is more than this.
+awaitable<void> own_share(subject& it, profile& p) {
+  const auto few = std::min(it.most_answers, 16u), tokens = std::min(it.what->config().max_positions / 2, 40u);
+  engine e(co_await asio::this_coro::executor, it.where, it.what, std::nullopt,
+           {.kv_blocks = few * (tokens / meter::block_tokens + 2),
+            .max_sequence = std::min(it.what->config().max_positions, tokens + 2),
+            .prefix_cache = false});
+  const auto own = [&](std::uint32_t sequences, int times) -> awaitable<double> {
+    std::vector<double> more;
+    while (times-- > 0)
+      more.push_back(co_await engine_gap(e, sequences, tokens) -
+                     co_await it.steps.served_answers(sequences, tokens / 2));
+    co_return middle_of(std::move(more));
+  };
+  p.step = co_await own(1, 3);
+  p.token = (co_await own(few, 1) - p.step) / few;
+  co_await e.async_drain();
+}
+
+// As it is measured: differences may be below 0, and more may take less.
+awaitable<profile> one_turn(const options& o, subject& it, std::span<const std::unique_ptr<busy_worker>> others) {
+  const auto ex = co_await asio::this_coro::executor;
+  const auto& config = it.what->config();
+  const auto here = doctor::probe();
+  profile p{.machine = name_of(it.where, here),
+            .model = o.model.random_weights.empty() ? o.model.dir : o.model.random_weights,
+            .dtype = o.dtype,
+            .source = {},
+            .cores = static_cast<std::uint32_t>(here.cores),
+            .threads = o.threads ? o.threads : static_cast<std::uint32_t>(here.cores),
+            .layers = config.layers,
+            .hidden = config.hidden,
+            .max_positions = config.max_positions,
+            .kv_bytes = static_cast<std::uint32_t>(2 * config.kv_heads * config.head_dim *
+                                                   size_of(it.what->compute_type()))};
+
+  const auto full = std::max(1u, config.layers - 1);  // layers that are timed together
+  const auto chunk = std::min(256u, it.most_tokens);
+  const double behind =
+      (co_await it.steps.prompt(chunk, it.context)).layers - (co_await it.steps.prompt(chunk, 0)).layers;
+  p.prompt_pair = std::max(0.0, behind / (1. * chunk * it.context) / full);
+  points prompts, prompts_end;
+  for (auto n : with_the_next(powers_up_to(it.most_tokens))) {
+    const auto t = co_await it.steps.prompt(n, 0);
+    // What its own tokens look at is told apart.
+    prompts.emplace_back(n, std::max(0.1 * t.layers, t.layers - full * p.prompt_pair * n * (n + 1.) / 2) / full);
+    prompts_end.emplace_back(n, t.end);
+  }
+  p.prompts = curve(std::move(prompts));
+  p.prompts_end = curve(std::move(prompts_end));
+
+  points answers, answers_end;
+  for (auto n : powers_up_to(it.most_answers)) {
+    const auto t = co_await it.steps.answers(n, 0);
+    answers.emplace_back(n, t.layers / full);
+    answers_end.emplace_back(n, t.end);
+  }
+  p.answers = curve(std::move(answers));
+  p.answers_end = curve(std::move(answers_end));
+  double product = 0, square = 0;
+  for (auto n : {1u, 4u, 16u}) {
+    if (n > it.most_answers) break;
+    const double x = 1. * n * it.context,
+                 y = (co_await it.steps.answers(n, it.context)).layers / full - p.answers.at(n);
+    product += x * y, square += x * x;
+  }
+  p.answer_pair = product / square;
+
+  co_await beside(it, others, p);
+
+  points prompts_idle, answers_idle;
+  for (auto pause : {1ms, 5ms, 25ms, 125ms, 500ms, 1000ms}) {
+    const double x = std::chrono::duration<double>(pause).count();
+    prompts_idle.emplace_back(x, co_await it.steps.late_prompt(it.beside_prompt, pause));
+    answers_idle.emplace_back(x, co_await it.steps.late_answers(it.beside_answers, it.beside_context, pause));
+  }
+  p.prompts_idle = curve(std::move(prompts_idle));
+  p.answers_idle = curve(std::move(answers_idle));
+
+  const auto link = co_await link_speed(ex);
+  p.link_bytes_per_second = link.bytes_per_second;
+  p.link_seconds = link.seconds;
+  co_await own_share(it, p);
+  const auto in_a_pipeline = others.first(std::min<std::size_t>(others.size(), config.layers - 1));
+  if (!in_a_pipeline.empty()) p.answer_tokens = it.pipeline_answer, p.prompt_tokens = it.beside_prompt;
+  for (std::size_t n = 1; n <= in_a_pipeline.size(); ++n) {
+    auto took = co_await pipeline_of(o, it, in_a_pipeline.first(n));
+    p.pipeline_tokens.push_back(std::move(took.gaps));
+    p.pipeline_prompts.push_back(took.first);
+  }
+  p.copy_bytes_per_second = co_await copy_speed(it.where);
+  co_return p;
+}
+
 }  // namespace
 
 subject subject::open(const asio::any_io_executor& ex, const options& o) {
@@ -227,113 +281,17 @@ subject subject::open(const asio::any_io_executor& ex, const options& o) {
 
 awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<busy_worker>> others,
                            std::function<void(std::string_view)> progress) {
-  const auto ex = co_await asio::this_coro::executor;
-  auto it = subject::open(ex, o);
-  const auto& config = it.what->config();
-  const auto here = doctor::probe();
-  const auto kv_bytes =
-      static_cast<std::uint32_t>(2 * config.kv_heads * config.head_dim * size_of(it.what->compute_type()));
-  profile p{.machine = name_of(it.where, here),
-            .model = o.model.random_weights.empty() ? o.model.dir : o.model.random_weights,
-            .dtype = o.dtype,
-            .source = {},
-            .cores = static_cast<std::uint32_t>(here.cores),
-            .threads = o.threads ? o.threads : static_cast<std::uint32_t>(here.cores),
-            .layers = config.layers,
-            .hidden = config.hidden,
-            .max_positions = config.max_positions,
-            .kv_bytes = kv_bytes};
-
-  const auto full = std::max(1u, config.layers - 1);  // layers that are timed together
-  progress("prompts");
-  const auto chunk = std::min(256u, it.most_tokens);
-  const double behind =
-      (co_await it.steps.prompt(chunk, it.context)).layers - (co_await it.steps.prompt(chunk, 0)).layers;
-  p.prompt_pair = std::max(0.0, behind / (1. * chunk * it.context) / full);
-  points prompts, prompts_end;
-  for (auto n : with_the_next(powers_up_to(it.most_tokens))) {
-    const auto t = co_await it.steps.prompt(n, 0);
-    // What its own tokens look at is told apart.
-    prompts.emplace_back(n, std::max(0.1 * t.layers, t.layers - full * p.prompt_pair * n * (n + 1.) / 2) / full);
-    prompts_end.emplace_back(n, t.end);
+  auto it = subject::open(co_await asio::this_coro::executor, o);
+  it.pipeline_answer = std::min(
+      static_cast<std::uint32_t>(std::clamp(measured_for / co_await it.steps.served_answers(1, 0), 12.0, 60.0)),
+      it.what->config().max_positions / 2);
+  std::vector<profile> all;
+  while (all.size() < turns) {
+    progress(fmt::format("turn {} of {}", all.size() + 1, turns));
+    all.push_back(co_await one_turn(o, it, others));
   }
-  p.prompts = ascending(std::move(prompts));
-  p.prompts_end = ascending(std::move(prompts_end));
-
-  progress("answers");
-  points answers, answers_end;
-  for (auto n : powers_up_to(it.most_answers)) {
-    const auto t = co_await it.steps.answers(n, 0);
-    answers.emplace_back(n, t.layers / full);
-    answers_end.emplace_back(n, t.end);
-  }
-  p.answers = ascending(std::move(answers));
-  p.answers_end = ascending(std::move(answers_end));
-  double product = 0, square = 0;
-  for (auto n : {1u, 4u, 16u}) {
-    if (n > it.most_answers) break;
-    const double x = 1. * n * it.context,
-                 y = (co_await it.steps.answers(n, it.context)).layers / full - p.answers.at(n);
-    product += x * y, square += x * x;
-  }
-  p.answer_pair = std::max(0.0, product / square);
-
-  for (std::size_t n = 1; n <= others.size(); ++n) {
-    progress("beside " + std::to_string(n) + " others");
-    const auto so_many = others.first(n);
-    std::vector<double> prompts_more, answers_more;
-    for (int turn = 0; turn < turns_of_noise; ++turn) {
-      const double prompt = (co_await it.steps.prompt(it.beside_prompt, 0)).all();
-      const double answer = (co_await it.steps.answers(it.beside_answers, it.beside_context)).all();
-      for (auto& w : so_many) w->prompts();
-      prompts_more.push_back((co_await it.steps.prompt(it.beside_prompt, 0)).all() / prompt);
-      for (auto& w : so_many) w->answers();
-      answers_more.push_back((co_await it.steps.answers(it.beside_answers, it.beside_context)).all() / answer);
-      for (auto& w : so_many) w->idle();
-    }
-    const double slow_prompt = middle_of(std::move(prompts_more)), slow_answer = middle_of(std::move(answers_more));
-    p.prompts_beside.push_back(std::max(p.prompts_beside.back(), slow_prompt));
-    p.answers_beside.push_back(std::max(p.answers_beside.back(), slow_answer));
-  }
-
-  progress("behind a pause");
-  points prompts_idle, answers_idle;
-  for (auto pause : {1ms, 5ms, 25ms, 125ms, 500ms, 1000ms}) {
-    const double x = std::chrono::duration<double>(pause).count();
-    prompts_idle.emplace_back(x, co_await it.steps.late_prompt(it.beside_prompt, pause));
-    answers_idle.emplace_back(x, co_await it.steps.late_answers(it.beside_answers, it.beside_context, pause));
-  }
-  p.prompts_idle = ascending(std::move(prompts_idle));
-  p.answers_idle = ascending(std::move(answers_idle));
-
-  progress("links");
-  const auto link = co_await link_speed(ex);
-  p.link_bytes_per_second = link.bytes_per_second;
-  p.link_seconds = link.seconds;
-  progress("the engine");
-  {
-    const auto few = std::min(it.most_answers, 16u), tokens = std::min(config.max_positions / 2, 40u);
-    engine e(ex, it.where, it.what, std::nullopt,
-             {.kv_blocks = few * (tokens / meter::block_tokens + 2),
-              .max_sequence = std::min(config.max_positions, tokens + 2),
-              .prefix_cache = false});
-    // In turns with the same steps by themselves: what a machine is slower by from one minute to the next is more than this.
-    const auto own = [&](std::uint32_t sequences) -> awaitable<double> {
-      std::vector<double> more;
-      for (int turn = 0; turn < 7; ++turn)
-        more.push_back(co_await engine_gap(e, sequences, tokens) -
-                       co_await it.steps.served_answers(sequences, tokens / 2));
-      co_return std::max(0.0, middle_of(std::move(more)));
-    };
-    p.step = co_await own(1);
-    p.token = std::max(0.0, (co_await own(few) - p.step) / few);
-    co_await e.async_drain();
-  }
-  const auto in_a_pipeline = others.first(std::min<std::size_t>(others.size(), config.layers - 1));
-  if (!in_a_pipeline.empty()) co_await pipelines(o, it, in_a_pipeline, progress, p);
-  progress("copies");
-  p.copy_bytes_per_second = co_await copy_speed(it.where);
-  co_return p;
+  for (const auto& line : spread_of(all)) progress(line);
+  co_return merged(all);
 }
 
 }  // namespace cokv::fit

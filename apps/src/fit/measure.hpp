@@ -21,6 +21,7 @@ struct subject {
   meter steps;
   std::uint32_t most_tokens, most_answers, context;
   std::uint32_t beside_prompt, beside_answers, beside_context;
+  std::uint32_t pipeline_answer = 0;  // tokens
 };
 
 // `progress` is told what comes next. The others are ready, and idle.

@@ -5,18 +5,19 @@
 #include "cokv/runtime/detail/machine_memory.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
+#include "fit/merged.hpp"
 
 namespace cokv::fit {
 namespace {
 
 using namespace std::chrono_literals;
 
-// A point is measured at least so many times, and so long; at most so many times.
-constexpr std::size_t fewest = 5, most = 400;
-constexpr auto long_enough = 250ms;
-// Behind a pause: so many times, or as often as fits into that time, but a few times.
-constexpr std::size_t most_late = 20, fewest_late = 5;
-constexpr auto long_enough_late = 1500ms;
+// A point is measured at least so many times, and so long; at most so many times. Who measures comes back to it (merged.hpp).
+constexpr std::size_t fewest = 2, most = 100;
+constexpr auto long_enough = 60ms;
+// Behind a pause: so many times, or as often as fits into that time, but once.
+constexpr std::size_t most_late = 5;
+constexpr auto long_enough_late = 300ms;
 
 buffer memory_of(device& where, std::uint64_t bytes) {
   if (where.name() == "cpu") detail::check_memory_for({{"KV blocks", bytes}});
@@ -32,13 +33,6 @@ void throw_if(error_code ec) {
 double seconds(duration d) { return std::chrono::duration<double>(d).count(); }
 
 }  // namespace
-
-double middle_of(std::vector<double> all) {
-  if (all.empty()) return 0;
-  const auto middle = all.begin() + static_cast<std::ptrdiff_t>(all.size() / 2);
-  std::ranges::nth_element(all, middle);
-  return *middle;
-}
 
 double mean_of(const std::vector<double>& all) {
   constexpr double disturbed = 2;
@@ -137,7 +131,7 @@ awaitable<double> meter::late(std::vector<batch_sequence> what, duration pause) 
   for (int warm = 0; warm < 3; ++warm) co_await as_served(what);
   std::vector<double> more;
   for (const auto begun = time_.now();
-       more.size() < fewest_late || (more.size() < most_late && time_.now() - begun < long_enough_late);) {
+       more.empty() || (more.size() < most_late && time_.now() - begun < long_enough_late);) {
     const auto due = time_.now() + pause;
     co_await time_.async_wait_until(due);
     co_await as_served(what);

@@ -23,7 +23,6 @@ struct step_times {
   double all() const noexcept { return layers + end; }
 };
 
-double middle_of(std::vector<double> all);  // the median; of none, 0
 // The mean of those up to twice the median: others were disturbed. Of none, 0.
 double mean_of(const std::vector<double>& all);
 

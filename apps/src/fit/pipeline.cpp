@@ -8,6 +8,7 @@
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
+#include "fit/merged.hpp"
 #include "fit/meter.hpp"
 
 namespace cokv::fit {

@@ -59,10 +59,11 @@ std::vector<double> times_of(const detail::fields& given, std::string_view key) 
   return out;
 }
 
-double multiple_of(const detail::fields& given, std::string_view key, const json::value& one) {
+double seconds_of(const detail::fields& given, std::string_view key, const json::value& one) {
   error_code ec;
   const double x = one.to_number<double>(ec);
-  if (ec || !(x > 0 && x <= 1e6)) given.fail(key, "has something that is no number above 0, and at most 1e6");
+  if (ec || !(x > 0 && x <= longest_seconds))
+    given.fail(key, fmt::format("has something that is not above 0, and at most {:g} seconds", longest_seconds));
   return x;
 }
 
@@ -72,13 +73,11 @@ std::vector<std::vector<double>> pipelines_of(const detail::fields& given, std::
   std::vector<std::vector<double>> out;
   for (const auto& workers : all) {
     const auto* list = workers.if_array();
-    if (!list || list->empty() || list->size() > out.size() + 1)
-      given.fail(key, fmt::format("of {} workers has no list of 1 to {} numbers", out.size() + 1, out.size() + 1));
+    const auto how_many = out.size() + 2;
+    if (!list || list->empty() || list->size() > how_many)
+      given.fail(key, fmt::format("of {} workers has no list of 1 to {} numbers", how_many, how_many));
     auto& mine = out.emplace_back();
-    for (const auto& one : *list) {
-      mine.push_back(multiple_of(given, key, one));
-      if (out.size() == 1 && mine.back() != 1) given.fail(key, "has to begin with [1]: a worker by itself");
-    }
+    for (const auto& one : *list) mine.push_back(seconds_of(given, key, one));
   }
   return out;
 }
@@ -128,9 +127,10 @@ std::string to_text(const profile& p) {
   if (p.kv_bytes > 0) o["kv_bytes"] = p.kv_bytes;
   if (!p.prompts_idle.points().empty()) o["prompts_idle"] = json_of(p.prompts_idle, along::pauses);
   if (!p.answers_idle.points().empty()) o["answers_idle"] = json_of(p.answers_idle, along::pauses);
-  if (p.pipelines.size() > 1) o["pipelines"] = json::value_from(p.pipelines);
-  if (p.first_tokens > 0)
-    o["pipelines_first"] = json::value_from(p.pipelines_first), o["first_tokens"] = p.first_tokens;
+  if (p.answer_tokens > 0)
+    o["pipeline_tokens"] = json::value_from(p.pipeline_tokens), o["answer_tokens"] = p.answer_tokens;
+  if (p.prompt_tokens > 0)
+    o["pipeline_prompts"] = json::value_from(p.pipeline_prompts), o["prompt_tokens"] = p.prompt_tokens;
   if (!p.source.empty()) o["source"] = p.source;
   // A field a line: people read it, and compare two.
   std::string out = "{";
@@ -163,9 +163,10 @@ profile parse_profile(std::string_view text, const std::string& file) {
               "answers_beside",
               "prompts_idle",
               "answers_idle",
-              "pipelines",
-              "pipelines_first",
-              "first_tokens",
+              "pipeline_tokens",
+              "answer_tokens",
+              "pipeline_prompts",
+              "prompt_tokens",
               "copy_bytes_per_second",
               "link_bytes_per_second",
               "link_seconds",
@@ -197,15 +198,16 @@ profile parse_profile(std::string_view text, const std::string& file) {
     given.fail("answers_beside", "is not of as many workers as prompts_beside");
   if (given.has("prompts_idle")) p.prompts_idle = curve_of(given, "prompts_idle", along::pauses);
   if (given.has("answers_idle")) p.answers_idle = curve_of(given, "answers_idle", along::pauses);
-  if (given.has("pipelines")) p.pipelines = pipelines_of(given, "pipelines");
-  if (given.has("first_tokens") || given.has("pipelines_first")) {
-    p.pipelines_first.clear();
-    for (const auto& one : given.array("pipelines_first"))
-      p.pipelines_first.push_back(multiple_of(given, "pipelines_first", one));
-    if (p.pipelines_first.size() != p.pipelines.size())
-      given.fail("pipelines_first", "is not of as many workers as pipelines");
-    if (p.pipelines_first.front() != 1) given.fail("pipelines_first", "has to begin with 1: a worker by itself");
-    p.first_tokens = static_cast<std::uint32_t>(given.uint("first_tokens", 1, p.max_positions));
+  if (given.has("answer_tokens") || given.has("pipeline_tokens")) {
+    p.pipeline_tokens = pipelines_of(given, "pipeline_tokens");
+    p.answer_tokens = static_cast<std::uint32_t>(given.uint("answer_tokens", 2, std::max(2u, p.max_positions - 1)));
+  }
+  if (given.has("prompt_tokens") || given.has("pipeline_prompts")) {
+    for (const auto& one : given.array("pipeline_prompts"))
+      p.pipeline_prompts.push_back(seconds_of(given, "pipeline_prompts", one));
+    if (p.pipeline_prompts.size() != p.pipeline_tokens.size())
+      given.fail("pipeline_prompts", "is not of as many workers as pipeline_tokens");
+    p.prompt_tokens = static_cast<std::uint32_t>(given.uint("prompt_tokens", 1, p.max_positions));
   }
   p.copy_bytes_per_second = given.between("copy_bytes_per_second", 1, 1e16);
   p.link_bytes_per_second = given.between("link_bytes_per_second", 1, 1e16);

@@ -21,12 +21,11 @@
 // | answers_beside          | compute, with it; of more than are told nothing is said                                        |
 // | prompts_idle,           | [[seconds, seconds], ..]: how much longer a step of all layers takes that comes so long behind  |
 // | answers_idle            | the last one; behind longer pauses than are told as behind the last of them. Optional: no longer |
-// | pipelines               | [[1], [x1, x2], [x1, x2, x3], ..]: of 1, 2, .. workers of the machine, one behind the other: how    |
-// |                         | many times longer than a step of all layers by itself it takes from a token to the next while 1, 2, .. |
-// |                         | sequences are decoded, each in steps of its own. Of more, as of the last. Optional: nothing is said  |
-// | pipelines_first,        | [1, x2, x3, ..]: how many times longer than its step by itself it takes in such pipelines until the first |
-// | first_tokens            | token of a prompt of so many comes; both are a fifth of a second behind what was before them. Optional: |
-// |                         | nothing is said of prompts                                                                           |
+// | pipeline_tokens,        | [[s1, s2], [s1, s2, s3], ..]: of 2, 3, .. workers of the machine, one behind the other: seconds from a |
+// | answer_tokens           | token to the next while 1, 2, .. sequences of so many tokens are decoded, each in steps of its own. Of |
+// |                         | more, as of the last. Optional: nothing is said                                                      |
+// | pipeline_prompts,       | [s, s, ..]: seconds in such pipelines until the first token of a prompt of so many comes, a fifth of a |
+// | prompt_tokens           | second behind what was before it. Optional: nothing is said of prompts                               |
 // | copy_bytes_per_second   | in memory, one way                                                                             |
 // | link_bytes_per_second,  | over TCP between two workers of the machine, one way; how long a message takes                 |
 // | link_seconds            |                                                                                                |
@@ -42,7 +41,7 @@
 
 namespace cokv::fit {
 
-constexpr std::chrono::milliseconds first_pause(200);  // of pipelines_first
+constexpr std::chrono::milliseconds first_pause(200);  // of pipeline_prompts
 
 // Through points in ascending order of both, straight between two of them and behind the last two; before the first, in
 // proportion.
@@ -67,9 +66,9 @@ struct profile {
   double step = 0, token = 0;
   std::vector<double> prompts_beside{1}, answers_beside{1};
   curve prompts_idle, answers_idle;
-  std::vector<std::vector<double>> pipelines{{1}};
-  std::vector<double> pipelines_first{1};
-  std::uint32_t first_tokens = 0;
+  std::vector<std::vector<double>> pipeline_tokens;
+  std::vector<double> pipeline_prompts;
+  std::uint32_t answer_tokens = 0, prompt_tokens = 0;
   double copy_bytes_per_second = 0, link_bytes_per_second = 0, link_seconds = 0;
 };
 

@@ -11,23 +11,15 @@
 namespace cokv::simulate {
 namespace {
 
-constexpr std::uint32_t answer_tokens = 24;
 constexpr double near_enough = 0.002;
 constexpr int most_tries = 12;
 
-options pipeline_of(std::uint32_t workers) {
+options pipeline_of(std::uint32_t workers, std::uint32_t answer_tokens) {
   options o;
   o.pipeline = o.workers_a_machine = workers;
   o.load.lengths = "fixed:1:" + std::to_string(answer_tokens);
   o.kv_blocks = workers * (answer_tokens / o.block_tokens + 2);
   return o;
-}
-
-// Seconds of a step of all layers by itself, of a token in the middle of such an answer; nothing of an engine's.
-double whole_step(const fit::profile& p) {
-  const auto load = plan::step_load::of(1, answer_tokens / 2.);
-  const step one{.load = load, .sampled = 1, .answer_pairs = load.pairs};
-  return profile_price(p, topology()).seconds(one, 0) - p.step - p.token;
 }
 
 // Seconds between two tokens of so many sequences.
@@ -55,14 +47,12 @@ double where(F f, double wanted, double guess) {
 
 // A prompt's step is handed on once a stage, and each of them has been idle before it, so that it needs no runs.
 double of_prompts(const fit::profile& p, std::uint32_t workers) {
-  const auto load = plan::step_load::of(p.first_tokens);
+  const auto load = plan::step_load::of(p.prompt_tokens);
   const step prompt{.load = load, .prompts = 1, .sampled = 1, .prompt_pairs = load.pairs};
   const double idle = std::chrono::duration<double>(fit::first_pause).count();
-  const profile_price by_itself(p, topology());
-  const double wanted = p.pipelines_first[workers - 1] *
-                        (by_itself.seconds(prompt, 0) - p.step - p.token + by_itself.late(prompt, 0, idle, 1));
+  const double wanted = p.pipeline_prompts[workers - 2];
   const topology split(workers);
-  const double link = p.link_seconds + 4. * p.hidden * p.first_tokens / p.link_bytes_per_second;
+  const double link = p.link_seconds + 4. * p.hidden * p.prompt_tokens / p.link_bytes_per_second;
   const auto until_first = [&](double hop) {
     const profile_price price(p, split, {.by_workers = {hop}});
     double all = (workers - 1) * link;
@@ -75,24 +65,22 @@ double of_prompts(const fit::profile& p, std::uint32_t workers) {
 }  // namespace
 
 hops handed_on(const options& o, const fit::profile& p) {
-  const auto workers = std::min<std::size_t>({o.workers_a_machine, p.pipelines.size(), p.layers, most_stages});
+  const auto workers = std::min<std::size_t>({o.workers_a_machine, p.pipeline_tokens.size() + 1, p.layers, most_stages});
   if (workers < 2) return {};
   const only_errors quiet;
-  const auto like = pipeline_of(static_cast<std::uint32_t>(workers));
-  const double whole = whole_step(p);
+  const auto like = pipeline_of(static_cast<std::uint32_t>(workers), p.answer_tokens);
   hops out;
   out.by_workers.clear();
-  for (const double times : p.pipelines[workers - 1]) {
+  for (const double wanted : p.pipeline_tokens[workers - 2]) {
     auto& all = out.by_workers;
-    const double wanted = times * whole;
     all.push_back(0);
     const auto trial = [&](double seconds) {
       all.back() = seconds;
       return gap(like, p, out, all.size());
     };
-    all.back() = where(trial, wanted, whole / static_cast<double>(workers));
+    all.back() = where(trial, wanted, wanted / static_cast<double>(workers));
   }
-  if (p.first_tokens > 0) out.prompts = of_prompts(p, static_cast<std::uint32_t>(workers));
+  if (p.prompt_tokens > 0) out.prompts = of_prompts(p, static_cast<std::uint32_t>(workers));
   return out;
 }
 

@@ -89,17 +89,18 @@ TEST_CASE("profile: what is read is what was written") {
   CHECK(r.prompt_pair == p.prompt_pair);
   CHECK(r.source == "a test");
   CHECK(r.prompts_idle.points().empty());
-  CHECK(r.pipelines == std::vector<std::vector<double>>{{1}});
+  CHECK(r.pipeline_tokens.empty());
   p.prompts_idle = curve({{0.001, 0.0002}, {0.5, 0.01}}), p.answers_idle = curve({{0.025, 0}});
-  p.pipelines = {{1}, {1.02, 1.5}, {0.99, 1.5, 2.5}};
-  CHECK(parse_profile(to_text(p), "file").first_tokens == 0);
-  p.pipelines_first = {1, 0.98, 1.2}, p.first_tokens = 256;
+  p.pipeline_tokens = {{0.102, 0.15}, {0.099, 0.15, 0.25}}, p.answer_tokens = 60;
+  CHECK(parse_profile(to_text(p), "file").prompt_tokens == 0);
+  p.pipeline_prompts = {0.98, 1.2}, p.prompt_tokens = 256;
   const auto late = parse_profile(to_text(p), "file");
   CHECK(late.prompts_idle.points() == p.prompts_idle.points());
   CHECK(late.answers_idle.points() == p.answers_idle.points());
-  CHECK(late.pipelines == p.pipelines);
-  CHECK(late.pipelines_first == p.pipelines_first);
-  CHECK(late.first_tokens == 256);
+  CHECK(late.pipeline_tokens == p.pipeline_tokens);
+  CHECK(late.answer_tokens == 60);
+  CHECK(late.pipeline_prompts == p.pipeline_prompts);
+  CHECK(late.prompt_tokens == 256);
 }
 
 TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused by the file's and the field's name") {
@@ -148,28 +149,33 @@ TEST_CASE("profile: what is missing, unknown, or contradicts itself is refused b
         "file: answers_idle: 0.5: pauses are longer than 0, and ascend");
   CHECK(refused([](auto& o) { o["prompts_idle"] = json::parse("[[0.5]]"); }) ==
         "file: prompts_idle: has a point that is not [seconds, seconds]");
-  CHECK(refused([](auto& o) { o["pipelines"] = json::parse("[[1], [1, 1, 2]]"); }) ==
-        "file: pipelines: of 2 workers has no list of 1 to 2 numbers");
-  CHECK(refused([](auto& o) { o["pipelines"] = json::parse("[1]"); }) ==
-        "file: pipelines: of 1 workers has no list of 1 to 1 numbers");
-  CHECK(refused([](auto& o) { o["pipelines"] = json::parse("[[1.5]]"); }) ==
-        "file: pipelines: has to begin with [1]: a worker by itself");
-  CHECK(refused([](auto& o) { o["pipelines"] = json::parse("[[1], [1, 0]]"); }) ==
-        "file: pipelines: has something that is no number above 0, and at most 1e6");
+  const auto refused_pipelines = [](const char* all, std::int64_t tokens = 24) {
+    return refused([&](auto& o) { o["pipeline_tokens"] = json::parse(all), o["answer_tokens"] = tokens; });
+  };
+  CHECK(refused_pipelines("[[0.1, 0.2]]") == "taken");
+  CHECK(refused_pipelines("[[1, 1, 2]]") == "file: pipeline_tokens: of 2 workers has no list of 1 to 2 numbers");
+  CHECK(refused_pipelines("[[1, 1], []]") == "file: pipeline_tokens: of 3 workers has no list of 1 to 3 numbers");
+  CHECK(refused_pipelines("[1]") == "file: pipeline_tokens: of 2 workers has no list of 1 to 2 numbers");
+  CHECK(refused_pipelines("[]") == "file: pipeline_tokens: has to have 1 to 4096 lists");
+  CHECK(refused_pipelines("[[1, 0]]") ==
+        "file: pipeline_tokens: has something that is not above 0, and at most 10000 seconds");
+  CHECK(refused_pipelines("[[1, 2]]", 1) == "file: answer_tokens: 1 is not in 2 to 4095");
+  CHECK(refused_pipelines("[[1, 2]]", 4096) == "file: answer_tokens: 4096 is not in 2 to 4095");
+  CHECK(refused([](auto& o) { o["answer_tokens"] = 24; }) == "file: pipeline_tokens: missing");
+  CHECK(refused([](auto& o) { o["pipeline_tokens"] = json::parse("[[1, 2]]"); }) == "file: answer_tokens: missing");
   const auto refused_first = [](const char* times, std::int64_t tokens) {
     return refused([&](auto& o) {
-      o["pipelines"] = json::parse("[[1], [1, 2]]"), o["pipelines_first"] = json::parse(times);
-      o["first_tokens"] = tokens;
+      o["pipeline_tokens"] = json::parse("[[1, 2]]"), o["answer_tokens"] = 24;
+      o["pipeline_prompts"] = json::parse(times), o["prompt_tokens"] = tokens;
     });
   };
-  CHECK(refused_first("[1, 1.5]", 64) == "taken");
-  CHECK(refused_first("[1]", 64) == "file: pipelines_first: is not of as many workers as pipelines");
-  CHECK(refused_first("[2, 1]", 64) == "file: pipelines_first: has to begin with 1: a worker by itself");
-  CHECK(refused_first("[1, \"a\"]", 64) ==
-        "file: pipelines_first: has something that is no number above 0, and at most 1e6");
-  CHECK(refused_first("[1, 1.5]", 0).starts_with("file: first_tokens: 0 is not in 1 to "));
-  CHECK(refused([](auto& o) { o["first_tokens"] = 64; }) == "file: pipelines_first: missing");
-  CHECK(refused([](auto& o) { o["pipelines_first"] = json::parse("[1]"); }) == "file: first_tokens: missing");
+  CHECK(refused_first("[1.5]", 64) == "taken");
+  CHECK(refused_first("[1, 1.5]", 64) == "file: pipeline_prompts: is not of as many workers as pipeline_tokens");
+  CHECK(refused_first("[\"a\"]", 64) ==
+        "file: pipeline_prompts: has something that is not above 0, and at most 10000 seconds");
+  CHECK(refused_first("[1.5]", 0).starts_with("file: prompt_tokens: 0 is not in 1 to "));
+  CHECK(refused([](auto& o) { o["prompt_tokens"] = 64; }) == "file: pipeline_prompts: missing");
+  CHECK(refused([](auto& o) { o["pipeline_prompts"] = json::array(); }) == "file: prompt_tokens: missing");
   CHECK(refused([](auto& o) { o["prompt_pair"] = 2; }) == "file: prompt_pair: 2 is not in 0 to 1");
   CHECK(refused([](auto& o) { o["threads"] = 3; }) == "file: threads: 3 is not in 1 to 2");
   CHECK(refused([](auto& o) { o["prompts_beside"] = json::parse("[2, 3]"); }) ==
@@ -318,7 +324,7 @@ TEST_CASE("cokv simulate --profile: sequences in a pipeline take as long as they
   const command_folder dir;
   auto p = plain();
   p.prompts_beside = p.answers_beside = {1, 1.1, 1.6};
-  p.pipelines = {{1}, {1.25, 1.4}, {1.3, 1.7, 2.6}};
+  p.pipeline_tokens = {{0.0025, 0.0028}, {0.0026, 0.0034, 0.0052}}, p.answer_tokens = 24;
   for (std::size_t workers : {2u, 3u})
     for (std::size_t n = 1; n <= workers; ++n) {
       std::string all;
@@ -330,10 +336,10 @@ TEST_CASE("cokv simulate --profile: sequences in a pipeline take as long as they
       CAPTURE(workers);
       CAPTURE(n);
       CHECK(got.at("summary").at("tpot_ms").at("p50").to_number<double>() ==
-            doctest::Approx(2 * p.pipelines[workers - 1][n - 1]).epsilon(0.03));
+            doctest::Approx(1e3 * p.pipeline_tokens[workers - 2][n - 1]).epsilon(0.03));
     }
   // They can't be faster than their steps, whatever was measured.
-  p.pipelines = {{1}, {0.5, 0.5}};
+  p.pipeline_tokens = {{0.001, 0.001}};
   const auto least = told(dir, p, asked(1, 40), {"--pipeline", "2", "--workers-a-machine", "2"});
   CHECK(least.at("summary").at("tpot_ms").at("p50").to_number<double>() == doctest::Approx(2).epsilon(0.03));
 }
@@ -341,10 +347,10 @@ TEST_CASE("cokv simulate --profile: sequences in a pipeline take as long as they
 TEST_CASE("cokv simulate --profile: a prompt's first token comes as late in a pipeline as it was measured to") {
   const command_folder dir;
   auto p = plain();
-  p.pipelines = {{1}, {1, 1.4}, {1, 1.4, 1.9}};
-  p.pipelines_first = {1, 1.2, 1.25};
+  p.pipeline_tokens = {{0.002, 0.0028}, {0.002, 0.0028, 0.0038}}, p.answer_tokens = 24;
+  p.pipeline_prompts = {0.120, 0.125};
   p.prompts_beside = p.answers_beside = {1, 1, 1};
-  p.first_tokens = 100;
+  p.prompt_tokens = 100;
   const std::string later = R"({"at": 1, "prompt_tokens": 100, "output_tokens": 1})"
                             "\n"
                             R"({"at": 3, "prompt_tokens": 200, "output_tokens": 1})"
@@ -355,13 +361,13 @@ TEST_CASE("cokv simulate --profile: a prompt's first token comes as late in a pi
   for (const double pause : {0, 10}) {
     if (pause > 0) p.prompts_idle = curve({{0.1, pause / 1e3}});
     for (std::size_t n : {2u, 3u}) {
-      const double late = (100 + pause) * p.pipelines_first[n - 1] - 100;
+      const double late = 1e3 * p.pipeline_prompts[n - 2] - 100;
       const auto got = in_stages(n);
       CHECK(ttft(got, 0) == doctest::Approx(100 + late).epsilon(0.005));
       CHECK(ttft(got, 1) == doctest::Approx(200 + late).epsilon(0.005));
     }
   }
   // No faster than its steps behind their pauses.
-  p.pipelines_first = {1, 0.5, 0.5};
+  p.pipeline_prompts = {0.050, 0.050};
   CHECK(ttft(in_stages(2), 0) == doctest::Approx(110).epsilon(0.005));
 }

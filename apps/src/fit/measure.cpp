@@ -177,17 +177,17 @@ awaitable<profile> one_turn(const options& o, subject& it, std::span<const std::
   const auto ex = co_await asio::this_coro::executor;
   const auto& config = it.what->config();
   const auto here = doctor::probe();
-  profile p{.machine = name_of(it.where, here),
-            .model = o.model.random_weights.empty() ? o.model.dir : o.model.random_weights,
-            .dtype = o.dtype,
-            .source = {},
-            .cores = static_cast<std::uint32_t>(here.cores),
-            .threads = o.threads ? o.threads : static_cast<std::uint32_t>(here.cores),
-            .layers = config.layers,
-            .hidden = config.hidden,
-            .max_positions = config.max_positions,
-            .kv_bytes = static_cast<std::uint32_t>(2 * config.kv_heads * config.head_dim *
-                                                   size_of(it.what->compute_type()))};
+  profile p{
+      .machine = name_of(it.where, here),
+      .model = o.model.random_weights.empty() ? o.model.dir : o.model.random_weights,
+      .dtype = o.dtype,
+      .source = {},
+      .cores = static_cast<std::uint32_t>(here.cores),
+      .threads = o.threads ? o.threads : static_cast<std::uint32_t>(here.cores),
+      .layers = config.layers,
+      .hidden = config.hidden,
+      .max_positions = config.max_positions,
+      .kv_bytes = static_cast<std::uint32_t>(2 * config.kv_heads * config.head_dim * size_of(it.what->compute_type()))};
 
   const auto full = std::max(1u, config.layers - 1);  // layers that are timed together
   const auto chunk = std::min(256u, it.most_tokens);

@@ -65,7 +65,8 @@ double of_prompts(const fit::profile& p, std::uint32_t workers) {
 }  // namespace
 
 hops handed_on(const options& o, const fit::profile& p) {
-  const auto workers = std::min<std::size_t>({o.workers_a_machine, p.pipeline_tokens.size() + 1, p.layers, most_stages});
+  const auto workers =
+      std::min<std::size_t>({o.workers_a_machine, p.pipeline_tokens.size() + 1, p.layers, most_stages});
   if (workers < 2) return {};
   const only_errors quiet;
   const auto like = pipeline_of(static_cast<std::uint32_t>(workers), p.answer_tokens);

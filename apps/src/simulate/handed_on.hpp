@@ -1,6 +1,6 @@
 // What a step takes longer that one worker of a machine hands on to the next, found by runs of the simulation itself: as much as makes 1,
-// 2, .. sequences in a pipeline of the machine's workers as slow as they were measured to be (fit::profile::pipeline_tokens), and a prompt's first
-// token as late.
+// 2, .. sequences in a pipeline of the machine's workers as slow as they were measured to be (fit::profile::pipeline_tokens), and a
+// prompt's first token as late.
 #pragma once
 
 #include "fit/profile.hpp"

@@ -30,7 +30,7 @@ profile turn(double x) {
   p.pipeline_tokens = {{x, 2 * x}, {x, 2 * x, 3 * x}};
   p.pipeline_prompts = {4 * x, 5 * x};
   p.answer_tokens = p.prompt_tokens = 16;
-  p.copy_bytes_per_second = p.link_bytes_per_second = p.link_seconds = x;
+  p.copy_bytes_per_second = p.link_bytes_per_second = 1e9 * x, p.link_seconds = x;
   return p;
 }
 

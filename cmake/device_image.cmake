@@ -20,6 +20,6 @@ function(cokv_device_image target name)
     DEPENDS ${ARGN} ${runtime}/cokv/runtime/detail/on_device.hpp
     COMMENT "Compiling the kernels of ${target}" VERBATIM)
   configure_file(${PROJECT_SOURCE_DIR}/cmake/device_image.cpp.in ${carrier} @ONLY)
-  set_source_files_properties(${carrier} PROPERTIES OBJECT_DEPENDS ${image} SKIP_PRECOMPILE_HEADERS ON)
+  set_source_files_properties(${carrier} PROPERTIES OBJECT_DEPENDS ${image} SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
   target_sources(${target} PRIVATE ${carrier})
 endfunction()

@@ -74,3 +74,14 @@ function(cokv_test_unoptimised target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O0>)
   target_precompile_headers(${target} REUSE_FROM cokv_test_unoptimised)
 endfunction()
+
+# cokv_cuda_sources(TARGET SOURCES...): sources of a library that see CUDA's headers, by themselves, so that all its others are compiled
+# the same with a toolkit and without: a build tree that is configured again for CUDA compiles these alone.
+function(cokv_cuda_sources target)
+  target_sources(${target} PRIVATE ${ARGN})
+  set(headers ${CUDAToolkit_INCLUDE_DIRS})
+  if(COKV_HAVE_NCCL)
+    list(APPEND headers ${COKV_NCCL_INCLUDE_DIR})
+  endif()
+  set_source_files_properties(${ARGN} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON INCLUDE_DIRECTORIES "${headers}")
+endfunction()

@@ -1,12 +1,9 @@
 #include "fit/busy_worker.hpp"
 
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -20,9 +17,7 @@ namespace {
 // Behind what it did as it was told.
 constexpr char done = '\0';
 
-bool say(int link, std::string_view what) {
-  return ::send(link, what.data(), what.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(what.size());
-}
+bool say(int link, std::string_view what) { return send_all(link, what.data(), what.size()); }
 
 bool something_to_read(int link, int within_ms = 0) {
   pollfd p{.fd = link, .events = POLLIN, .revents = 0};
@@ -32,9 +27,9 @@ bool something_to_read(int link, int within_ms = 0) {
 // Behind the order: how many bytes there are of a stage and the doors of all, a line each.
 std::optional<stage_place> place_from(int link) {
   std::uint32_t bytes = 0;
-  if (::recv(link, &bytes, sizeof bytes, MSG_WAITALL) != sizeof bytes) return std::nullopt;
+  if (!receive_all(link, &bytes, sizeof bytes)) return std::nullopt;
   std::string text(bytes, 0);
-  if (::recv(link, text.data(), bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes)) return std::nullopt;
+  if (!receive_all(link, text.data(), bytes)) return std::nullopt;
   std::istringstream lines(text);
   stage_place at;
   lines >> at.stage;
@@ -63,48 +58,20 @@ awaitable<void> follow(const options& o, int link) {
   }
 }
 
-[[noreturn]] void run(const options& o, int link) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // others' copies of its link keep it open
-  try {
-    asio::io_context context(1);
-    std::exception_ptr failed;
-    asio::co_spawn(context, follow(o, link), [&](std::exception_ptr e) { failed = e; });
-    context.run();
-    if (failed) std::rethrow_exception(failed);
-  } catch (const std::exception& e) {
-    (void)say(link, e.what());
-  }
-  ::_exit(0);
+void run(const options& o, int link) {
+  asio::io_context context(1);
+  std::exception_ptr failed;
+  asio::co_spawn(context, follow(o, link), [&](std::exception_ptr e) { failed = e; });
+  context.run();
+  if (failed) std::rethrow_exception(failed);
 }
 
 }  // namespace
 
-busy_worker::busy_worker(const options& o) {
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
-    throw config_error("--workers: no socket for one");
-  link_ = ends[0];
-  process_ = ::fork();
-  if (process_ == 0) {
-    ::close(ends[0]);
-    run(o, ends[1]);
-  }
-  ::close(ends[1]);
-  if (process_ < 0) {
-    ::close(link_);
-    throw config_error("--workers: no process for one");
-  }
-}
-
-// Whatever it is at.
-busy_worker::~busy_worker() {
-  ::kill(process_, SIGKILL);
-  ::close(link_);
-  ::waitpid(process_, nullptr, 0);
-}
+busy_worker::busy_worker(const options& o) : other_([&o](int link) { run(o, link); }) {}
 
 void busy_worker::tell(char what) {
-  (void)say(link_, {&what, 1});
+  (void)say(other_.link(), {&what, 1});
   hear();
 }
 
@@ -112,19 +79,19 @@ void busy_worker::enter(const stage_place& at) {
   std::string text = std::to_string(at.stage) + '\n';
   for (const auto& url : at.urls) text += url + '\n';
   const auto bytes = static_cast<std::uint32_t>(text.size());
-  (void)say(link_, "s" + std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + text);
+  (void)say(other_.link(), "s" + std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + text);
 }
 
 void busy_worker::check() {
   constexpr int leave_ms = 500;  // its links end first
-  if (something_to_read(link_, leave_ms)) hear();
+  if (something_to_read(other_.link(), leave_ms)) hear();
 }
 
 void busy_worker::hear() {
   std::string text(512, 0);
-  const auto n = ::recv(link_, text.data(), 1, 0);
+  const auto n = ::recv(other_.link(), text.data(), 1, 0);
   if (n == 1 && text[0] == done) return;
-  const auto rest = n == 1 ? ::recv(link_, text.data() + 1, text.size() - 1, 0) : 0;
+  const auto rest = n == 1 ? ::recv(other_.link(), text.data() + 1, text.size() - 1, 0) : 0;
   text.resize(n == 1 ? static_cast<std::size_t>(1 + std::max<ssize_t>(rest, 0)) : 0);
   throw config_error(text.empty() ? "--workers: one of them has ended" : text);
 }

@@ -9,8 +9,7 @@
 //     other.ready();                           // when it has left, as its leader has ended
 #pragma once
 
-#include <sys/types.h>
-
+#include "fit/child.hpp"
 #include "fit/fit.hpp"
 #include "fit/pipeline.hpp"
 
@@ -19,8 +18,6 @@ namespace cokv::fit {
 class busy_worker {
  public:
   explicit busy_worker(const options& o);
-  busy_worker(const busy_worker&) = delete;
-  ~busy_worker();  // it ends
 
   // Each but enter() waits until it says that it is so. Throw config_error with what it says when it can't.
   void ready() { hear(); }
@@ -35,8 +32,7 @@ class busy_worker {
   void tell(char what);
   void hear();
 
-  pid_t process_ = -1;
-  int link_ = -1;
+  child other_;
 };
 
 }  // namespace cokv::fit

@@ -25,16 +25,20 @@ int run(const options& o, cli::streams io) {
     detail::check_memory_for(
         {{"--workers: weights", (o.workers + (o.workers > 1)) * weight_bytes(config, *parse_dtype(o.dtype))}});
   std::vector<std::unique_ptr<busy_worker>> others;
+  std::optional<reader> outside;
+  if (o.workers > 1) outside.emplace();
   for (std::uint32_t n = 1; n < o.workers; ++n) others.push_back(std::make_unique<busy_worker>(o));
   for (auto& w : others) w->ready();
   asio::io_context context(1);
   std::exception_ptr failed;
   profile p;
-  asio::co_spawn(context, measure(o, others, [](std::string_view what) { spdlog::info("fit: {}", what); }),
-                 [&](std::exception_ptr e, profile got) {
-                   failed = e;
-                   p = std::move(got);
-                 });
+  asio::co_spawn(
+      context,
+      measure(o, others, outside ? &*outside : nullptr, [](std::string_view what) { spdlog::info("fit: {}", what); }),
+      [&](std::exception_ptr e, profile got) {
+        failed = e;
+        p = std::move(got);
+      });
   context.run();
   if (failed) std::rethrow_exception(failed);
   return give(p);

@@ -46,7 +46,7 @@ std::vector<std::uint32_t> with_the_next(const std::vector<std::uint32_t>& power
 }
 
 awaitable<pipeline_times> pipeline_of(const options& o, subject& it,
-                                      std::span<const std::unique_ptr<busy_worker>> others) {
+                                      std::span<const std::unique_ptr<busy_worker>> others, reader* outside) {
   stage_place at{.urls = free_doors(others.size() + 1)};
   pipeline_lead first(co_await asio::this_coro::executor, o, it.where, at.urls);
   for (auto& w : others) {
@@ -57,7 +57,7 @@ awaitable<pipeline_times> pipeline_of(const options& o, subject& it,
   pipeline_times out;
   std::exception_ptr failed;
   try {
-    out = co_await first.times(it.beside_prompt, it.pipeline_answer);
+    out = co_await first.times(it.beside_prompt, it.pipeline_answer, [outside](question q) { return outside->ask(q); });
   } catch (const config_error&) {
     failed = std::current_exception();
   }
@@ -173,7 +173,8 @@ awaitable<void> own_share(subject& it, profile& p) {
 }
 
 // As it is measured: differences may be below 0, and more may take less.
-awaitable<profile> one_turn(const options& o, subject& it, std::span<const std::unique_ptr<busy_worker>> others) {
+awaitable<profile> one_turn(const options& o, subject& it, std::span<const std::unique_ptr<busy_worker>> others,
+                            reader* outside) {
   const auto ex = co_await asio::this_coro::executor;
   const auto& config = it.what->config();
   const auto here = doctor::probe();
@@ -239,7 +240,7 @@ awaitable<profile> one_turn(const options& o, subject& it, std::span<const std::
   const auto in_a_pipeline = others.first(std::min<std::size_t>(others.size(), config.layers - 1));
   if (!in_a_pipeline.empty()) p.answer_tokens = it.pipeline_answer, p.prompt_tokens = it.beside_prompt;
   for (std::size_t n = 1; n <= in_a_pipeline.size(); ++n) {
-    auto took = co_await pipeline_of(o, it, in_a_pipeline.first(n));
+    auto took = co_await pipeline_of(o, it, in_a_pipeline.first(n), outside);
     p.pipeline_tokens.push_back(std::move(took.gaps));
     p.pipeline_prompts.push_back(took.first);
   }
@@ -279,7 +280,7 @@ subject subject::open(const asio::any_io_executor& ex, const options& o) {
           .beside_context = context / 4};
 }
 
-awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<busy_worker>> others,
+awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<busy_worker>> others, reader* outside,
                            std::function<void(std::string_view)> progress) {
   auto it = subject::open(co_await asio::this_coro::executor, o);
   it.pipeline_answer = std::min(
@@ -288,7 +289,7 @@ awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<bus
   std::vector<profile> all;
   while (all.size() < turns) {
     progress(fmt::format("turn {} of {}", all.size() + 1, turns));
-    all.push_back(co_await one_turn(o, it, others));
+    all.push_back(co_await one_turn(o, it, others, outside));
   }
   for (const auto& line : spread_of(all)) progress(line);
   co_return merged(all);

@@ -8,6 +8,7 @@
 #include "fit/busy_worker.hpp"
 #include "fit/meter.hpp"
 #include "fit/profile.hpp"
+#include "fit/reader.hpp"
 
 namespace cokv::fit {
 
@@ -24,8 +25,8 @@ struct subject {
   std::uint32_t pipeline_answer = 0;  // tokens
 };
 
-// `progress` is told what comes next. The others are ready, and idle.
-awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<busy_worker>> others,
+// `progress` is told what comes next. The others are ready, and idle; `outside`: where there are any.
+awaitable<profile> measure(const options& o, std::span<const std::unique_ptr<busy_worker>> others, reader* outside,
                            std::function<void(std::string_view)> progress);
 
 }  // namespace cokv::fit

@@ -10,6 +10,9 @@
 #include "cokv/runtime/with.hpp"
 #include "fit/merged.hpp"
 #include "fit/meter.hpp"
+#include "http/server.hpp"
+#include "openai/engine_backend.hpp"
+#include "openai/service.hpp"
 
 namespace cokv::fit {
 namespace {
@@ -97,21 +100,6 @@ awaitable<double> engine_gap(engine& e, std::uint32_t sequences, std::uint32_t t
   co_return mean_of(gaps);
 }
 
-awaitable<double> engine_first(engine& e, std::uint32_t tokens, duration pause) {
-  auto& time = clock::of(e.get_executor());
-  std::vector<token_id> prompt(tokens);
-  for (std::uint32_t i = 0; i < tokens; ++i) prompt[i] = static_cast<token_id>(i * 37 % e.running().config().vocab);
-  const auto due = time.now() + pause;
-  co_await time.async_wait_until(due);
-  auto one =
-      e.submit(
-           {.prompt = std::move(prompt), .max_tokens = 1, .sampling = {.temperature = 0}, .ignore_end_tokens = true})
-          .value();
-  const auto piece = co_await one.async_next(as_result);
-  if (!piece) throw boost::system::system_error(piece.error());
-  co_return std::chrono::duration<double>(time.now() - due).count();
-}
-
 awaitable<void> be_stage(const options& o, device where, stage_place at, std::function<void()> ready) {
   const auto ex = co_await asio::this_coro::executor;
   stage_parts mine(ex, o, where, at);
@@ -136,28 +124,42 @@ struct pipeline_lead::parts : stage_parts {
 
 pipeline_lead::pipeline_lead(const asio::any_io_executor& ex, const options& o, device where,
                              std::vector<std::string> urls)
-    : where_(where), stages_(static_cast<std::uint32_t>(urls.size())) {
+    : where_(where), text_(tokenizer::load(o.model.dir)), stages_(static_cast<std::uint32_t>(urls.size())) {
   parts_ = std::make_unique<parts>(ex, o, where_, stage_place{.urls = std::move(urls)});
 }
 
 pipeline_lead::~pipeline_lead() = default;
 
-awaitable<pipeline_times> pipeline_lead::times(std::uint32_t prompt, std::uint32_t answer) {
+awaitable<pipeline_times> pipeline_lead::times(std::uint32_t prompt, std::uint32_t answer, const asker& ask) {
   constexpr int prompts = 5;
   auto& mine = *parts_;
+  const auto ex = co_await asio::this_coro::executor;
   const auto longest = std::max(prompt, answer);
-  engine leads(co_await asio::this_coro::executor, where_, mine.what, std::nullopt,
+  engine leads(ex, where_, mine.what, text_,
                {.kv_blocks = stages_ * (longest / meter::block_tokens + 2),
                 .max_batched_tokens = longest,
                 .max_sequence = longest + 2,
                 .prefix_cache = false});
+  http::metrics page;
+  http::server server(ex, {.observe = page.observer()});
+  server.listen({"127.0.0.1", 0}, "--workers");
+  openai::engine_backend backend(leads, text_);
+  openai::service api(backend, {.id = std::string(served_name)}, page);
+  api.route(server);
+  question q{.port = server.local_endpoint().port, .vocabulary = mine.what->config().vocab};
   pipeline_times out;
   const auto v = co_await with(task_group{}, [&](task_group& group) -> awaitable<void> {
     group.spawn(mine.links.run());
     co_await join_all(leads, mine);
-    for (std::uint32_t n = 1; n <= stages_; ++n) out.gaps.push_back(co_await engine_gap(leads, n, answer));
+    group.spawn(server.run());
+    q.prompt = 1, q.answer = answer;
+    for (q.sequences = 1; q.sequences <= stages_; ++q.sequences) out.gaps.push_back((co_await ask(q)).token);
+    q.sequences = 1, q.prompt = prompt, q.answer = 1;
     std::vector<double> firsts;
-    for (int i = 0; i < prompts; ++i) firsts.push_back(co_await engine_first(leads, prompt, first_pause));
+    for (int i = 0; i < prompts; ++i) {
+      co_await clock::of(ex).async_wait_for(first_pause);
+      firsts.push_back((co_await ask(q)).first);
+    }
     out.first = middle_of(std::move(firsts));
     co_await leads.async_drain();
     group.cancel();

@@ -22,10 +22,10 @@
 // | prompts_idle,           | [[seconds, seconds], ..]: how much longer a step of all layers takes that comes so long behind  |
 // | answers_idle            | the last one; behind longer pauses than are told as behind the last of them. Optional: no longer |
 // | pipeline_tokens,        | [[s1, s2], [s1, s2, s3], ..]: of 2, 3, .. workers of the machine, one behind the other: seconds from a |
-// | answer_tokens           | token to the next while 1, 2, .. sequences of so many tokens are decoded, each in steps of its own. Of |
-// |                         | more, as of the last. Optional: nothing is said                                                      |
+// | answer_tokens           | token to the next while 1, 2, .. sequences of so many tokens are decoded, each in steps of its own, as |
+// |                         | a client on the machine sees them over HTTP. Of more, as of the last. Optional: nothing is said      |
 // | pipeline_prompts,       | [s, s, ..]: seconds in such pipelines until the first token of a prompt of so many comes, a fifth of a |
-// | prompt_tokens           | second behind what was before it. Optional: nothing is said of prompts                               |
+// | prompt_tokens           | second behind what was before it, as the client sees it. Optional: nothing is said of prompts        |
 // | copy_bytes_per_second   | in memory, one way                                                                             |
 // | link_bytes_per_second,  | over TCP between two workers of the machine, one way; how long a message takes                 |
 // | link_seconds            |                                                                                                |

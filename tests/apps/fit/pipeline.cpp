@@ -7,6 +7,7 @@
 #include <set>
 
 #include "cokv/runtime/error.hpp"
+#include "cokv/runtime/net.hpp"
 #include "cokv/runtime/result.hpp"
 #include "cokv/runtime/with.hpp"
 #include "support/co_test.hpp"
@@ -48,7 +49,7 @@ TEST_CASE("fit: a pipeline is measured with as many sequences as it has stages, 
             co_await be_stage(o, where, {.urls = urls, .stage = n}, [&] { ++ready; });
             ++ended;
           });
-        took = co_await first.times(40, 16);
+        took = co_await first.times(40, 16, read_answers);
       });
       CHECK(!v.error());
       CHECK(ready == stages - 1);

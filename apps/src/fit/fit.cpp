@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <optional>
+
 #include "cli/result_file.hpp"
 #include "cokv/runtime/detail/machine_memory.hpp"
 #include "fit/measure.hpp"

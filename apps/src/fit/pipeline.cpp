@@ -4,6 +4,7 @@
 
 #include "cluster/rank_links.hpp"
 #include "cokv/engine/engine.hpp"
+#include "cokv/runtime/clock.hpp"
 #include "cokv/runtime/deadline.hpp"
 #include "cokv/runtime/error.hpp"
 #include "cokv/runtime/result.hpp"

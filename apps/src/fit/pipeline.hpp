@@ -40,9 +40,10 @@ std::vector<std::string> free_doors(std::size_t count);
 awaitable<double> engine_gap(engine& e, std::uint32_t sequences, std::uint32_t tokens);
 
 struct pipeline_times {
-  double first = 0;  // until the first token of a prompt that comes first_pause behind what was before it
-  std::vector<double>
-      gaps;  // from a token to the next of 1, 2, .. sequences, each in steps of its own, as many as there are stages
+  // Seconds until the first token of a prompt that comes first_pause behind what was before it,
+  double first = 0;
+  // and from a token to the next of 1, 2, .. sequences, each in steps of its own, as many as there are stages.
+  std::vector<double> gaps;
 };
 
 // Asks a server of this process: by another process, where that is measured as well (reader.hpp).
